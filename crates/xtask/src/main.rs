@@ -1,0 +1,3 @@
+//! Placeholder until the first command lands.
+
+fn main() {}
