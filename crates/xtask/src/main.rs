@@ -1,3 +1,61 @@
-//! Placeholder until the first command lands.
+//! Chores of the Terrace workspace, run as `cargo xtask <command>`.
+//!
+//! `tidy` checks the rules that keep the tree readable: import direction, byte layouts, file
+//! length, reachable modules, links. It reads sources as text and depends on no other crate, so
+//! it stays quick to build. STYLE.md says why each rule exists.
 
-fn main() {}
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+commands:
+  tidy [FOLDER]   check the rules of STYLE.md; FOLDER is the workspace by default
+  help            print this text
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    match (args.next().as_deref(), args.next(), args.next()) {
+        (Some("tidy"), folder, None) => tidy(folder.map_or_else(workspace, PathBuf::from)),
+        (Some("help" | "--help" | "-h"), None, None) => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The workspace this binary was built in, two folders above the crate.
+fn workspace() -> PathBuf {
+    let mut folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    folder.pop();
+    folder.pop();
+    folder
+}
+
+fn tidy(root: PathBuf) -> ExitCode {
+    let tree = match tidy::Tree::read(&root) {
+        Ok(tree) => tree,
+        Err(error) => {
+            eprintln!("tidy: cannot read {}: {error}", root.display());
+            return ExitCode::from(2);
+        }
+    };
+    let violations = tidy::check(&tree);
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if violations.is_empty() {
+        println!("tidy: {} files, nothing to do", tree.file_count());
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("tidy: {} to mend", violations.len());
+    ExitCode::FAILURE
+}
