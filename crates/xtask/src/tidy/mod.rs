@@ -104,8 +104,7 @@ impl Tree {
             if kind.is_dir() {
                 self.read_folder(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() && READ_ENDINGS.iter().any(|ending| path.ends_with(ending)) {
-                self.contents
-                    .insert(path.clone(), std::fs::read(entry.path())?);
+                self.add(&path, std::fs::read(entry.path())?);
             }
             self.paths.insert(path);
         }
