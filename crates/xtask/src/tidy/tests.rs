@@ -96,8 +96,31 @@ fn an_upward_import_fires() {
         &[("engine/mod.rs", "use crate::designs::Design;")],
         &["engine/mod.rs:2 import-up"],
     );
+}
+
+#[test]
+fn a_leaf_reaches_leaves_and_its_list() {
+    let root = "mod db; mod designs; mod engine; mod stages; mod parts; mod error; mod options;";
+    let options = "use crate::designs::Design; use crate::error::Error;";
+    let files = |options| {
+        [
+            ("lib.rs", root),
+            ("engine/mod.rs", ""),
+            ("options.rs", options),
+        ]
+    };
+    fires(&files(options), &[]);
     fires(
-        &[("error.rs", "use crate::parts::log;")],
+        &files("use crate::designs::miodb;"),
+        &["options.rs:2 import-up"],
+    );
+    fires(
+        &files("use crate::parts::log;"),
+        &["options.rs:2 import-up"],
+    );
+    fires(&[("error.rs", "use crate::parts::log;")], &[]);
+    fires(
+        &[("error.rs", "use crate::stages::Front;")],
         &["error.rs:2 import-up"],
     );
 }
