@@ -6,7 +6,7 @@
 
 mod tidy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -32,12 +32,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace this binary was built in, two folders above the crate.
+/// The workspace that Cargo runs this binary for, two folders above the crate; without Cargo, the
+/// current folder. Asked at run time, since clones that share a target folder share the binary.
 fn workspace() -> PathBuf {
-    let mut folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    folder.pop();
-    folder.pop();
-    folder
+    let folder = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let workspace = folder
+        .as_deref()
+        .and_then(|folder| folder.ancestors().nth(2));
+    workspace.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 fn tidy(root: PathBuf) -> ExitCode {
