@@ -1,0 +1,168 @@
+//! Extents: the ranges that a pool allocates, and what is made inside of them.
+//!
+//! An extent belongs to its holders: when the last of them drops it, its space is free again. The
+//! allocator keeps no record on media; who owns what after a restart is the manifest's knowledge,
+//! and recovery adopts each extent that it names.
+
+pub(crate) mod alloc;
+pub(crate) mod claim;
+#[cfg(test)]
+mod tests;
+
+use crate::pm::region::Region;
+use crate::pool::PoolInner;
+use claim::{Bump, Claim};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A range of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Span {
+    /// The offset of the first byte.
+    pub off: u64,
+    /// The number of bytes.
+    pub len: u64,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.off, self.len)
+    }
+}
+
+/// Why an extent could not be had.
+#[derive(Debug)]
+pub enum AllocError {
+    /// No free range of the pool is long enough, or the disk behind it has no room to grow.
+    Full {
+        /// Bytes asked for, in whole granules.
+        wanted: u64,
+        /// Bytes free in the pool, in ranges of any length.
+        free: u64,
+        /// The pool's cap.
+        cap: u64,
+    },
+    /// Growing the pool failed.
+    Io(io::Error),
+    /// The range to adopt is in use already.
+    Overlap(Span),
+    /// The range to adopt is not one that this pool can have allocated.
+    OutOfRange {
+        /// The range.
+        span: Span,
+        /// Where the pool's committed bytes end.
+        end: u64,
+    },
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AllocError::Full { wanted, free, cap } => write!(
+                f,
+                "the pool has no room for {wanted} bytes: {free} of {cap} are free; delete data, \
+                 raise the pool's size, or free space on its device"
+            ),
+            AllocError::Io(_) => write!(f, "growing the pool failed"),
+            AllocError::Overlap(span) => {
+                write!(
+                    f,
+                    "the extent {span} is in use already, so it is named twice"
+                )
+            }
+            AllocError::OutOfRange { span, end } => write!(
+                f,
+                "the extent {span} is not one that this pool allocated: its bytes end at {end}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AllocError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AllocError::Io(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// A range of a pool in use. It keeps the pool's mapping alive, and its space is free again when
+/// the last holder drops it.
+pub struct Extent {
+    span: Span,
+    pool: Arc<PoolInner>,
+}
+
+impl Extent {
+    pub(crate) fn new(span: Span, pool: Arc<PoolInner>) -> Arc<Extent> {
+        Arc::new(Extent { span, pool })
+    }
+
+    /// The offset of the first byte.
+    #[inline]
+    pub fn off(&self) -> u64 {
+        self.span.off
+    }
+
+    /// The number of bytes, whole granules.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.span.len
+    }
+
+    /// Whether the extent has no bytes, which is never the case.
+    pub fn is_empty(&self) -> bool {
+        self.span.len == 0
+    }
+
+    /// The range.
+    #[inline]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The pool's region.
+    #[inline]
+    pub fn region(&self) -> &Region {
+        self.pool.region()
+    }
+
+    /// A bump allocator over the extent of which the first `used` bytes are taken; more than the
+    /// extent has means all of it.
+    ///
+    /// The caller promises that an extent has one writer at a time: no other allocator or claim
+    /// over the bytes after `used` is alive.
+    pub fn bump_from(&self, used: u64) -> Bump {
+        Bump::new(
+            self.region().clone(),
+            self.span.off,
+            self.span.len,
+            used.min(self.span.len),
+        )
+    }
+
+    /// A claim on `len` bytes at `at` from the start; `None` if they are not inside of the extent.
+    ///
+    /// The caller promises that nobody else writes them while the claim lives, and that no reader
+    /// was given them.
+    pub fn claim(&self, at: u64, len: usize) -> Option<Claim> {
+        if at > self.span.len || len as u64 > self.span.len - at {
+            return None;
+        }
+        Claim::owned(self.region().clone(), self.span.off + at, len)
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        self.pool.give_back(self.span);
+    }
+}
+
+impl fmt::Debug for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extent({})", self.span)
+    }
+}

@@ -1,0 +1,102 @@
+//! Files: the few operations that a store needs, as traits, so that tests can put a simulator or
+//! faults behind them.
+//!
+//! `OsFs` is the real file system, `FaultFs` makes chosen operations of another one fail, and
+//! `sim::Machine::fs` gives a simulated one.
+//!
+//! What survives a power loss: bytes of a file once `sync_data` returned; names in a folder once
+//! `sync_dir` of that folder returned; folders made by `create_dir_all` once it returned. Anything
+//! else may survive, in part and in any order.
+
+pub(crate) mod fault;
+pub(crate) mod os;
+
+use std::io;
+use std::path::Path;
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OpenMode {
+    /// An existing file, to read.
+    Read,
+    /// An existing file, to read and write.
+    Write,
+    /// To read and write; made if it does not exist, kept as it is if it does.
+    Create,
+    /// To read and write; an error if it exists.
+    CreateNew,
+    /// To read and write; made if it does not exist, emptied if it does.
+    Truncate,
+}
+
+/// An open file. Offsets are explicit, so one handle serves many threads.
+pub trait File: Send + Sync {
+    /// Reads at an offset; how many bytes, which is 0 at the end of the file and may be less than
+    /// asked for anywhere.
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all bytes at an offset, or fails; then any part of them may have been written.
+    fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()>;
+
+    /// The length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file off, or extends it with zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Takes space for the first `len` bytes, extending the file with zeros if it is shorter.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+
+    /// Makes everything written so far, and the length, durable.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Reads exactly the bytes asked for; `UnexpectedEof` if the file ends before.
+    fn read_exact_at(&self, off: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        // BOUND: every turn reads at least one byte.
+        while done < buf.len() {
+            match self.read_at(off + done as u64, &mut buf[done..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A lock that lasts as long as the value.
+pub trait FileLock: Send + Sync {}
+
+/// A file system.
+pub trait FileSystem: Send + Sync {
+    /// Makes a folder and its parents, durably. Not an error if they exist.
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+
+    /// The names in a folder, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>>;
+
+    /// Renames a file; one that has the new name is replaced in the same step.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file. Handles that are open go on working.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Whether a file or folder has this name.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+
+    /// Takes a lock on a file, made if it does not exist; `WouldBlock` if somebody has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+}

@@ -1,0 +1,173 @@
+//! x86-64: CLWB, CLFLUSHOPT or CLFLUSH, SFENCE, and non-temporal stores of the widest kind.
+//!
+//! Streaming writes whole lines with non-temporal stores and the partial lines at both ends with
+//! ordinary stores and a flush, so that no line is written partly by one kind and partly by the
+//! other within one call.
+
+use super::{Flush, LINE};
+use std::arch::asm;
+use std::arch::x86_64::{
+    __cpuid_count, __m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_loadu_si256,
+    _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+pub(super) const FENCE_NAME: &str = "sfence";
+
+/// Copies shorter than this go through the cache: the stores are few and the flush is cheap.
+const STREAM_MIN: usize = 256;
+
+pub(super) fn best_flush() -> Flush {
+    // Leaf 7 exists on every processor with these instructions; bit positions are Intel's and
+    // AMD's manuals'.
+    let highest = __cpuid_count(0, 0).eax;
+    let ebx = if highest >= 7 {
+        __cpuid_count(7, 0).ebx
+    } else {
+        0
+    };
+    if ebx & (1 << 24) != 0 {
+        Flush::Clwb
+    } else if ebx & (1 << 23) != 0 {
+        Flush::ClflushOpt
+    } else {
+        Flush::Clflush
+    }
+}
+
+/// # Safety
+/// `lines` lines from `first` are mapped.
+#[inline]
+pub(super) unsafe fn flush_lines(kind: Flush, first: *const u8, lines: usize) {
+    macro_rules! each_line {
+        ($instruction:literal) => {
+            for i in 0..lines {
+                // SAFETY: the line is mapped; the instruction changes no byte of it, and the
+                // processor has it because `best_flush` chose it.
+                unsafe {
+                    asm!(concat!($instruction, " [{}]"), in(reg) first.add(i * LINE),
+                        options(nostack, preserves_flags));
+                }
+            }
+        };
+    }
+    match kind {
+        Flush::Clwb => each_line!("clwb"),
+        Flush::ClflushOpt => each_line!("clflushopt"),
+        Flush::Clflush => each_line!("clflush"),
+        Flush::Nothing | Flush::FenceOnly | Flush::DcCvap | Flush::DcCvac => {}
+    }
+}
+
+#[inline]
+pub(super) fn fence() {
+    // SAFETY: every x86-64 processor has SSE, and a fence touches no memory of ours.
+    unsafe { _mm_sfence() };
+}
+
+const UNKNOWN: u8 = 0;
+const SSE2: u8 = 1;
+const AVX2: u8 = 2;
+const AVX512: u8 = 3;
+
+static WIDTH: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+#[inline]
+fn width() -> u8 {
+    match WIDTH.load(Ordering::Relaxed) {
+        UNKNOWN => detect_width(),
+        width => width,
+    }
+}
+
+#[cold]
+fn detect_width() -> u8 {
+    let width = if is_x86_feature_detected!("avx512f") {
+        AVX512
+    } else if is_x86_feature_detected!("avx2") {
+        AVX2
+    } else {
+        SSE2
+    };
+    WIDTH.store(width, Ordering::Relaxed);
+    width
+}
+
+/// # Safety
+/// As `super::stream`.
+#[inline]
+pub(super) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
+    if len < STREAM_MIN {
+        // SAFETY: the caller's promise.
+        unsafe { through_cache(kind, dst, src, len) };
+        return;
+    }
+    let head = dst.align_offset(LINE);
+    let lines = (len - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: head, whole lines and tail split the caller's ranges, and the features of each copy
+    // were detected.
+    unsafe {
+        if head > 0 {
+            through_cache(kind, dst, src, head);
+        }
+        match width() {
+            AVX512 => lines_avx512(dst.add(head), src.add(head), lines),
+            AVX2 => lines_avx2(dst.add(head), src.add(head), lines),
+            _ => lines_sse2(dst.add(head), src.add(head), lines),
+        }
+        if tail < len {
+            through_cache(kind, dst.add(tail), src.add(tail), len - tail);
+        }
+    }
+}
+
+/// # Safety
+/// As `super::stream`.
+#[inline]
+unsafe fn through_cache(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, len);
+        super::flush(kind, dst, len);
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned, both ranges hold `lines` lines, and the processor has AVX-512F.
+#[target_feature(enable = "avx512f")]
+unsafe fn lines_avx512(dst: *mut u8, src: *const u8, lines: usize) {
+    for i in 0..lines {
+        // SAFETY: line i of both ranges; the destination is 64-byte aligned.
+        unsafe {
+            let line = _mm512_loadu_si512(src.add(i * LINE).cast());
+            _mm512_stream_si512(dst.add(i * LINE).cast(), line);
+        }
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned, both ranges hold `lines` lines, and the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn lines_avx2(dst: *mut u8, src: *const u8, lines: usize) {
+    for i in 0..lines * 2 {
+        // SAFETY: half-line i of both ranges; the destination is 32-byte aligned.
+        unsafe {
+            let half = _mm256_loadu_si256(src.add(i * 32).cast());
+            _mm256_stream_si256(dst.add(i * 32).cast(), half);
+        }
+    }
+}
+
+/// # Safety
+/// `dst` is line-aligned and both ranges hold `lines` lines.
+unsafe fn lines_sse2(dst: *mut u8, src: *const u8, lines: usize) {
+    for i in 0..lines * 4 {
+        // SAFETY: quarter-line i of both ranges; the destination is 16-byte aligned, and every
+        // x86-64 processor has SSE2.
+        unsafe {
+            let quarter = _mm_loadu_si128(src.add(i * 16).cast::<__m128i>());
+            _mm_stream_si128(dst.add(i * 16).cast(), quarter);
+        }
+    }
+}

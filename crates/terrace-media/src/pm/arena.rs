@@ -1,0 +1,65 @@
+//! A DRAM arena: the home of a mutable table before it is copied to its extent.
+//!
+//! The memory is anonymous, in huge pages where the kernel has them, and faulted in when the arena
+//! is made, so that inserting never waits for a page. An arena is used again once no reader of its
+//! last table is left; its bytes are then whatever that table left there.
+
+use super::arch::Flush;
+use super::map::{Memory, PAGE};
+use super::persist::{Extras, Mapping};
+use super::region::Region;
+use crate::extent::claim::Bump;
+use std::io;
+use std::sync::Arc;
+
+/// Anonymous memory for one table at a time.
+#[derive(Clone)]
+pub struct Arena {
+    map: Arc<Mapping>,
+}
+
+impl Arena {
+    /// Makes an arena of `len` bytes, rounded up to pages, and faults its pages in.
+    pub fn new(len: u64) -> io::Result<Arena> {
+        let len = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_next_multiple_of(PAGE))
+            .filter(|len| *len > 0)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let memory = Memory::anonymous(len, true)?;
+        memory.populate(0, len)?;
+        let map = Mapping::new(
+            Arc::new(memory),
+            len as u64,
+            Flush::Nothing,
+            false,
+            Extras::default(),
+        );
+        Ok(Arena { map: Arc::new(map) })
+    }
+
+    /// The size in bytes.
+    pub fn len(&self) -> u64 {
+        self.map.committed()
+    }
+
+    /// Whether the arena has no bytes, which is never the case.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no bump allocator, claim or region of this arena is left, so that its memory can be
+    /// given to another table. Clones of the arena count as users too.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.map) == 1
+    }
+
+    /// A bump allocator over the whole arena, whose offsets start at `origin`.
+    ///
+    /// The arena has one user at a time: the caller makes the next allocator only when it knows
+    /// that nobody reads or writes through an earlier one (see `is_idle`). Bytes are not zeroed.
+    pub fn bump(&mut self, origin: u64) -> Bump {
+        let region = Region::new(Arc::clone(&self.map), origin);
+        Bump::new(region, origin, self.len(), 0)
+    }
+}

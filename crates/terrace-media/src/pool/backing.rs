@@ -1,0 +1,426 @@
+//! What is behind a pool: a file, anonymous memory, or a simulated machine; how it is opened,
+//! grown, cut and synced.
+
+use super::error::PoolError;
+use super::medium::{self, Medium, MediumChoice};
+use crate::pm::arch::Flush;
+use crate::pm::map::Memory;
+use crate::pm::persist::Hook;
+use crate::sim::Machine;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a pool is made of.
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// A file, or a DAX character device.
+    File(PathBuf),
+    /// Memory that goes with the process.
+    Anonymous,
+    /// The persistent memory of a simulated machine.
+    Simulated(Machine),
+}
+
+impl Backing {
+    /// How messages name it.
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Backing::File(path) => path.clone(),
+            Backing::Anonymous => PathBuf::from("(anonymous)"),
+            Backing::Simulated(_) => PathBuf::from("(simulated)"),
+        }
+    }
+}
+
+/// The open backing.
+pub(crate) enum Store {
+    File {
+        file: File,
+        path: PathBuf,
+        device: bool,
+    },
+    Anonymous,
+    Simulated(Machine),
+}
+
+/// A backing that is open and mapped.
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) memory: Arc<Memory>,
+    /// Bytes that exist, in whole pages.
+    pub(crate) committed: u64,
+    pub(crate) medium: Medium,
+    pub(crate) forced: bool,
+    pub(crate) flush: Flush,
+    pub(crate) hook: Option<Arc<dyn Hook>>,
+    pub(crate) boot_id: [u8; 16],
+}
+
+fn io_error(path: &Path, op: &'static str) -> impl FnOnce(io::Error) -> PoolError {
+    move |source| PoolError::Io {
+        path: path.to_owned(),
+        op,
+        source,
+    }
+}
+
+/// The name under which a pool file is made before it gets its own.
+fn nascent(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".creating");
+    PathBuf::from(name)
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), PoolError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(PoolError::Locked {
+            path: path.to_owned(),
+        }),
+        Err(e) => Err(io_error(path, "lock")(e.into())),
+    }
+}
+
+fn device_bytes(file: &File, path: &Path) -> Result<u64, PoolError> {
+    let rdev = file.metadata().map_err(io_error(path, "examine"))?.rdev();
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let size = format!("/sys/dev/char/{major}:{minor}/size");
+    let text = std::fs::read_to_string(&size).map_err(|_| {
+        PoolError::Unsupported(format!(
+            "{} is a device that does not tell its size; only DAX devices and files hold pools",
+            path.display()
+        ))
+    })?;
+    text.trim().parse().map_err(|_| {
+        PoolError::Unsupported(format!(
+            "{} has a size that is no number: {text}",
+            path.display()
+        ))
+    })
+}
+
+/// What is at a path now.
+enum Found {
+    Nothing,
+    EmptyFile,
+    File,
+    Device,
+}
+
+fn look(path: &Path) -> Result<Found, PoolError> {
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(e) => Err(io_error(path, "examine")(e)),
+        Ok(meta) if meta.is_dir() => Err(PoolError::Invalid(format!(
+            "{} is a folder; a pool is a file inside of one",
+            path.display()
+        ))),
+        Ok(meta) if meta.file_type().is_char_device() => Ok(Found::Device),
+        Ok(meta) if !meta.is_file() => Err(PoolError::Invalid(format!(
+            "{} is neither a file nor a DAX device, so it cannot hold a pool",
+            path.display()
+        ))),
+        Ok(meta) if meta.len() == 0 => Ok(Found::EmptyFile),
+        Ok(_) => Ok(Found::File),
+    }
+}
+
+fn open_locked(path: &Path, create: bool) -> Result<File, PoolError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .open(path)
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound if !create => PoolError::NotFound {
+                path: path.to_owned(),
+            },
+            _ => io_error(path, "open for writing")(e),
+        })?;
+    lock(&file, path)?;
+    Ok(file)
+}
+
+fn open_file(
+    file: File,
+    path: &Path,
+    cap: u64,
+    choice: MediumChoice,
+    device: bool,
+) -> Result<Opened, PoolError> {
+    let bytes = if device {
+        device_bytes(&file, path)?
+    } else {
+        file.metadata().map_err(io_error(path, "examine"))?.len()
+    };
+    let cap = if device { cap.min(bytes) } else { cap };
+    let mapped =
+        medium::map_file(&file, cap as usize, choice, device).map_err(io_error(path, "map"))?;
+    Ok(Opened {
+        store: Store::File {
+            file,
+            path: path.to_owned(),
+            device,
+        },
+        memory: Arc::new(mapped.memory),
+        committed: if device { cap } else { bytes - bytes % 4096 },
+        medium: mapped.medium,
+        forced: mapped.forced,
+        flush: mapped.flush,
+        hook: None,
+        boot_id: system_boot_id(),
+    })
+}
+
+fn open_anonymous(cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
+    let memory =
+        Memory::anonymous(cap as usize, true).map_err(io_error(Path::new("(anonymous)"), "map"))?;
+    let forced = choice == MediumChoice::ForceDax;
+    Ok(Opened {
+        store: Store::Anonymous,
+        memory: Arc::new(memory),
+        committed: 0,
+        medium: if forced { Medium::Dax } else { Medium::Dram },
+        forced,
+        flush: if forced {
+            Flush::best()
+        } else {
+            Flush::Nothing
+        },
+        hook: None,
+        boot_id: system_boot_id(),
+    })
+}
+
+fn open_simulated(machine: &Machine, cap: u64) -> Result<Opened, PoolError> {
+    let (memory, committed) = machine.pm_open(cap)?;
+    Ok(Opened {
+        store: Store::Simulated(machine.clone()),
+        memory,
+        committed,
+        medium: machine.medium(),
+        forced: false,
+        flush: Flush::Nothing,
+        hook: Some(machine.hook()),
+        boot_id: machine.boot_id(),
+    })
+}
+
+/// Opens the backing of a pool that is to be made. A file has a temporary name until `adopt_name`.
+pub(crate) fn create(
+    backing: &Backing,
+    cap: u64,
+    choice: MediumChoice,
+) -> Result<Opened, PoolError> {
+    let path = match backing {
+        Backing::Anonymous => return open_anonymous(cap, choice),
+        Backing::Simulated(machine) => return open_simulated(machine, cap),
+        Backing::File(path) => path,
+    };
+    if let Found::Device = look(path)? {
+        return open_file(open_locked(path, false)?, path, cap, choice, true);
+    }
+    let nascent = nascent(path);
+    let file = open_locked(&nascent, true)?;
+    // Whoever had the lock before may have given this very file its final name.
+    let ours = file.metadata().map_err(io_error(path, "examine"))?.ino();
+    if std::fs::metadata(&nascent).map(|meta| meta.ino()).ok() != Some(ours) {
+        return Err(PoolError::Locked { path: path.clone() });
+    }
+    if let Found::File = look(path)? {
+        let _ = std::fs::remove_file(&nascent);
+        return Err(refuse_existing(path));
+    }
+    file.set_len(0).map_err(io_error(path, "empty"))?;
+    open_file(file, path, cap, choice, false)
+}
+
+/// Why a file that is there already is not made a pool.
+fn refuse_existing(path: &Path) -> PoolError {
+    let mut start = [0; 8];
+    let read = File::open(path).and_then(|file| file.read_at(&mut start, 0));
+    match read {
+        Ok(8) if start == super::layout::MAGIC => PoolError::Exists {
+            path: path.to_owned(),
+        },
+        Ok(n) => PoolError::Foreign {
+            path: path.to_owned(),
+            found: printable(&start[..n]),
+        },
+        Err(e) => io_error(path, "read")(e),
+    }
+}
+
+/// Bytes as a message shows them.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    if bytes.iter().all(|b| *b == 0) {
+        return "zero bytes".to_owned();
+    }
+    format!("\"{}\"", bytes.escape_ascii())
+}
+
+/// Opens the backing of a pool that exists.
+pub(crate) fn open(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
+    match backing {
+        Backing::Anonymous => Err(PoolError::NotFound {
+            path: backing.path(),
+        }),
+        Backing::Simulated(machine) => open_simulated(machine, cap),
+        Backing::File(path) => {
+            let device = match look(path)? {
+                Found::Nothing | Found::EmptyFile => {
+                    return Err(PoolError::NotFound { path: path.clone() });
+                }
+                Found::File => false,
+                Found::Device => true,
+            };
+            let opened = open_file(open_locked(path, false)?, path, cap, choice, device)?;
+            if !device && opened.committed > cap {
+                return Err(PoolError::Invalid(format!(
+                    "the pool {} has {} bytes, more than the size of {cap} bytes it is opened \
+                     with; open it with at least as much",
+                    path.display(),
+                    opened.committed
+                )));
+            }
+            Ok(opened)
+        }
+    }
+}
+
+impl Store {
+    /// Gives a file that was just made its own name, durably.
+    pub(crate) fn adopt_name(&self) -> io::Result<()> {
+        if let Store::File {
+            file,
+            path,
+            device: false,
+        } = self
+        {
+            // PERSIST: the superblock before the name. Reversed, a crash could leave a file with
+            // the pool's name that is not a pool.
+            file.sync_all()?;
+            std::fs::rename(nascent(path), path)?;
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Removes a file that was not given its own name.
+    pub(crate) fn abandon(&self) {
+        if let Store::File {
+            path,
+            device: false,
+            ..
+        } = self
+        {
+            let _ = std::fs::remove_file(nascent(path));
+        }
+    }
+
+    /// Makes bytes `from..to` exist, with space behind them, so that no store to them can fail.
+    pub(crate) fn grow(&self, from: u64, to: u64) -> io::Result<()> {
+        match self {
+            Store::File { device: true, .. } => Err(io::ErrorKind::StorageFull.into()),
+            Store::Anonymous => Ok(()),
+            Store::Simulated(machine) => {
+                machine.pm_resize(to);
+                Ok(())
+            }
+            Store::File { file, .. } => {
+                match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+                    Ok(()) => Ok(()),
+                    Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, to),
+                    Err(e) => {
+                        // What a failed growth left behind would be taken for pool on reopening.
+                        let _ = file.set_len(from);
+                        Err(e.into())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the bytes after `to` back.
+    pub(crate) fn shrink(&self, to: u64) -> io::Result<()> {
+        match self {
+            Store::File { device: true, .. } | Store::Anonymous => Ok(()),
+            Store::File { file, .. } => file.set_len(to),
+            Store::Simulated(machine) => {
+                machine.pm_resize(to);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes every byte of the pool durable.
+    pub(crate) fn sync_all(&self) -> io::Result<()> {
+        match self {
+            Store::File { device: true, .. } | Store::Anonymous => Ok(()),
+            Store::File { file, .. } => file.sync_all(),
+            Store::Simulated(machine) => {
+                machine.pm_sync_all();
+                Ok(())
+            }
+        }
+    }
+
+    /// A random identity for a new pool.
+    pub(crate) fn new_uuid(&self) -> io::Result<[u8; 16]> {
+        if let Store::Simulated(machine) = self {
+            return Ok(machine.new_uuid());
+        }
+        let mut uuid = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+        Ok(uuid)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Store::Simulated(machine) = self {
+            machine.pm_close();
+        }
+    }
+}
+
+/// Takes space where the file system cannot do it by itself.
+fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = from;
+    // BOUND: every turn writes at least one byte.
+    while at < to {
+        let len = (to - at).min(zeros.len() as u64) as usize;
+        if let Err(e) = file.write_all_at(&zeros[..len], at) {
+            let _ = file.set_len(from);
+            return Err(e);
+        }
+        at += len as u64;
+    }
+    Ok(())
+}
+
+/// The identity of this boot; random, so that it equals no other, if the kernel does not tell.
+fn system_boot_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text
+        .chars()
+        .filter_map(|c| c.to_digit(16))
+        .map(|digit| digit as u8)
+        .collect();
+    if digits.len() == 32 {
+        for (byte, pair) in id.iter_mut().zip(digits.as_chunks::<2>().0) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    } else if let Ok(mut file) = File::open("/dev/urandom") {
+        let _ = file.read_exact(&mut id);
+    }
+    id
+}

@@ -1,0 +1,170 @@
+//! Why a pool could not be made, opened or changed.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a pool could not be made, opened or changed. Each variant's text says what to do.
+#[derive(Debug)]
+pub enum PoolError {
+    /// There is no pool at the path.
+    NotFound {
+        /// The pool's path.
+        path: PathBuf,
+    },
+    /// There is a pool at the path already.
+    Exists {
+        /// The pool's path.
+        path: PathBuf,
+    },
+    /// Another process, or another handle of this one, has the pool open.
+    Locked {
+        /// The pool's path.
+        path: PathBuf,
+    },
+    /// The file is not a pool.
+    Foreign {
+        /// The file's path.
+        path: PathBuf,
+        /// Its first bytes, printable.
+        found: String,
+    },
+    /// A later version of this program wrote the pool.
+    Newer {
+        /// The pool's path.
+        path: PathBuf,
+        /// The pool's format.
+        format: u32,
+        /// The latest format that this program knows.
+        supported: u32,
+    },
+    /// The pool, or what was asked of it, needs something that this program or machine lacks.
+    Unsupported(String),
+    /// Bytes of the pool changed after they were written.
+    Corrupt {
+        /// The pool's path.
+        path: PathBuf,
+        /// What is damaged.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The file is shorter than the pool in it.
+    Truncated {
+        /// The pool's path.
+        path: PathBuf,
+        /// Bytes in the file.
+        len: u64,
+        /// Bytes that the pool had.
+        expected: u64,
+    },
+    /// The configuration, or the call, makes no sense; the text says why.
+    Invalid(String),
+    /// The device of the pool has no room.
+    Full {
+        /// The pool's path.
+        path: PathBuf,
+        /// Bytes that were to be added.
+        wanted: u64,
+    },
+    /// The system refused an operation.
+    Io {
+        /// The pool's path.
+        path: PathBuf,
+        /// What was being done.
+        op: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::NotFound { path } => {
+                write!(
+                    f,
+                    "there is no pool at {}; create it or correct the path",
+                    path.display()
+                )
+            }
+            PoolError::Exists { path } => {
+                write!(
+                    f,
+                    "{} is a pool already; open it or choose another path",
+                    path.display()
+                )
+            }
+            PoolError::Locked { path } => write!(
+                f,
+                "the pool {} is in use; close the other process or handle that has it open",
+                path.display()
+            ),
+            PoolError::Foreign { path, found } => write!(
+                f,
+                "{} is not a pool: it starts with {found}; choose another path",
+                path.display()
+            ),
+            PoolError::Newer {
+                path,
+                format,
+                supported,
+            } => write!(
+                f,
+                "the pool {} has format {format} and this program knows up to {supported}; use a \
+                 later version",
+                path.display()
+            ),
+            PoolError::Unsupported(text) | PoolError::Invalid(text) => f.write_str(text),
+            PoolError::Corrupt {
+                path,
+                what,
+                offset,
+                expected,
+                found,
+            } => write!(
+                f,
+                "the pool {} is damaged: {what} at offset {offset} should be {expected} and is \
+                 {found}; restore it from a copy",
+                path.display()
+            ),
+            PoolError::Truncated {
+                path,
+                len,
+                expected,
+            } => write!(
+                f,
+                "the pool {} has been cut off: it has {len} bytes of at least {expected}; restore \
+                 it from a copy",
+                path.display()
+            ),
+            PoolError::Full { path, wanted } => write!(
+                f,
+                "the device of the pool {} has no room for {wanted} more bytes; free space on it",
+                path.display()
+            ),
+            PoolError::Io { path, op, source } => {
+                write!(f, "cannot {op} {}: {source}", path.display())?;
+                match source.kind() {
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                        f.write_str("; a pool needs a file and a folder that can be written to")
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for PoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PoolError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

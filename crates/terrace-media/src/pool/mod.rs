@@ -1,0 +1,587 @@
+//! The pool: one file, device or piece of memory, mapped once, that extents are allocated from.
+//!
+//! A pool is made with a cap and grows inside of it; its base never moves. The first bytes are the
+//! superblock (`layout.rs`, `superblock.rs`), the rest is extents. What kind of memory it is on is
+//! detected when it is opened (`medium.rs`).
+//!
+//! Invariants
+//!   P1  Committed bytes exist in the backing, with space behind them, before they are mapped in.
+//!   P2  A span is handed out once until its extent is dropped.
+//!   P3  The superblock's `committed` is never above the length of the backing.
+//!
+//! Every method may be called from every thread.
+
+mod backing;
+pub(crate) mod error;
+pub(crate) mod faults;
+mod layout;
+mod medium;
+mod space;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+pub use backing::Backing;
+pub use error::PoolError;
+pub use faults::PoolFaults;
+pub use medium::{Medium, MediumChoice, Prefault};
+
+use crate::extent::{AllocError, Extent, Span};
+use crate::pm::count::Counts;
+use crate::pm::emulate::{Emulation, Emulator};
+use crate::pm::persist::{Extras, Mapping};
+use crate::pm::region::Region;
+use backing::{Opened, Store};
+use layout::{FLAG_CLEAN, FLAG_POWER_LOST, FORMAT, HEADER_BYTES, ROOTS};
+use parking_lot::Mutex;
+use space::Space;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use superblock::{NoSuperblock, Superblock};
+
+/// How a pool is made or opened.
+#[derive(Clone)]
+pub struct PoolConfig {
+    /// What the pool is made of.
+    pub backing: Backing,
+    /// Bytes that the pool may grow to. It may be raised when the pool is opened again.
+    pub cap_bytes: u64,
+    /// How the medium is decided.
+    pub medium: MediumChoice,
+    /// When pages are faulted in.
+    pub prefault: Prefault,
+    /// Write limits to emulate; none by default.
+    pub emulation: Option<Emulation>,
+    /// Bytes by which the backing grows, so that growing is rare.
+    pub grow_bytes: u64,
+    /// The unit of allocation, a power of two of at least 4 KiB, fixed when the pool is made.
+    pub granule: u64,
+    /// Faults to inject; none by default.
+    pub faults: Option<Arc<PoolFaults>>,
+}
+
+impl PoolConfig {
+    /// A configuration with the defaults for everything else.
+    pub fn new(backing: Backing, cap_bytes: u64) -> PoolConfig {
+        PoolConfig {
+            backing,
+            cap_bytes,
+            medium: MediumChoice::Auto,
+            prefault: Prefault::Ahead,
+            emulation: None,
+            grow_bytes: 64 << 20,
+            granule: 16 << 10,
+            faults: None,
+        }
+    }
+
+    /// Checks everything that does not depend on what is on the media.
+    fn validate(&self) -> Result<(), PoolError> {
+        let mut problems = Vec::new();
+        if !self.granule.is_power_of_two() || !(4096..=1 << 30).contains(&self.granule) {
+            problems.push(format!(
+                "the granule is {} bytes; it must be a power of two from 4096 to 2^30",
+                self.granule
+            ));
+        } else if self.cap_bytes < first_extent(self.granule) + self.granule {
+            problems.push(format!(
+                "the pool's size is {} bytes; with granules of {} bytes it needs at least {}",
+                self.cap_bytes,
+                self.granule,
+                first_extent(self.granule) + self.granule
+            ));
+        }
+        if self.cap_bytes > 1 << 46 {
+            problems.push(format!(
+                "the pool's size is {} bytes; it must be at most 2^46",
+                self.cap_bytes
+            ));
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(PoolError::Invalid(problems.join("; ")))
+        }
+    }
+
+    /// The cap in whole granules.
+    fn cap(&self) -> u64 {
+        self.cap_bytes - self.cap_bytes % self.granule
+    }
+}
+
+/// The offset of the first extent.
+fn first_extent(granule: u64) -> u64 {
+    HEADER_BYTES.next_multiple_of(granule)
+}
+
+/// How the pool was found when it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Shutdown {
+    /// It was closed, or has just been made: everything in it is durable.
+    Clean,
+    /// The process that had it ended without closing it, in this boot: every store is there.
+    Crashed,
+    /// The machine went down while it was open, or came up again since: only what was durable is
+    /// there. It stays so until `mark_recovered` or `mark_clean`.
+    PowerLost,
+}
+
+/// The space of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolUsage {
+    /// Bytes that the pool may grow to.
+    pub cap: u64,
+    /// Bytes that the backing has.
+    pub committed: u64,
+    /// Bytes in extents.
+    pub allocated: u64,
+    /// Bytes in no extent, up to the cap.
+    pub free: u64,
+    /// The longest extent that could be allocated.
+    pub largest_free: u64,
+}
+
+/// The superblock's state in DRAM.
+struct Super {
+    state: Superblock,
+    /// The slot that counts.
+    current: usize,
+    /// A write failed: what is on the media is unknown, so nothing more is written.
+    failed: bool,
+}
+
+/// What all handles and extents of a pool share.
+pub(crate) struct PoolInner {
+    region: Region,
+    path: PathBuf,
+    medium: Medium,
+    forced: bool,
+    shutdown: Shutdown,
+    superblock: Mutex<Super>,
+    space: Space,
+    faults: Option<Arc<PoolFaults>>,
+    store: Store,
+}
+
+/// An open pool. Clones are handles to the same pool, which closes with its last handle or extent.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<PoolInner>,
+}
+
+impl Pool {
+    /// Makes a pool where there is none.
+    ///
+    /// # Errors
+    /// `Exists` if there is one, `Foreign` if something else is there, `Invalid` if the
+    /// configuration makes no sense, `Locked`, `Full`, `Io`.
+    pub fn create(config: PoolConfig) -> Result<Pool, PoolError> {
+        config.validate()?;
+        let opened = backing::create(&config.backing, config.cap(), config.medium)?;
+        let (region, opened) = map(opened, &config, 0);
+        let abandon = |e| {
+            opened.store.abandon();
+            e
+        };
+        let path = config.backing.path();
+        let io = |op| {
+            let path = path.clone();
+            move |source| PoolError::Io { path, op, source }
+        };
+        let first = first_extent(config.granule);
+        let initial = first.max(config.grow_bytes.min(config.cap()));
+        let initial = initial.next_multiple_of(config.granule).min(config.cap());
+        if opened.committed < initial {
+            grow(
+                &opened.store,
+                config.faults.as_deref(),
+                opened.committed,
+                initial,
+            )
+            .map_err(|source| full_or_io(&path, initial, source))
+            .map_err(abandon)?;
+        }
+        let committed = initial.max(opened.committed).min(config.cap());
+        region.map().set_committed(committed);
+        match superblock::read(&region) {
+            Err(NoSuperblock::Empty) => {}
+            Ok(_) | Err(NoSuperblock::Newer(_)) => {
+                return Err(PoolError::Exists { path: path.clone() });
+            }
+            Err(why) => return Err(refuse(&path, why)),
+        }
+        let state = Superblock {
+            compat: 0,
+            ro_compat: 0,
+            incompat: 0,
+            uuid: opened
+                .store
+                .new_uuid()
+                .map_err(io("make an identity for"))
+                .map_err(abandon)?,
+            granule: config.granule,
+            cap: config.cap(),
+            committed,
+            boot_id: opened.boot_id,
+            flags: 0,
+            generation: 1,
+            roots: [0; ROOTS],
+        };
+        superblock::create(&region, &state)
+            .map_err(io("initialise"))
+            .map_err(abandon)?;
+        opened
+            .store
+            .adopt_name()
+            .map_err(io("name"))
+            .map_err(abandon)?;
+        Ok(Pool::start(
+            opened,
+            region,
+            &config,
+            state,
+            0,
+            Shutdown::Clean,
+        ))
+    }
+
+    /// Opens a pool.
+    ///
+    /// # Errors
+    /// `NotFound`, `Locked`, `Foreign`, `Newer`, `Unsupported`, `Corrupt`, `Truncated`; `Invalid`
+    /// if the configuration makes no sense or its size is smaller than the pool; `Io`.
+    pub fn open(config: PoolConfig) -> Result<Pool, PoolError> {
+        config.validate()?;
+        let path = config.backing.path();
+        let opened = backing::open(&config.backing, config.cap(), config.medium)?;
+        let (region, opened) = map(opened, &config, 0);
+        region
+            .map()
+            .set_committed(opened.committed.min(config.cap()));
+        let found = superblock::read(&region);
+        if let Err(NoSuperblock::Empty) = found
+            && matches!(config.backing, Backing::Simulated(_))
+        {
+            return Err(PoolError::NotFound { path });
+        }
+        let (mut state, current) = found.map_err(|why| refuse(&path, why))?;
+        check(&path, &config, &state, opened.committed)?;
+        region
+            .map()
+            .set_committed(opened.committed - opened.committed % state.granule);
+
+        let shutdown = if state.flags & FLAG_CLEAN != 0 {
+            Shutdown::Clean
+        } else if state.flags & FLAG_POWER_LOST != 0 || state.boot_id != opened.boot_id {
+            Shutdown::PowerLost
+        } else {
+            Shutdown::Crashed
+        };
+        state.flags = if shutdown == Shutdown::PowerLost {
+            FLAG_POWER_LOST
+        } else {
+            0
+        };
+        state.boot_id = opened.boot_id;
+        state.cap = state.cap.max(config.cap());
+        state.generation += 1;
+        // PERSIST: the pool stops being clean before anybody can change it. Reversed, a crash
+        // could leave a changed pool that says it was closed.
+        superblock::write(&region, &state, current).map_err(|source| PoolError::Io {
+            path,
+            op: "update the superblock of",
+            source,
+        })?;
+        Ok(Pool::start(
+            opened, region, &config, state, current, shutdown,
+        ))
+    }
+
+    fn start(
+        opened: Opened,
+        region: Region,
+        config: &PoolConfig,
+        state: Superblock,
+        current: usize,
+        shutdown: Shutdown,
+    ) -> Pool {
+        let granule = state.granule;
+        let cap = config.cap_bytes.min(opened.memory.len() as u64);
+        let space = Space::new(first_extent(granule), cap - cap % granule, granule, config);
+        let inner = PoolInner {
+            region,
+            path: config.backing.path(),
+            medium: opened.medium,
+            forced: opened.forced,
+            shutdown,
+            superblock: Mutex::new(Super {
+                state,
+                current,
+                failed: false,
+            }),
+            space,
+            faults: config.faults.clone(),
+            store: opened.store,
+        };
+        if config.prefault == Prefault::All {
+            // Faulting in is for speed: whatever cannot be had now is reported when it is needed.
+            let _ = inner.prefault_all();
+        }
+        Pool {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The pool's bytes.
+    #[inline]
+    pub fn region(&self) -> &Region {
+        &self.inner.region
+    }
+
+    /// The medium that the pool is on.
+    pub fn medium(&self) -> Medium {
+        self.inner.medium
+    }
+
+    /// Whether `Dax` instructions were forced on a medium that is not known to be persistent.
+    pub fn forced(&self) -> bool {
+        self.inner.forced
+    }
+
+    /// What makes stores durable: `clwb+sfence`, `sfence`, `msync`, `simulated`, `none`, ...
+    pub fn instructions(&self) -> &'static str {
+        match self.inner.medium {
+            Medium::Mapped => "msync",
+            Medium::Dax if matches!(self.inner.store, Store::Simulated(_)) => "simulated",
+            Medium::Dax | Medium::Dram => self.region().map().flush_kind().name(),
+        }
+    }
+
+    /// One line about the medium, for reports: `dax (forced), clwb+sfence, huge pages, path`.
+    pub fn describe(&self) -> String {
+        let forced = if self.inner.forced { " (forced)" } else { "" };
+        let huge = medium::has_huge_pages(self.region().map().base() as usize);
+        let pages = if huge { "huge pages" } else { "4 KiB pages" };
+        let (medium, path) = (self.inner.medium, self.inner.path.display());
+        format!("{medium}{forced}, {}, {pages}, {path}", self.instructions())
+    }
+
+    /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free place,
+    /// preferring what is faulted in already. The backing grows if it has to. Bytes are not zeroed.
+    ///
+    /// # Errors
+    /// `Full` if there is no room under the cap or on the device, `Io` if growing failed otherwise.
+    pub fn alloc(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
+        let span = self.inner.allocate(len)?;
+        Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
+    /// Takes a span that was allocated before the pool was opened.
+    ///
+    /// # Errors
+    /// `Overlap` if part of it is in use, `OutOfRange` if it cannot be an extent of this pool.
+    pub fn adopt(&self, span: Span) -> Result<Arc<Extent>, AllocError> {
+        self.inner.space.adopt(span, self.region().end())?;
+        Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
+    /// Faults an extent's pages in, unless that was done before or the pool was opened with
+    /// `Prefault::None`.
+    pub fn prefault(&self, extent: &Extent) {
+        // Faulting in is for speed: a failure shows itself, if at all, at the first store.
+        let _ = self
+            .inner
+            .space
+            .populate(extent.span(), self.region().map());
+    }
+
+    /// The pool's space.
+    pub fn usage(&self) -> PoolUsage {
+        self.inner.space.usage(self.region().end())
+    }
+
+    /// A root word.
+    ///
+    /// # Panics
+    /// If `i` is not below 16.
+    pub fn root(&self, i: usize) -> u64 {
+        self.inner.superblock.lock().state.roots[i]
+    }
+
+    /// Changes root words, all or none; durable when this returns.
+    ///
+    /// # Errors
+    /// `Io` if syncing failed, now or in an earlier call: then it is unknown which state the next
+    /// open finds.
+    ///
+    /// # Panics
+    /// If an index is not below 16.
+    pub fn set_roots(&self, changes: &[(usize, u64)]) -> Result<(), PoolError> {
+        self.inner.update(|state| {
+            for &(i, root) in changes {
+                state.roots[i] = root;
+            }
+        })
+    }
+
+    /// The identity that the pool got when it was made.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inner.superblock.lock().state.uuid
+    }
+
+    /// How the pool was found when it was opened.
+    pub fn shutdown(&self) -> Shutdown {
+        self.inner.shutdown
+    }
+
+    /// Says that whatever a power loss did has been repaired, durably: if the process crashes in
+    /// this boot, the next open reports `Crashed`. Without it, `PowerLost` is reported again.
+    pub fn mark_recovered(&self) -> Result<(), PoolError> {
+        if self.inner.superblock.lock().state.flags & FLAG_POWER_LOST == 0 {
+            return Ok(());
+        }
+        self.inner.update(|state| state.flags &= !FLAG_POWER_LOST)
+    }
+
+    /// Makes everything durable and says so: the next open reports `Clean`. The caller changes
+    /// nothing afterwards.
+    pub fn mark_clean(&self) -> Result<(), PoolError> {
+        self.sync_all().map_err(|source| PoolError::Io {
+            path: self.inner.path.clone(),
+            op: "sync",
+            source,
+        })?;
+        // PERSIST: everything else before the flag. Reversed, a crash could leave a pool that says
+        // it is clean and is not.
+        self.inner.update(|state| state.flags = FLAG_CLEAN)
+    }
+
+    /// Makes every byte of the pool durable.
+    pub fn sync_all(&self) -> io::Result<()> {
+        if let Some(faults) = &self.inner.faults {
+            faults.sync()?;
+        }
+        self.inner.store.sync_all()
+    }
+
+    /// What was made durable through this pool so far.
+    pub fn counts(&self) -> Counts {
+        self.region().map().counters().read()
+    }
+
+    /// Gives the backing's bytes after the last extent back. For after recovery, when every live
+    /// extent was adopted and nobody holds bytes outside of one.
+    pub fn trim(&self) {
+        self.inner.trim();
+    }
+}
+
+/// Makes the region of an open backing; nothing is committed yet.
+fn map(opened: Opened, config: &PoolConfig, committed: u64) -> (Region, Opened) {
+    let extras = Extras {
+        hook: opened.hook.clone(),
+        emulator: config
+            .emulation
+            .map(|emulation| Arc::new(Emulator::new(emulation))),
+        faults: config.faults.clone(),
+    };
+    let needs_sync = opened.medium == Medium::Mapped;
+    let memory = Arc::clone(&opened.memory);
+    let map = Mapping::new(memory, committed, opened.flush, needs_sync, extras);
+    (Region::new(Arc::new(map), 0), opened)
+}
+
+fn grow(store: &Store, faults: Option<&PoolFaults>, from: u64, to: u64) -> io::Result<()> {
+    faults.map_or(Ok(()), PoolFaults::grow)?;
+    store.grow(from, to)
+}
+
+fn full_or_io(path: &std::path::Path, wanted: u64, source: io::Error) -> PoolError {
+    let path = path.to_owned();
+    if space::is_full(&source) {
+        PoolError::Full { path, wanted }
+    } else {
+        PoolError::Io {
+            path,
+            op: "grow",
+            source,
+        }
+    }
+}
+
+/// The error for a backing without a superblock.
+fn refuse(path: &std::path::Path, why: NoSuperblock) -> PoolError {
+    let path = path.to_owned();
+    match why {
+        NoSuperblock::Empty => PoolError::Foreign {
+            path,
+            found: backing::printable(&[0]),
+        },
+        NoSuperblock::Foreign(found) => PoolError::Foreign {
+            path,
+            found: backing::printable(&found),
+        },
+        NoSuperblock::Newer(format) => PoolError::Newer {
+            path,
+            format,
+            supported: FORMAT,
+        },
+        NoSuperblock::Damaged {
+            offset,
+            expected,
+            found,
+        } => PoolError::Corrupt {
+            path,
+            what: "the superblock's checksum",
+            offset,
+            expected: format!("{expected:#010x}"),
+            found: format!("{found:#010x}"),
+        },
+    }
+}
+
+/// Checks a whole superblock against the backing and the configuration.
+fn check(
+    path: &std::path::Path,
+    config: &PoolConfig,
+    state: &Superblock,
+    committed: u64,
+) -> Result<(), PoolError> {
+    if state.incompat != 0 || state.ro_compat != 0 {
+        return Err(PoolError::Unsupported(format!(
+            "the pool {} uses features that this program does not know (incompatible {:#x}, \
+             read-only compatible {:#x}); use a later version",
+            path.display(),
+            state.incompat,
+            state.ro_compat
+        )));
+    }
+    if !state.granule.is_power_of_two() || !(4096..=1 << 30).contains(&state.granule) {
+        return Err(PoolError::Corrupt {
+            path: path.to_owned(),
+            what: "the granule in the superblock",
+            offset: layout::AT_GRANULE as u64,
+            expected: "a power of two from 4096 to 2^30".to_owned(),
+            found: state.granule.to_string(),
+        });
+    }
+    let expected = state.committed.max(first_extent(state.granule));
+    if committed < expected {
+        return Err(PoolError::Truncated {
+            path: path.to_owned(),
+            len: committed,
+            expected,
+        });
+    }
+    if config.cap_bytes < committed {
+        return Err(PoolError::Invalid(format!(
+            "the pool {} has {committed} bytes, more than the size of {} bytes it is opened with; \
+             open it with at least as much",
+            path.display(),
+            config.cap_bytes
+        )));
+    }
+    Ok(())
+}

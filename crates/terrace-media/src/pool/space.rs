@@ -1,0 +1,285 @@
+//! The space of an open pool: allocating, growing, faulting in and giving back.
+//!
+//! Invariants
+//!   P2  (see `mod.rs`) holds because every change of the free map is made under one lock.
+//!
+//! Pages are faulted in outside of that lock, since it takes milliseconds.
+
+use super::layout::SLOT_BYTES_MAX;
+use super::{PoolConfig, PoolInner, PoolUsage, Prefault, grow};
+use crate::extent::alloc::FreeMap;
+use crate::extent::{AllocError, Span};
+use crate::pm::map::HUGE;
+use crate::pm::persist::Mapping;
+use crate::pm::region::Region;
+use parking_lot::Mutex;
+use std::io;
+
+const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
+
+/// Which granules were faulted in.
+#[derive(Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn get(&self, i: u64) -> bool {
+        self.0
+            .get(i as usize / 64)
+            .is_some_and(|word| word >> (i % 64) & 1 != 0)
+    }
+
+    fn set(&mut self, i: u64) {
+        let word = i as usize / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (i % 64);
+    }
+
+    /// Clears every bit from `i` on.
+    fn clear_from(&mut self, i: u64) {
+        let word = i as usize / 64;
+        if word < self.0.len() {
+            self.0.truncate(word + 1);
+            self.0[word] &= (1 << (i % 64)) - 1;
+        }
+    }
+}
+
+/// The allocator of a pool with what it knows about pages.
+pub(crate) struct Space {
+    free: Mutex<FreeMap>,
+    populated: Mutex<Bits>,
+    prefault: Prefault,
+    grow_bytes: u64,
+    granule: u64,
+    cap: u64,
+}
+
+/// Whether an error says that the device has no room.
+pub(crate) fn is_full(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+impl Space {
+    pub(crate) fn new(start: u64, cap: u64, granule: u64, config: &PoolConfig) -> Space {
+        Space {
+            free: Mutex::new(FreeMap::new(start, cap, granule)),
+            populated: Mutex::default(),
+            prefault: config.prefault,
+            grow_bytes: config.grow_bytes.max(granule).next_multiple_of(granule),
+            granule,
+            cap,
+        }
+    }
+
+    pub(crate) fn usage(&self, committed: u64) -> PoolUsage {
+        let free = self.free.lock();
+        PoolUsage {
+            cap: self.cap,
+            committed,
+            allocated: free.allocated(),
+            free: free.free_bytes(),
+            largest_free: free.largest(),
+        }
+    }
+
+    pub(crate) fn adopt(&self, span: Span, end: u64) -> Result<(), AllocError> {
+        let mut free = self.free.lock();
+        if !free.contains(span) || span.off + span.len > end {
+            return Err(AllocError::OutOfRange { span, end });
+        }
+        if free.take(span) {
+            Ok(())
+        } else {
+            Err(AllocError::Overlap(span))
+        }
+    }
+
+    /// Whether every granule of a span was faulted in.
+    fn is_populated(&self, bits: &Bits, span: Span) -> bool {
+        (span.off / self.granule..(span.off + span.len) / self.granule).all(|i| bits.get(i))
+    }
+
+    /// Faults the granules of a span in that were not yet.
+    pub(crate) fn populate(&self, span: Span, map: &Mapping) -> io::Result<()> {
+        if self.prefault == Prefault::None {
+            return Ok(());
+        }
+        let last = (span.off + span.len) / self.granule;
+        let mut i = span.off / self.granule;
+        // BOUND: `i` moves up to `last`.
+        while i < last {
+            let (start, end) = {
+                let bits = self.populated.lock();
+                let start = (i..last).find(|i| !bits.get(*i)).unwrap_or(last);
+                (start, (start..last).find(|i| bits.get(*i)).unwrap_or(last))
+            };
+            if start == end {
+                break;
+            }
+            let (at, len) = (start * self.granule, (end - start) * self.granule);
+            map.memory().populate(at as usize, len as usize)?;
+            let mut bits = self.populated.lock();
+            (start..end).for_each(|i| bits.set(i));
+            i = end;
+        }
+        Ok(())
+    }
+}
+
+impl PoolInner {
+    #[inline]
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Takes a span for an extent.
+    pub(crate) fn allocate(&self, len: u64) -> Result<Span, AllocError> {
+        let space = &self.space;
+        let span = {
+            let mut free = space.free.lock();
+            let full = |free: &FreeMap, wanted| AllocError::Full {
+                wanted,
+                free: free.free_bytes(),
+                cap: space.cap,
+            };
+            let Some(wanted) = free.round(len) else {
+                return Err(full(&free, len));
+            };
+            let span = {
+                let bits = space.populated.lock();
+                free.find(wanted, |span| space.is_populated(&bits, span))
+            };
+            let Some(span) = span.or_else(|| free.find(wanted, |_| true)) else {
+                return Err(full(&free, wanted));
+            };
+            let end = span.off + span.len;
+            if let Err(e) = self.grow_to(end) {
+                return Err(if is_full(&e) {
+                    full(&free, wanted)
+                } else {
+                    AllocError::Io(e)
+                });
+            }
+            let taken = free.take(span);
+            assert!(taken, "what was found under the lock is free");
+            span
+        };
+        if space.prefault != Prefault::None
+            && let Err(e) = space.populate(span, self.region.map())
+        {
+            self.give_back(span);
+            return Err(AllocError::Io(e));
+        }
+        Ok(span)
+    }
+
+    /// Commits at least the bytes up to `end`; the caller holds the allocator's lock.
+    fn grow_to(&self, end: u64) -> io::Result<()> {
+        let space = &self.space;
+        let committed = self.region.end();
+        if end <= committed {
+            return Ok(());
+        }
+        let step = end.next_multiple_of(space.grow_bytes).min(space.cap);
+        let faults = self.faults.as_deref();
+        let grown = match grow(&self.store, faults, committed, step) {
+            Ok(()) => step,
+            // Not enough for a whole step may still be enough for what is needed.
+            Err(e) if is_full(&e) && end < step => {
+                grow(&self.store, faults, committed, end)?;
+                end
+            }
+            Err(e) => return Err(e),
+        };
+        // P1: the bytes exist now.
+        self.region.map().set_committed(grown);
+        Ok(())
+    }
+
+    /// Makes a span free again.
+    pub(crate) fn give_back(&self, span: Span) {
+        self.space.free.lock().give(span);
+    }
+
+    /// Grows to the cap and faults everything in.
+    pub(crate) fn prefault_all(&self) -> io::Result<()> {
+        {
+            let _free = self.space.free.lock();
+            self.grow_to(self.space.cap)?;
+        }
+        self.space.populate(
+            Span {
+                off: 0,
+                len: self.space.cap,
+            },
+            self.region.map(),
+        )
+    }
+
+    /// See `Pool::trim`.
+    pub(crate) fn trim(&self) {
+        let free = self.space.free.lock();
+        let committed = self.region.end();
+        let unit = if self.space.grow_bytes >= HUGE as u64 {
+            HUGE as u64
+        } else {
+            4096
+        };
+        let end = free
+            .used_end()
+            .next_multiple_of(unit.max(self.space.granule))
+            .min(committed);
+        if end == committed || self.space.prefault == Prefault::All {
+            return;
+        }
+        // PERSIST: the superblock forgets the bytes before they go. Reversed, a crash could leave
+        // a pool that looks truncated (P3). Committed moves first, so that an update by another
+        // thread cannot bring them back.
+        self.region.map().set_committed(end);
+        if self.update(|_| {}).is_err() || self.store.shrink(end).is_err() {
+            self.region.map().set_committed(committed);
+            return;
+        }
+        self.space
+            .populated
+            .lock()
+            .clear_from(end / self.space.granule);
+    }
+
+    /// Changes the superblock, durably.
+    pub(crate) fn update(
+        &self,
+        change: impl FnOnce(&mut super::Superblock),
+    ) -> Result<(), super::PoolError> {
+        let error = |source| super::PoolError::Io {
+            path: self.path.clone(),
+            op: "update the superblock of",
+            source,
+        };
+        let mut locked = self.superblock.lock();
+        if locked.failed {
+            return Err(error(io::Error::other(
+                "an earlier update failed, so its state is unknown; open the pool again",
+            )));
+        }
+        let mut state = locked.state.clone();
+        state.committed = self.region.end();
+        state.generation += 1;
+        change(&mut state);
+        match super::superblock::write(&self.region, &state, locked.current) {
+            Ok(()) => {
+                locked.state = state;
+                Ok(())
+            }
+            Err(e) => {
+                locked.failed = true;
+                Err(error(e))
+            }
+        }
+    }
+}

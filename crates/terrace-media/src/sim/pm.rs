@@ -1,0 +1,282 @@
+//! The persistent memory of a simulated machine: working memory, durable image, and the lines on
+//! their way from one to the other.
+//!
+//! Invariants
+//!   X3  A page of the image goes back in time for no reason: a fence copies the latest content
+//!       that any thread flushed of a line, never an earlier one over a later one.
+
+use super::crash::Chooser;
+use crate::pm::map::{Memory, PAGE};
+use crate::pool::Medium;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
+
+/// Words of a page and of a line.
+const PAGE_WORDS: usize = PAGE / 8;
+pub(super) const LINE_WORDS: usize = 8;
+const PAGE_LINES: usize = PAGE_WORDS / LINE_WORDS;
+
+/// The content of a page; shared by images, and none for a page of zeros.
+pub(super) type Page = Option<Arc<[u64; PAGE_WORDS]>>;
+
+/// The memory part of an image.
+#[derive(Clone, Default)]
+pub(super) struct PmImage {
+    /// What programs see after booting.
+    working: Vec<Page>,
+    /// What is durable already; none: all of it.
+    durable: Option<Vec<Page>>,
+}
+
+/// Memory as it is: not mapped yet, or in use by a pool.
+#[derive(Default)]
+pub(super) struct Pm {
+    memory: Option<Arc<Memory>>,
+    /// What `memory` starts from, until a pool opens it.
+    initial: Vec<Page>,
+    durable: Vec<Page>,
+    /// The latest flushed content of lines whose fence is still to come.
+    captured: HashMap<u64, [u64; LINE_WORDS]>,
+    /// The lines that each thread flushed since its last fence.
+    pending: HashMap<ThreadId, Vec<(u64, u64)>>,
+}
+
+fn page_word(page: &Page, i: usize) -> u64 {
+    page.as_ref().map_or(0, |words| words[i])
+}
+
+fn page_mut(page: &mut Page) -> &mut [u64; PAGE_WORDS] {
+    Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE_WORDS])))
+}
+
+/// Reads a word of working memory, which other threads may be writing.
+fn load(memory: &Memory, word: usize) -> u64 {
+    debug_assert!((word + 1) * 8 <= memory.len(), "inside of the memory");
+    // SAFETY: aligned and mapped; the access is atomic.
+    unsafe { AtomicU64::from_ptr(memory.base().cast::<u64>().add(word)) }.load(Ordering::Relaxed)
+}
+
+fn load_page(memory: &Memory, page: usize) -> [u64; PAGE_WORDS] {
+    let mut words = [0; PAGE_WORDS];
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = load(memory, page * PAGE_WORDS + i);
+    }
+    words
+}
+
+/// Whether a page of working memory has the content of `page`.
+fn same(memory: &Memory, index: usize, page: &Page) -> bool {
+    let base = index * PAGE_WORDS;
+    match page {
+        Some(words) => words
+            .iter()
+            .enumerate()
+            .all(|(i, word)| load(memory, base + i) == *word),
+        None => (0..PAGE_WORDS).all(|i| load(memory, base + i) == 0),
+    }
+}
+
+impl Pm {
+    pub(super) fn from_image(image: PmImage) -> Pm {
+        let durable = image.durable.unwrap_or_else(|| image.working.clone());
+        Pm {
+            initial: image.working,
+            durable,
+            ..Pm::default()
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        (self.durable.len() * PAGE) as u64
+    }
+
+    /// The working memory, of at least `cap` bytes, and how much of it exists.
+    pub(super) fn open(&mut self, cap: u64) -> io::Result<(Arc<Memory>, u64)> {
+        if let Some(memory) = &self.memory
+            && memory.len() as u64 >= cap
+        {
+            return Ok((Arc::clone(memory), self.len()));
+        }
+        if self.len() > cap {
+            // The caller refuses this; there is no need to map anything for it.
+            let memory = match &self.memory {
+                Some(memory) => Arc::clone(memory),
+                None => Arc::new(Memory::recycled(PAGE)?.0),
+            };
+            return Ok((memory, self.len()));
+        }
+        if self.memory.is_some() {
+            self.initial = self.working();
+        }
+        let (memory, dirty) = Memory::recycled(cap as usize)?;
+        memory.touched(self.len());
+        let pages = self.durable.len().max((dirty as usize).div_ceil(PAGE));
+        for index in 0..pages {
+            let to = memory.base().wrapping_add(index * PAGE).cast::<u64>();
+            match self.initial.get(index).unwrap_or(&None) {
+                // SAFETY: the memory is ours alone and has the page: what is durable fits the cap,
+                // and what is dirty was inside of a memory of the same length.
+                Some(words) => unsafe { to.copy_from_nonoverlapping(words.as_ptr(), PAGE_WORDS) },
+                None if ((index * PAGE) as u64) < dirty => {
+                    // SAFETY: as above.
+                    unsafe { to.write_bytes(0, PAGE_WORDS) }
+                }
+                None => {}
+            }
+        }
+        self.initial = Vec::new();
+        let memory = Arc::new(memory);
+        self.memory = Some(Arc::clone(&memory));
+        Ok((memory, self.len()))
+    }
+
+    /// Changes how much exists. What is new is zero; lengths are durable at once, since a file
+    /// system makes a length durable before any page beyond the old one.
+    pub(super) fn resize(&mut self, len: u64) {
+        let Some(memory) = &self.memory else { return };
+        let (old, new) = (self.durable.len(), len as usize / PAGE);
+        for index in new..old {
+            let page = memory.base().wrapping_add(index * PAGE).cast::<u64>();
+            for i in 0..PAGE_WORDS {
+                // SAFETY: mapped and aligned; the access is atomic.
+                unsafe { AtomicU64::from_ptr(page.add(i)) }.store(0, Ordering::Relaxed);
+            }
+        }
+        self.durable.resize(new, None);
+        self.captured
+            .retain(|line, _| (*line as usize) < new * PAGE_LINES);
+        memory.touched(len);
+    }
+
+    /// The content of the working memory.
+    fn working(&self) -> Vec<Page> {
+        let Some(memory) = &self.memory else {
+            return self.initial.clone();
+        };
+        let mut pages = self.durable.clone();
+        for (index, page) in pages.iter_mut().enumerate() {
+            if !same(memory, index, page) {
+                *page = Some(Arc::new(load_page(memory, index)));
+            }
+        }
+        pages
+    }
+
+    /// Notes the lines of a range with their present content.
+    pub(super) fn flushed(&mut self, at: u64, len: u64) {
+        let Some(memory) = &self.memory else { return };
+        let (first, end) = (at / 64, (at + len).div_ceil(64));
+        let end = end.min((self.durable.len() * PAGE_LINES) as u64);
+        for line in first..end {
+            let mut words = [0; LINE_WORDS];
+            for (i, word) in words.iter_mut().enumerate() {
+                *word = load(memory, line as usize * LINE_WORDS + i);
+            }
+            self.captured.insert(line, words);
+        }
+        self.pending
+            .entry(std::thread::current().id())
+            .or_default()
+            .push((first, end));
+    }
+
+    /// Makes the lines that this thread flushed durable.
+    pub(super) fn fence(&mut self) {
+        let Some(ranges) = self.pending.remove(&std::thread::current().id()) else {
+            return;
+        };
+        for line in ranges.into_iter().flat_map(|(first, end)| first..end) {
+            // Absent: another thread's fence copied at least this content (X3).
+            let Some(words) = self.captured.remove(&line) else {
+                continue;
+            };
+            let Some(page) = self.durable.get_mut(line as usize / PAGE_LINES) else {
+                continue;
+            };
+            let at = line as usize % PAGE_LINES * LINE_WORDS;
+            page_mut(page)[at..at + LINE_WORDS].copy_from_slice(&words);
+        }
+    }
+
+    /// Makes the pages of a range durable.
+    pub(super) fn sync_pages(&mut self, at: u64, len: u64) {
+        let Some(memory) = &self.memory else { return };
+        let end = ((at + len) as usize).div_ceil(PAGE).min(self.durable.len());
+        for index in at as usize / PAGE..end {
+            if !same(memory, index, &self.durable[index]) {
+                self.durable[index] = Some(Arc::new(load_page(memory, index)));
+            }
+        }
+    }
+
+    /// What a process crash leaves.
+    pub(super) fn process(&self) -> PmImage {
+        PmImage {
+            working: self.working(),
+            durable: Some(self.durable.clone()),
+        }
+    }
+
+    /// What a power loss leaves.
+    pub(super) fn crash(&self, medium: Medium, chooser: &mut Chooser) -> PmImage {
+        if chooser.keeps_nothing() {
+            return PmImage {
+                working: self.durable.clone(),
+                durable: None,
+            };
+        }
+        let mut pages = self.durable.clone();
+        for (index, (page, now)) in pages.iter_mut().zip(self.working()).enumerate() {
+            let unchanged = match (&*page, &now) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => true,
+                _ => false,
+            };
+            if unchanged {
+                continue;
+            }
+            if medium == Medium::Mapped || chooser.keeps_everything() {
+                if chooser.keeps() {
+                    *page = now;
+                }
+                continue;
+            }
+            for line in 0..PAGE_LINES {
+                self.crash_line(page, &now, index, line, chooser);
+            }
+        }
+        PmImage {
+            working: pages,
+            durable: None,
+        }
+    }
+
+    /// Decides what is left of one line.
+    fn crash_line(
+        &self,
+        page: &mut Page,
+        now: &Page,
+        index: usize,
+        line: usize,
+        chooser: &mut Chooser,
+    ) {
+        let at = line * LINE_WORDS;
+        let working: [u64; LINE_WORDS] = std::array::from_fn(|i| page_word(now, at + i));
+        if (0..LINE_WORDS).all(|i| page_word(page, at + i) == working[i]) {
+            return;
+        }
+        let flushed = self.captured.get(&((index * PAGE_LINES + line) as u64));
+        let content = match flushed {
+            Some(flushed) if chooser.flip() => flushed,
+            _ => &working,
+        };
+        // Words reach the media in order of address, and not necessarily all of a line.
+        let words = chooser.words_of_line();
+        if words > 0 {
+            page_mut(page)[at..at + words].copy_from_slice(&content[..words]);
+        }
+    }
+}
