@@ -1,0 +1,305 @@
+//! This file is how numbers become bytes on media and come back: little-endian words, varints,
+//! checksums, and the one error of every decoder.
+//!
+//! Bytes from media are an operating condition, not a promise: a [`Reader`] never panics, never
+//! reads outside its slice, and names the offset of what it could not accept. Writers append to a
+//! `Vec<u8>` and cannot fail.
+
+use std::error::Error;
+use std::fmt;
+
+/// Bytes on a medium are not what a decoder can accept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DecodeError {
+    /// What was being decoded: "log record", "manifest edit", "filter header".
+    pub(crate) what: &'static str,
+    /// Where it is: an offset in the pool or in the file.
+    pub(crate) offset: u64,
+    /// What would have been accepted there.
+    pub(crate) expected: String,
+    /// What is there.
+    pub(crate) found: String,
+}
+
+impl DecodeError {
+    /// A refusal of the bytes at `offset`.
+    #[cold]
+    pub(crate) fn new(
+        what: &'static str,
+        offset: u64,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> DecodeError {
+        DecodeError {
+            what,
+            offset,
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at offset {} is damaged: expected {}, found {}",
+            self.what, self.offset, self.expected, self.found
+        )
+    }
+}
+
+impl Error for DecodeError {}
+
+/// The longest varint: ten groups of seven bits hold any `u64`.
+pub(crate) const VARINT_BYTES_MAX: usize = 10;
+
+/// Reads a slice from front to back; every step is checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader<'a> {
+    what: &'static str,
+    base: u64,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `bytes`, which lie at offset `base` and are called `what` in errors.
+    pub(crate) fn new(what: &'static str, base: u64, bytes: &'a [u8]) -> Reader<'a> {
+        Reader {
+            what,
+            base,
+            bytes,
+            at: 0,
+        }
+    }
+
+    /// The offset of the next byte on the medium.
+    pub(crate) fn offset(&self) -> u64 {
+        self.base.saturating_add(self.at as u64)
+    }
+
+    /// How many bytes are left.
+    pub(crate) fn remaining(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// The error that refuses the next byte.
+    #[cold]
+    pub(crate) fn refuse(
+        &self,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> DecodeError {
+        DecodeError::new(self.what, self.offset(), expected, found)
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let rest = &self.bytes[self.at..];
+        if len > rest.len() {
+            return Err(self.refuse(format!("{len} bytes"), format!("{} bytes", rest.len())));
+        }
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        match self.bytes[self.at..].first_chunk::<N>() {
+            Some(chunk) => {
+                self.at += N;
+                Ok(*chunk)
+            }
+            None => {
+                let found = format!("{} bytes", self.remaining());
+                Err(self.refuse(format!("{N} bytes"), found))
+            }
+        }
+    }
+
+    /// The next byte.
+    #[inline]
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// The next four bytes as a little-endian number.
+    #[inline]
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// The next eight bytes as a little-endian number.
+    #[inline]
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// The next varint: seven bits a byte, low group first, high bit set on all but the last.
+    ///
+    /// Only the shortest form of a number is accepted, so that equal values have equal bytes.
+    pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0u64;
+        // BOUND: at most VARINT_BYTES_MAX groups.
+        for (i, &byte) in self.bytes[self.at..]
+            .iter()
+            .take(VARINT_BYTES_MAX)
+            .enumerate()
+        {
+            let group = u64::from(byte & 0x7f);
+            if i == VARINT_BYTES_MAX - 1 && byte > 1 {
+                return Err(self.refuse("a varint of at most 64 bits", "a longer one"));
+            }
+            value |= group << (7 * i);
+            if byte & 0x80 == 0 {
+                if byte == 0 && i > 0 {
+                    return Err(self.refuse("a varint in its shortest form", "a padded one"));
+                }
+                self.at += i + 1;
+                return Ok(value);
+            }
+        }
+        Err(self.refuse(
+            "a whole varint",
+            format!("{} bytes without its end", self.remaining()),
+        ))
+    }
+
+    /// The next varint, which must fit in 32 bits.
+    pub(crate) fn varint_u32(&mut self) -> Result<u32, DecodeError> {
+        let before = self.clone();
+        let value = self.varint()?;
+        u32::try_from(value).map_err(|_| before.refuse("a 32-bit number", value.to_string()))
+    }
+
+    /// Accepts only the end of the slice.
+    pub(crate) fn end(&self) -> Result<(), DecodeError> {
+        match self.remaining() {
+            0 => Ok(()),
+            left => Err(self.refuse("the end", format!("{left} more bytes"))),
+        }
+    }
+}
+
+/// Appends one byte.
+pub(crate) fn put_u8(out: &mut Vec<u8>, value: u8) {
+    out.push(value);
+}
+
+/// Appends four bytes, little-endian.
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Appends eight bytes, little-endian.
+pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Appends a varint in its shortest form.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    // BOUND: seven bits fewer each time.
+    while value >= 0x80 {
+        out.push((value as u8 & 0x7f) | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// The crc32c of `bytes`.
+#[inline]
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// The crc32c of what `crc` covers followed by `bytes`.
+#[inline]
+pub(crate) fn checksum_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}
+
+/// A checksum as errors print it.
+pub(crate) fn hex(crc: u32) -> String {
+    format!("{crc:#010x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After any number is written, it reads back, and nothing is left over.
+    #[test]
+    fn numbers_round_trip() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for i in 0..2000 {
+            let value = match i {
+                0 => 0,
+                1 => u64::MAX,
+                2..66 => 1 << (i - 2),
+                _ => rng.u64(..) >> rng.u32(..64),
+            };
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert!(out.len() <= VARINT_BYTES_MAX);
+            put_u8(&mut out, value as u8);
+            put_u32(&mut out, value as u32);
+            put_u64(&mut out, value);
+            let mut r = Reader::new("number", 100, &out);
+            assert_eq!(r.varint().unwrap(), value);
+            assert_eq!(r.u8().unwrap(), value as u8);
+            assert_eq!(r.u32().unwrap(), value as u32);
+            assert_eq!(r.u64().unwrap(), value);
+            assert_eq!(r.offset(), 100 + out.len() as u64);
+            r.end().unwrap();
+        }
+    }
+
+    /// Any bytes decode to a number or to an error that names an offset inside them.
+    #[test]
+    fn hostile_varints_are_refused() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..rng.usize(..12)).map(|_| rng.u8(..) | 0x80).collect();
+            let mut bytes = bytes;
+            if let Some(last) = bytes.last_mut()
+                && rng.bool()
+            {
+                *last &= 0x7f;
+            }
+            let mut r = Reader::new("number", 7, &bytes);
+            match r.varint() {
+                Ok(value) => {
+                    let mut again = Vec::new();
+                    put_varint(&mut again, value);
+                    assert_eq!(again, &bytes[..again.len()], "one form for one number");
+                }
+                Err(e) => assert!((7..=7 + bytes.len() as u64).contains(&e.offset)),
+            }
+        }
+        assert!(Reader::new("number", 0, &[0x80, 0]).varint().is_err());
+        assert!(Reader::new("number", 0, &[0xff; 10]).varint().is_err());
+        let mut big = Vec::new();
+        put_varint(&mut big, 1 << 32);
+        assert!(Reader::new("number", 0, &big).varint_u32().is_err());
+    }
+
+    /// A short slice is an error that says how much was wanted and where.
+    #[test]
+    fn short_slices_are_errors() {
+        let mut r = Reader::new("thing", 40, &[1, 2, 3]);
+        assert_eq!(r.u8().unwrap(), 1);
+        let e = r.u32().unwrap_err();
+        assert_eq!((e.what, e.offset), ("thing", 41));
+        assert_eq!(
+            e.to_string(),
+            "thing at offset 41 is damaged: expected 4 bytes, found 2 bytes"
+        );
+        assert_eq!(r.bytes(3).unwrap_err().offset, 41);
+        assert_eq!(r.bytes(2).unwrap(), &[2, 3]);
+        r.end().unwrap();
+        assert_eq!(checksum_append(checksum(b"12345"), b"6789"), 0xe306_9283);
+        assert_eq!(hex(0xe306_9283), "0xe3069283");
+    }
+}

@@ -1,0 +1,186 @@
+//! Tests of the filter: what it may never do, how often it errs, and what damage does to it.
+
+use std::sync::Arc;
+
+use terrace_media::{Backing, Extent, Pool, PoolConfig, Prefault, Purpose};
+
+use super::layout::{BLOCK_BYTES, FilterHeader};
+use super::{Filter, FilterBuilder, filter_bytes};
+
+fn pool() -> Pool {
+    Pool::create(PoolConfig {
+        prefault: Prefault::None,
+        grow_bytes: 1 << 20,
+        ..PoolConfig::new(Backing::Anonymous, 64 << 20)
+    })
+    .unwrap()
+}
+
+/// A hash as `types::key_hash` makes it, for key number `n`.
+fn hash(n: u64) -> u64 {
+    twox_hash::XxHash3_64::oneshot_with_seed(1, &n.to_le_bytes())
+}
+
+fn build(pool: &Pool, keys: u64, sized_for: u64, bits_per_key: u32) -> Filter {
+    let mut builder = FilterBuilder::new(sized_for, bits_per_key);
+    for n in 0..keys {
+        builder.insert(hash(n));
+    }
+    assert_eq!(builder.len_bytes(), filter_bytes(sized_for, bits_per_key));
+    let extent = pool.alloc(builder.len_bytes()).unwrap();
+    let filter = builder.finish(&extent, Purpose::Flush);
+    pool.region().fence(Purpose::Flush);
+    filter
+}
+
+/// After any set of keys was inserted, in any size of filter, every one of them is found, also once
+/// the filter has been opened again from its bytes.
+#[test]
+fn no_false_negatives() {
+    let pool = pool();
+    let mut rng = fastrand::Rng::with_seed(21);
+    for _ in 0..60 {
+        let keys = rng.u64(0..3000);
+        let sized_for = rng.u64(0..4000);
+        let bits = rng.u32(1..24);
+        let filter = build(&pool, keys, sized_for, bits);
+        let again = Filter::open(Arc::clone(filter.extent())).unwrap();
+        again.verify().unwrap();
+        assert_eq!(again.keys(), keys);
+        assert_eq!(again.span(), filter.span());
+        for n in 0..keys {
+            assert!(
+                filter.may_contain(hash(n)),
+                "{keys} keys, {bits} bits, key {n}"
+            );
+            again.prefetch(hash(n));
+            assert!(again.may_contain(hash(n)));
+        }
+    }
+}
+
+/// At 16 bits a key fewer than one absent key in a hundred is taken for present, at every size.
+#[test]
+fn false_positives_are_rare() {
+    let pool = pool();
+    for keys in [10_000, 100_000, 1_000_000] {
+        let filter = build(&pool, keys, keys, 16);
+        let asked = 400_000;
+        let wrong = (0..asked)
+            .filter(|n| filter.may_contain(hash(keys + 1 + n)))
+            .count();
+        let rate = wrong as f64 / asked as f64;
+        println!("{keys} keys: {:.3} % false positives", 100.0 * rate);
+        assert!(rate < 0.01, "{rate}");
+    }
+    let filter = build(&pool, 0, 1000, 16);
+    assert!(
+        (0..10_000).all(|n| !filter.may_contain(hash(n))),
+        "an empty filter has no key"
+    );
+}
+
+/// The fewer bits a key, the more errors, but never more than the size allows.
+#[test]
+fn rates_follow_the_size() {
+    let pool = pool();
+    for (bits, limit) in [(4, 0.25), (8, 0.06), (10, 0.03), (12, 0.015)] {
+        let filter = build(&pool, 50_000, 50_000, bits);
+        let wrong = (0..100_000)
+            .filter(|n| filter.may_contain(hash(1 << 40 | n)))
+            .count();
+        let rate = wrong as f64 / 100_000.0;
+        println!("{bits} bits: {:.2} % false positives", 100.0 * rate);
+        assert!(rate < limit, "{bits} bits: {rate}");
+    }
+}
+
+fn flip(extent: &Arc<Extent>, at: usize, mask: u8) {
+    let was = extent.region().bytes(extent.off() + at as u64, 1).unwrap()[0];
+    extent.claim(at as u64, 1).unwrap().write(0, &[was ^ mask]);
+}
+
+/// After any byte of the header is changed the filter is refused; after any other, `verify` finds
+/// it; and neither panics nor reads outside of the extent.
+#[test]
+fn damage_is_found() {
+    let pool = pool();
+    let filter = build(&pool, 200, 200, 16);
+    let extent = Arc::clone(filter.extent());
+    let mut rng = fastrand::Rng::with_seed(22);
+    for at in 0..filter_bytes(200, 16) as usize {
+        let mask = rng.u8(1..);
+        flip(&extent, at, mask);
+        let e = match Filter::open(Arc::clone(&extent)) {
+            Err(e) => {
+                assert!(at < BLOCK_BYTES, "byte {at} is not of the header");
+                e
+            }
+            Ok(opened) => {
+                assert!(at >= BLOCK_BYTES, "byte {at} of the header is covered");
+                opened.verify().unwrap_err()
+            }
+        };
+        let end = extent.off() + extent.len();
+        assert!((extent.off()..end).contains(&e.offset), "{e}");
+        let _ = filter.may_contain(hash(at as u64));
+        assert!(filter.verify().is_err());
+        flip(&extent, at, mask);
+    }
+    filter.verify().unwrap();
+}
+
+/// Any bytes as a header are a header or an error, whatever their checksum says.
+#[test]
+fn hostile_headers_are_refused() {
+    let mut rng = fastrand::Rng::with_seed(23);
+    let valid = FilterHeader {
+        block_count: 4,
+        probes: 8,
+        key_count: 9,
+        block_crc: 1,
+    };
+    assert_eq!(
+        FilterHeader::decode(&valid.encode(), 0, 1024).unwrap(),
+        valid
+    );
+    for wrong in [
+        FilterHeader {
+            block_count: 0,
+            ..valid
+        },
+        FilterHeader {
+            block_count: 16,
+            ..valid
+        },
+        FilterHeader {
+            block_count: u32::MAX,
+            ..valid
+        },
+        FilterHeader { probes: 0, ..valid },
+        FilterHeader { probes: 9, ..valid },
+    ] {
+        assert!(
+            FilterHeader::decode(&wrong.encode(), 0, 1024).is_err(),
+            "{wrong:?}"
+        );
+    }
+    for _ in 0..20_000 {
+        let mut bytes = valid.encode().to_vec();
+        bytes.truncate(rng.usize(..=64));
+        for _ in 0..rng.usize(..4) {
+            if !bytes.is_empty() {
+                let at = rng.usize(..bytes.len());
+                bytes[at] = rng.u8(..);
+            }
+        }
+        if bytes.len() == 64 {
+            let crc = crate::parts::codec::checksum(&bytes[..60]);
+            bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        }
+        if let Ok(header) = FilterHeader::decode(&bytes, 0, 1024) {
+            assert!((1..16).contains(&header.block_count));
+            assert!((1..=8).contains(&header.probes));
+        }
+    }
+}
