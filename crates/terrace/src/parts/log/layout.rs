@@ -1,0 +1,220 @@
+//! Log: a 64-byte header, then records at multiples of 64 bytes, the same in the pool and in a file.
+//!
+//! The header, at 0, little-endian:
+//!
+//! |  at | size | field    |                                       |
+//! |-----|------|----------|---------------------------------------|
+//! |   0 |    4 | magic    | "TLOG"                                |
+//! |   4 |    4 | version  | 1                                     |
+//! |   8 |    8 | log id   | ascending, never reused               |
+//! |  16 |   44 | zero     |                                       |
+//! |  60 |    4 | checksum | crc32c of bytes 0..60                 |
+//!
+//! A record, 64-aligned; zeros fill it up to the next multiple of 64:
+//!
+//! |  at | size | field         |                                                             |
+//! |-----|------|---------------|-------------------------------------------------------------|
+//! |   0 |    4 | checksum      | see below                                                   |
+//! |   4 |    4 | payload bytes | of the entries, a multiple of 8                             |
+//! |   8 |    8 | log id        | as in the header                                            |
+//! |  16 |    8 | first seq     | sequence number of the first entry; the others count up     |
+//! |  24 |    4 | entry count   |                                                             |
+//! |  28 |    4 | unsettled     | units of 64 bytes right before this record that may be torn |
+//! |  32 |    n | entries       |                                                             |
+//!
+//! An entry, 8-aligned:
+//!
+//! |  at | size | field      |                                            |
+//! |-----|------|------------|--------------------------------------------|
+//! |   0 |    4 | key size   | low 24 bits; the kind in the high 8        |
+//! |   4 |    4 | value size |                                            |
+//! |   8 |    4 | keyspace   |                                            |
+//! |  12 |    4 | value crc  | crc32c of the value                        |
+//! |  16 |    k | key        |                                            |
+//! | 16+k |   v | value      | then 0 to 7 bytes of zeros, which no reader looks at |
+//!
+//! The checksum of a record is the crc32c of the header and the key of every entry in turn, then of
+//! the record's bytes 4..32, exclusive-or the record's position / 64. Values are left out, since
+//! each entry has a checksum of its own for them: so a value is hashed once, when it is pushed. The
+//! position makes the image of a record that a user stored as a value no record.
+
+use crate::parts::codec::{self, DecodeError, Reader};
+
+/// Size of the log's header.
+pub(crate) const LOG_HEADER_BYTES: usize = 64;
+/// Size of a record's header.
+pub(crate) const RECORD_HEADER_BYTES: usize = 32;
+/// Size of the fixed part of an entry.
+pub(crate) const ENTRY_HEADER_BYTES: usize = 16;
+/// Records start at multiples of this.
+pub(crate) const RECORD_ALIGN: usize = 64;
+/// The longest key that an entry can hold.
+pub(crate) const KEY_SIZE_MAX: usize = (1 << 24) - 1;
+/// The most entry bytes that a record can hold.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = (u32::MAX as usize) & !7;
+/// The end of the longest log: positions / 64 fit in 32 bits.
+pub(crate) const LOG_BYTES_MAX: u64 = (u32::MAX as u64) * RECORD_ALIGN as u64;
+
+const MAGIC: [u8; 4] = *b"TLOG";
+const VERSION: u32 = 1;
+
+const _: () = assert!(
+    RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,
+    "fields of a record"
+);
+const _: () = assert!(ENTRY_HEADER_BYTES == 4 + 4 + 4 + 4, "fields of an entry");
+const _: () = assert!(
+    LOG_HEADER_BYTES.is_multiple_of(RECORD_ALIGN),
+    "the first record is aligned"
+);
+const _: () = assert!(
+    RECORD_HEADER_BYTES.is_multiple_of(8),
+    "the first entry is aligned"
+);
+const _: () = assert!(crate::types::KEY_BYTES_MAX <= KEY_SIZE_MAX, "any key fits");
+
+/// The header of log `id`.
+pub(crate) fn encode_log_header(id: u64) -> [u8; LOG_HEADER_BYTES] {
+    let mut bytes = [0u8; LOG_HEADER_BYTES];
+    bytes[0..4].copy_from_slice(&MAGIC);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..16].copy_from_slice(&id.to_le_bytes());
+    let crc = codec::checksum(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Accepts only the header of log `id`; `base` is the offset that errors name.
+pub(crate) fn check_log_header(bytes: &[u8], id: u64, base: u64) -> Result<(), DecodeError> {
+    let mut r = Reader::new("log header", base, bytes);
+    let checked = r.bytes(60)?;
+    let (stored, computed) = (r.u32()?, codec::checksum(checked));
+    let mut r = Reader::new("log header", base, checked);
+    let magic = r.bytes(4)?;
+    if magic != MAGIC {
+        let found = format!("{magic:02x?}");
+        return Err(DecodeError::new(
+            "log header",
+            base,
+            "magic \"TLOG\"",
+            found,
+        ));
+    }
+    if stored != computed {
+        let (expected, found) = (codec::hex(computed), codec::hex(stored));
+        return Err(DecodeError::new("log header", base + 60, expected, found));
+    }
+    let version = r.u32()?;
+    if version != VERSION {
+        let expected = format!("version {VERSION}");
+        return Err(DecodeError::new(
+            "log header",
+            base + 4,
+            expected,
+            version.to_string(),
+        ));
+    }
+    let found = r.u64()?;
+    if found != id {
+        let (expected, found) = (format!("log {id}"), format!("log {found}"));
+        return Err(DecodeError::new("log header", base + 8, expected, found));
+    }
+    if checked[16..].iter().any(|&b| b != 0) {
+        return Err(DecodeError::new(
+            "log header",
+            base + 16,
+            "zeros",
+            "other bytes",
+        ));
+    }
+    Ok(())
+}
+
+/// The fixed part of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) checksum: u32,
+    pub(crate) payload_bytes: u32,
+    pub(crate) log_id: u64,
+    pub(crate) first_seq: u64,
+    pub(crate) entry_count: u32,
+    pub(crate) unsettled: u32,
+}
+
+impl RecordHeader {
+    /// The header's bytes at `position`, after entries whose headers and keys have `meta_crc`.
+    pub(crate) fn encode(&self, meta_crc: u32, position: u64) -> [u8; RECORD_HEADER_BYTES] {
+        let mut bytes = [0u8; RECORD_HEADER_BYTES];
+        bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.log_id.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.entry_count.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.unsettled.to_le_bytes());
+        let crc = record_checksum(&bytes, meta_crc, position);
+        bytes[0..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; nothing in it is trusted until the checksum has been compared.
+    pub(crate) fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> RecordHeader {
+        let half = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let word = |at: usize| u64::from(half(at)) | (u64::from(half(at + 4)) << 32);
+        RecordHeader {
+            checksum: half(0),
+            payload_bytes: half(4),
+            log_id: word(8),
+            first_seq: word(16),
+            entry_count: half(24),
+            unsettled: half(28),
+        }
+    }
+}
+
+/// The checksum of the record whose header bytes are `header`.
+pub(crate) fn record_checksum(
+    header: &[u8; RECORD_HEADER_BYTES],
+    meta_crc: u32,
+    position: u64,
+) -> u32 {
+    codec::checksum_append(meta_crc, &header[4..]) ^ (position / RECORD_ALIGN as u64) as u32
+}
+
+/// The fixed part of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryHeader {
+    pub(crate) key_bytes: usize,
+    pub(crate) kind: u8,
+    pub(crate) value_bytes: usize,
+    pub(crate) keyspace: u32,
+    pub(crate) value_crc: u32,
+}
+
+impl EntryHeader {
+    /// The header's bytes. Sizes must fit: `Payload::push` has checked them.
+    #[inline]
+    pub(crate) fn encode(&self) -> [u8; ENTRY_HEADER_BYTES] {
+        let sizes = u64::from(self.key_bytes as u32 | (u32::from(self.kind) << 24))
+            | ((self.value_bytes as u64) << 32);
+        let rest = u64::from(self.keyspace) | (u64::from(self.value_crc) << 32);
+        let mut bytes = [0u8; ENTRY_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&sizes.to_le_bytes());
+        bytes[8..].copy_from_slice(&rest.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header from the next bytes of `r`.
+    #[inline]
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<EntryHeader, DecodeError> {
+        let sizes = r.u64()?;
+        let rest = r.u64()?;
+        Ok(EntryHeader {
+            key_bytes: (sizes as u32 & KEY_SIZE_MAX as u32) as usize,
+            kind: (sizes as u32 >> 24) as u8,
+            value_bytes: (sizes >> 32) as usize,
+            keyspace: rest as u32,
+            value_crc: (rest >> 32) as u32,
+        })
+    }
+}

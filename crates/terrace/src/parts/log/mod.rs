@@ -1,0 +1,78 @@
+//! Log: what makes a write durable before its table is, in the pool or in a file.
+//!
+//! A record is one batch, whole or absent. Places are reserved one after the other and written in
+//! parallel; each record is one copy of one finished piece. Replay stops where a crash stopped the
+//! log, and tells that place from damage: every record says how far the log was settled when its
+//! place was reserved, so a bad record that a later one calls settled is damage, and is reported.
+//!
+//! Invariants
+//!   L1  Places are reserved in order and without gaps; a record fills its place exactly.
+//!   L2  A log id is never reused, so bytes of an earlier user of the place are no record.
+//!   L3  What is settled survives every crash that the medium promises to survive: on `Dax` what
+//!       has been fenced, elsewhere what has been synced, up to the first place not yet written.
+//!   L4  After a failed append or sync every later one fails: nothing may be assumed any more.
+//!
+//! A record is recovered only if all before it are, so its writer may be told that it is durable
+//! only after the writers of all earlier records. Bytes: layout.rs. Any thread may append; `reserve`
+//! is called by one thread at a time.
+
+mod file;
+pub(crate) mod layout;
+mod pool;
+mod record;
+mod replay;
+mod settle;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use file::FileLog;
+pub(crate) use pool::PoolLog;
+pub(crate) use record::{Entries, LogEntry, Payload, PayloadEntries, RecordView};
+pub(crate) use replay::{ReplayEnd, replay_file, replay_pool};
+
+use std::io;
+
+/// The place of one record, reserved and to be filled by `Log::append`.
+///
+/// A slot that is dropped leaves a hole at which replay will end.
+#[derive(Debug)]
+#[must_use = "a place that is never written ends the replay"]
+pub(crate) struct Slot {
+    /// Where the record begins.
+    at: u64,
+    /// Bytes of the record, a multiple of 64.
+    bytes: u64,
+    /// Units of 64 bytes right before it that were not settled when it was reserved.
+    unsettled: u32,
+    ticket: settle::Ticket,
+}
+
+impl Slot {
+    /// Bytes that the record takes in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// A log that takes records.
+pub(crate) trait Log: Send + Sync {
+    /// The id that every record carries.
+    fn id(&self) -> u64;
+
+    /// Reserves the place of the next record; `None` when it does not fit. Calls must not overlap.
+    fn reserve(&self, payload_bytes: usize) -> Option<Slot>;
+
+    /// Writes the record into its place. On `Dax` it is durable on return, elsewhere after `sync`.
+    ///
+    /// # Panics
+    ///
+    /// If the payload is not of the size that the slot was reserved for.
+    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()>;
+
+    /// Makes everything appended before the call durable. Concurrent callers share one sync.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Bytes reserved so far, header included.
+    fn bytes(&self) -> u64;
+}

@@ -1,0 +1,154 @@
+//! This file is the log in the pool: an append is one copy past the caches and one fence.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_media::{Extent, Medium, Purpose, Span};
+
+use crate::parts::log::layout::{
+    LOG_BYTES_MAX, LOG_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_ALIGN, encode_log_header,
+};
+use crate::parts::log::record::{Payload, record_bytes};
+use crate::parts::log::settle::Settle;
+use crate::parts::log::sync::Rounds;
+use crate::parts::log::{Log, Slot};
+
+/// A log in an extent of the pool.
+pub(crate) struct PoolLog {
+    extent: Arc<Extent>,
+    id: u64,
+    medium: Medium,
+    /// Where the next record goes.
+    tail: AtomicU64,
+    settle: Settle,
+    /// Everything before this position has been synced; not used on `Dax`.
+    synced: AtomicU64,
+    rounds: Rounds,
+}
+
+impl PoolLog {
+    /// Makes an empty log of the extent, durable on return. `medium` is the pool's.
+    pub(crate) fn create(extent: Arc<Extent>, id: u64, medium: Medium) -> io::Result<PoolLog> {
+        let start = LOG_HEADER_BYTES as u64;
+        let Some(mut claim) = extent.claim(0, LOG_HEADER_BYTES) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("an extent of {} bytes is too small for a log", extent.len()),
+            ));
+        };
+        claim.write_streaming(0, &encode_log_header(id), Purpose::Log);
+        // PERSIST: the header, before the manifest names the log. Reversed, recovery would find a
+        // named log without a header and call it damaged.
+        extent.region().fence(Purpose::Log);
+        extent.region().sync(extent.off(), LOG_HEADER_BYTES)?;
+        Ok(PoolLog {
+            extent,
+            id,
+            medium,
+            tail: AtomicU64::new(start),
+            settle: Settle::new(start),
+            synced: AtomicU64::new(start),
+            rounds: Rounds::default(),
+        })
+    }
+
+    /// Where the log is, for the manifest.
+    pub(crate) fn span(&self) -> Span {
+        self.extent.span()
+    }
+
+    /// Whether a fence makes an append durable.
+    fn fence_is_enough(&self) -> bool {
+        match self.medium {
+            Medium::Dax | Medium::Dram => true,
+            Medium::Mapped => false,
+        }
+    }
+}
+
+impl Log for PoolLog {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    #[inline]
+    fn reserve(&self, payload_bytes: usize) -> Option<Slot> {
+        if payload_bytes > PAYLOAD_BYTES_MAX {
+            return None;
+        }
+        let bytes = record_bytes(payload_bytes);
+        let at = self.tail.load(Ordering::Relaxed);
+        let room = self.extent.len().min(LOG_BYTES_MAX) - at;
+        if bytes > room {
+            return None;
+        }
+        self.tail.store(at + bytes, Ordering::Relaxed);
+        let (ticket, written) = self.settle.reserve();
+        let settled = match self.fence_is_enough() {
+            true => written,
+            false => self.synced.load(Ordering::Acquire),
+        };
+        let unsettled = ((at - settled) / RECORD_ALIGN as u64) as u32;
+        Some(Slot {
+            at,
+            bytes,
+            unsettled,
+            ticket,
+        })
+    }
+
+    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()> {
+        let Slot {
+            at,
+            bytes,
+            unsettled,
+            ticket,
+        } = slot;
+        assert_eq!(
+            record_bytes(payload.len_bytes()),
+            bytes,
+            "a record fills its place (L1)"
+        );
+        let Some(mut claim) = self.extent.claim(at, bytes as usize) else {
+            return Err(io::Error::other(format!(
+                "no place at {at} in the extent of log {}",
+                self.id
+            )));
+        };
+        payload.with_record(self.id, at, first_seq, unsettled, |record| {
+            claim.write_streaming(0, record, Purpose::Log);
+        });
+        // PERSIST: the whole record, before its writer is told and before a later record calls it
+        // settled. Reversed, replay would report a torn record as damage.
+        // CRASH: until the fence returns any part of the record may be missing. Its checksums say
+        // so, and replay ends before it.
+        self.extent.region().fence(Purpose::Log);
+        self.settle.finish(ticket, at + bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.fence_is_enough() {
+            return Ok(());
+        }
+        if self.synced.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed) {
+            return self.rounds.check();
+        }
+        self.rounds.run(|| {
+            let written = self.settle.written();
+            let from = self.synced.load(Ordering::Acquire);
+            // A record that is written but has a gap before it is synced as well.
+            let to = self.tail.load(Ordering::Relaxed);
+            self.extent
+                .region()
+                .sync(self.extent.off() + from, (to - from) as usize)?;
+            self.synced.fetch_max(written, Ordering::Release);
+            Ok(())
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+}

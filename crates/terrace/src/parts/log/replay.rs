@@ -1,0 +1,300 @@
+//! This file is how a log is read back, and how the end that a crash left is told from damage.
+//!
+//! Records are read from the front, each judged whole before it is handed out. At the first that is
+//! not whole the rest of the log is searched. A whole record there that calls the bad place settled
+//! proves damage. Others were in flight beside the one that the crash tore; nobody was told that
+//! they are durable, and they are counted, not returned.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_media::{File, FileSystem, OpenMode, Region, Span};
+
+use crate::parts::codec::DecodeError;
+use crate::parts::log::layout::{
+    LOG_HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_log_header,
+    encode_log_header,
+};
+use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
+
+/// Bytes read from a file at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// How a replay ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ReplayEnd {
+    /// Records handed out.
+    pub(crate) records: u64,
+    /// Bytes up to the end of the last of them; 0 if the log was never finished being created.
+    pub(crate) bytes: u64,
+    /// Whether a record was begun at the end and not finished.
+    pub(crate) torn: bool,
+    /// Whole records behind the end, which were in flight beside it.
+    pub(crate) stranded: u64,
+}
+
+/// The bytes of a log, wherever they are.
+trait Bytes {
+    type Fault;
+    /// The offset of the log's first byte, for errors.
+    fn base(&self) -> u64;
+    fn len(&self) -> u64;
+    /// `len` bytes at `at`; the range lies inside the log.
+    fn window(&mut self, at: u64, len: usize) -> Result<&[u8], Self::Fault>;
+}
+
+struct PoolBytes<'a> {
+    region: &'a Region,
+    span: Span,
+}
+
+impl Bytes for PoolBytes<'_> {
+    type Fault = DecodeError;
+
+    fn base(&self) -> u64 {
+        self.span.off
+    }
+
+    fn len(&self) -> u64 {
+        self.span.len
+    }
+
+    fn window(&mut self, at: u64, len: usize) -> Result<&[u8], DecodeError> {
+        let offset = self.span.off.saturating_add(at);
+        self.region.bytes(offset, len).ok_or_else(|| {
+            let expected = format!("{len} bytes of a log");
+            DecodeError::new("log extent", offset, expected, "the end of the pool")
+        })
+    }
+}
+
+struct FileBytes {
+    file: Box<dyn File>,
+    len: u64,
+    buffer: Vec<u8>,
+    /// Where in the file the buffer begins.
+    start: u64,
+}
+
+impl Bytes for FileBytes {
+    type Fault = io::Error;
+
+    fn base(&self) -> u64 {
+        0
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn window(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
+        let buffered = self.start + self.buffer.len() as u64;
+        if at < self.start || at + len as u64 > buffered {
+            let rest = usize::try_from(self.len - at).unwrap_or(usize::MAX);
+            self.start = at;
+            self.buffer.resize(rest.min(len.max(READ_BYTES)), 0);
+            if let Err(e) = self.file.read_exact_at(at, &mut self.buffer) {
+                self.buffer.clear();
+                return Err(e);
+            }
+        }
+        let from = (at - self.start) as usize;
+        Ok(&self.buffer[from..from + len])
+    }
+}
+
+/// A failure of replay: of the bytes, of the medium, or of the caller's function.
+enum Stop<F, E> {
+    Damage(DecodeError),
+    Fault(F),
+    Caller(E),
+}
+
+impl<F, E> From<DecodeError> for Stop<F, E> {
+    fn from(e: DecodeError) -> Self {
+        Stop::Damage(e)
+    }
+}
+
+/// Hands every record of log `id` in `span` to `f`, oldest first.
+///
+/// An error names the offset of damage, or is the first that `f` returned.
+pub(crate) fn replay_pool<E: From<DecodeError>>(
+    region: &Region,
+    span: Span,
+    id: u64,
+    f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
+) -> Result<ReplayEnd, E> {
+    let mut bytes = PoolBytes { region, span };
+    replay(&mut bytes, id, false, f).map_err(|stop| match stop {
+        Stop::Damage(e) | Stop::Fault(e) => E::from(e),
+        Stop::Caller(e) => e,
+    })
+}
+
+/// Hands every record of log `id` in the file at `path` to `f`, oldest first.
+///
+/// A file whose creation a crash interrupted is an empty log. `fault` converts what the file system
+/// refuses.
+pub(crate) fn replay_file<E: From<DecodeError>>(
+    fs: &Arc<dyn FileSystem>,
+    path: &Path,
+    id: u64,
+    fault: &dyn Fn(io::Error) -> E,
+    f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
+) -> Result<ReplayEnd, E> {
+    let file = fs.open(path, OpenMode::Read).map_err(fault)?;
+    let len = file.len().map_err(fault)?;
+    let mut bytes = FileBytes {
+        file,
+        len,
+        buffer: Vec::new(),
+        start: 0,
+    };
+    replay(&mut bytes, id, true, f).map_err(|stop| match stop {
+        Stop::Damage(e) => E::from(e),
+        Stop::Fault(e) => fault(e),
+        Stop::Caller(e) => e,
+    })
+}
+
+/// Whether `found` may be what a crash left of the header of log `id` while it was created.
+fn is_unfinished(found: &[u8], id: u64) -> bool {
+    let whole = encode_log_header(id);
+    let pieces = found.chunks(8).zip(whole.chunks(8));
+    found.len() <= whole.len()
+        && pieces
+            .into_iter()
+            .all(|(f, w)| f == &w[..f.len()] || f.iter().all(|&b| b == 0))
+}
+
+fn replay<B: Bytes, E>(
+    bytes: &mut B,
+    id: u64,
+    may_be_unfinished: bool,
+    f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
+) -> Result<ReplayEnd, Stop<B::Fault, E>> {
+    let base = bytes.base();
+    let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
+    let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
+    if let Err(e) = check_log_header(head, id, base) {
+        let unfinished = may_be_unfinished && is_unfinished(head, id);
+        let first = LOG_HEADER_BYTES as u64;
+        if !unfinished || later_records(bytes, 0, first, id)?.any() {
+            return Err(Stop::Damage(e));
+        }
+        return Ok(ReplayEnd {
+            torn: true,
+            ..ReplayEnd::default()
+        });
+    }
+    let mut end = ReplayEnd {
+        bytes: LOG_HEADER_BYTES as u64,
+        ..ReplayEnd::default()
+    };
+    let mut damage = None;
+    // BOUND: every record takes bytes of the log.
+    while let Some(header) = header_at(bytes, end.bytes, id)? {
+        end.torn = true;
+        let Some(len) = fitting(&header, bytes.len() - end.bytes) else {
+            break;
+        };
+        let record = bytes.window(end.bytes, len).map_err(Stop::Fault)?;
+        match judge(&header, record, base, end.bytes) {
+            Verdict::Whole(view) => f(view).map_err(Stop::Caller)?,
+            Verdict::BadValue(e) | Verdict::Bad(e) => {
+                damage = Some(e);
+                break;
+            }
+        }
+        end.torn = false;
+        end.records += 1;
+        end.bytes += record_bytes(len - RECORD_HEADER_BYTES);
+    }
+    let later = later_records(bytes, end.bytes, end.bytes + RECORD_ALIGN as u64, id)?;
+    if let Some(witness) = later.settled {
+        return Err(Stop::Damage(damage.unwrap_or_else(|| {
+            let expected = format!("the record before that at offset {}", base + witness);
+            DecodeError::new("log record", base + end.bytes, expected, "other bytes")
+        })));
+    }
+    end.stranded = later.in_flight;
+    end.torn |= later.in_flight > 0;
+    Ok(end)
+}
+
+/// The header at `at`, if it is inside the log and names log `id`.
+fn header_at<B: Bytes, E>(
+    bytes: &mut B,
+    at: u64,
+    id: u64,
+) -> Result<Option<RecordHeader>, Stop<B::Fault, E>> {
+    if at.saturating_add(RECORD_HEADER_BYTES as u64) > bytes.len() {
+        return Ok(None);
+    }
+    let window = bytes.window(at, RECORD_HEADER_BYTES).map_err(Stop::Fault)?;
+    let header = window.first_chunk().map(RecordHeader::decode);
+    Ok(header.filter(|h| h.log_id == id))
+}
+
+/// Bytes of the record without the zeros behind it, if it fits into `room` bytes.
+fn fitting(header: &RecordHeader, room: u64) -> Option<usize> {
+    let len = RECORD_HEADER_BYTES as u64 + u64::from(header.payload_bytes);
+    if len > room || header.payload_bytes % 8 != 0 {
+        return None;
+    }
+    usize::try_from(len).ok()
+}
+
+/// What lies behind the end of a replay.
+#[derive(Debug, Default)]
+struct Later {
+    /// The position of a record that calls the end settled.
+    settled: Option<u64>,
+    /// Records that do not.
+    in_flight: u64,
+}
+
+impl Later {
+    fn any(&self) -> bool {
+        self.settled.is_some() || self.in_flight > 0
+    }
+}
+
+/// Searches the log from `from` on for records, and for one that calls `end` settled.
+fn later_records<B: Bytes, E>(
+    bytes: &mut B,
+    end: u64,
+    from: u64,
+    id: u64,
+) -> Result<Later, Stop<B::Fault, E>> {
+    let base = bytes.base();
+    let mut later = Later::default();
+    let mut at = from;
+    // BOUND: the position only grows.
+    while at < bytes.len() {
+        let Some(header) = header_at(bytes, at, id)? else {
+            at += RECORD_ALIGN as u64;
+            continue;
+        };
+        let Some(len) = fitting(&header, bytes.len() - at) else {
+            at += RECORD_ALIGN as u64;
+            continue;
+        };
+        let record = bytes.window(at, len).map_err(Stop::Fault)?;
+        match judge(&header, record, base, at) {
+            Verdict::Bad(_) => at += RECORD_ALIGN as u64,
+            Verdict::Whole(_) | Verdict::BadValue(_) => {
+                let unsettled = u64::from(header.unsettled) * RECORD_ALIGN as u64;
+                if at.saturating_sub(unsettled) > end {
+                    later.settled = Some(at);
+                    return Ok(later);
+                }
+                later.in_flight += 1;
+                at += record_bytes(len - RECORD_HEADER_BYTES);
+            }
+        }
+    }
+    Ok(later)
+}

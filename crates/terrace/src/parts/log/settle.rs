@@ -1,0 +1,142 @@
+//! This file is how a log knows up to where it is written without a gap while writers overlap.
+//!
+//! Places are numbered as they are reserved. A finished writer marks its number in a ring; whoever
+//! needs the answer walks the marks from the last known number on. So an append adds one store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::parts::log::layout::RECORD_ALIGN;
+
+/// How many records may be in flight; beyond it, those that do not fit stay unsettled for good,
+/// which weakens only the detection of damage.
+const RING: u64 = 256;
+
+/// A mark: the number's low 30 bits, and an end of at most 2^34 units.
+const END_BITS: u32 = 34;
+const END_MASK: u64 = (1 << END_BITS) - 1;
+const NUMBER_MASK: u64 = u64::MAX >> END_BITS;
+
+/// The number of a reserved place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    number: u64,
+    tracked: bool,
+}
+
+/// The written places of one log.
+#[derive(Debug)]
+pub(crate) struct Settle {
+    /// The first number not known to be written, and where its place begins.
+    head: AtomicU64,
+    /// The next number to hand out.
+    next: AtomicU64,
+    /// For each number modulo `RING`: the number, and where its place ends.
+    marks: Box<[AtomicU64]>,
+}
+
+fn pack(number: u64, end: u64) -> u64 {
+    (number << END_BITS) | (end / RECORD_ALIGN as u64)
+}
+
+impl Settle {
+    /// Tracks a log whose first place begins at `start`.
+    pub(crate) fn new(start: u64) -> Settle {
+        Settle {
+            head: AtomicU64::new(pack(0, start)),
+            next: AtomicU64::new(0),
+            marks: (0..RING).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn walk(&self) -> u64 {
+        let mut head = self.head.load(Ordering::Acquire);
+        // BOUND: every step passes a finished record.
+        loop {
+            let number = head >> END_BITS;
+            // Acquire pairs with `finish`: what the record's writer did is done.
+            let mark = self.marks[(number % RING) as usize].load(Ordering::Acquire);
+            if mark & END_MASK == 0 || mark >> END_BITS != number {
+                return head;
+            }
+            head = ((number + 1) << END_BITS) | (mark & END_MASK);
+        }
+    }
+
+    /// Everything before this position has been written.
+    pub(crate) fn written(&self) -> u64 {
+        (self.walk() & END_MASK) * RECORD_ALIGN as u64
+    }
+
+    /// Numbers the next place, and says before which position everything has been written. Calls
+    /// must not overlap.
+    #[inline]
+    pub(crate) fn reserve(&self) -> (Ticket, u64) {
+        let head = self.walk();
+        self.head.store(head, Ordering::Release);
+        let number = self.next.load(Ordering::Relaxed);
+        self.next.store(number.wrapping_add(1), Ordering::Relaxed);
+        let ahead = number.wrapping_sub(head >> END_BITS) & NUMBER_MASK;
+        let ticket = Ticket {
+            number,
+            tracked: ahead < RING,
+        };
+        (ticket, (head & END_MASK) * RECORD_ALIGN as u64)
+    }
+
+    /// The place of `ticket`, which ends at `end`, has been written.
+    #[inline]
+    pub(crate) fn finish(&self, ticket: Ticket, end: u64) {
+        if ticket.tracked {
+            let mark = &self.marks[(ticket.number % RING) as usize];
+            mark.store(pack(ticket.number, end), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However writers finish, the answer is the end of the longest run without a gap.
+    #[test]
+    fn runs_end_at_the_first_gap() {
+        let mut rng = fastrand::Rng::with_seed(11);
+        let settle = Settle::new(64);
+        let mut open: Vec<(Ticket, u64, u64)> = Vec::new();
+        let mut tail = 64;
+        for _ in 0..20_000 {
+            if open.is_empty() || (rng.bool() && open.len() < RING as usize) {
+                let start = tail;
+                tail += 64 * rng.u64(1..5);
+                open.push((settle.reserve().0, start, tail));
+            } else {
+                let (ticket, _, end) = open.swap_remove(rng.usize(..open.len()));
+                settle.finish(ticket, end);
+            }
+            let gap = open.iter().map(|o| o.1).min().unwrap_or(tail);
+            let oldest = open.iter().map(|o| o.0.number).min();
+            let newest = open.iter().map(|o| o.0.number).max();
+            if newest.zip(oldest).is_none_or(|(n, o)| n - o < RING) {
+                assert!(settle.written() <= gap);
+            }
+            if open.iter().all(|o| o.0.tracked) && settle.written() != gap {
+                // Only a ticket beyond the ring may have been lost.
+                assert!(tail - settle.written() > 64 * RING);
+            }
+        }
+    }
+
+    /// Past the ring nothing is settled that is not written, and nothing panics.
+    #[test]
+    fn overflow_only_forgets() {
+        let settle = Settle::new(64);
+        let tickets: Vec<Ticket> = (0..2 * RING).map(|_| settle.reserve().0).collect();
+        for (i, t) in tickets.iter().enumerate().rev() {
+            settle.finish(*t, 64 * (i as u64 + 2));
+        }
+        assert_eq!(settle.written(), 64 * (RING + 1));
+        let (late, _) = settle.reserve();
+        settle.finish(late, 64 * (2 * RING + 2));
+        assert_eq!(settle.written(), 64 * (RING + 1));
+    }
+}

@@ -1,0 +1,314 @@
+//! Tests of the log in crashes: at every persist point, with writers that overlap, and with faults.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use terrace_media::{
+    Backing, Extent, FaultFs, FileSystem, Machine, Medium, Pool, PoolConfig, PoolFaults, Prefault,
+    Span, Survive,
+};
+
+use super::{Batch, FILE, Failure, batches, read_file, read_pool};
+use crate::parts::log::{FileLog, Log, PoolLog};
+
+fn config(machine: &Machine) -> PoolConfig {
+    PoolConfig {
+        prefault: Prefault::None,
+        grow_bytes: 1 << 20,
+        ..PoolConfig::new(Backing::Simulated(machine.clone()), 8 << 20)
+    }
+}
+
+/// The ways to crash at one point.
+fn survivals(point: u64) -> Vec<Survive> {
+    let mut all = vec![Survive::None, Survive::All];
+    all.extend((0..6).map(|i| Survive::Random(point * 6 + i)));
+    all
+}
+
+fn reopen(machine: &Machine, span: Span) -> Arc<Extent> {
+    Pool::open(config(machine)).unwrap().adopt(span).unwrap()
+}
+
+/// After a crash at any fence or sync, whatever of the rest survives, replay gives a prefix with
+/// every record that was durable, and reports no damage.
+#[test]
+fn pool_logs_survive_crashes() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let machine = Machine::new(51, medium);
+        let pool = Pool::create(config(&machine)).unwrap();
+        let extent = pool.alloc(64 << 10).unwrap();
+        let span = extent.span();
+        let log = PoolLog::create(extent, 3, medium).unwrap();
+        let all = batches(&mut fastrand::Rng::with_seed(52), 60, 300);
+        let durable = Arc::new(AtomicU64::new(0));
+        let crashes = Arc::new(AtomicU64::new(0));
+        let (expected, known, count) = (all.clone(), Arc::clone(&durable), Arc::clone(&crashes));
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            for survive in survivals(point.index) {
+                let after = Machine::boot(machine.crash_image(survive), point.index);
+                let (found, end) = read_pool(&reopen(&after, span), 3);
+                let end = end.unwrap_or_else(|e| panic!("{medium} {point:?} {survive:?}: {e:?}"));
+                assert_eq!(found, expected[..found.len()], "{point:?} {survive:?}");
+                assert!(
+                    end.records >= known.load(Ordering::Relaxed),
+                    "{point:?} {survive:?}"
+                );
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            let after = Machine::boot(machine.process_image(), point.index);
+            let (found, end) = read_pool(&reopen(&after, span), 3);
+            assert!(end.is_ok());
+            assert_eq!(found, expected[..found.len()]);
+        })));
+        for (i, batch) in all.iter().enumerate() {
+            batch.append(&log);
+            if medium == Medium::Mapped && i % 7 == 0 {
+                log.sync().unwrap();
+            }
+            if medium == Medium::Dax || i % 7 == 0 {
+                durable.store(i as u64 + 1, Ordering::Relaxed);
+            }
+        }
+        machine.on_persist(None);
+        let after = Machine::boot(machine.process_image(), 1);
+        let (found, _) = read_pool(&reopen(&after, span), 3);
+        assert_eq!(found, all, "a process crash loses nothing");
+        let crashes = crashes.load(Ordering::Relaxed);
+        println!("{medium}: {crashes} crashes");
+        assert!(crashes >= 60 * 8);
+    }
+}
+
+/// After a crash at any sync, a log in a file gives a prefix with every record that was synced.
+#[test]
+fn file_logs_survive_crashes() {
+    let machine = Machine::new(53, Medium::Dax);
+    let fs = machine.fs();
+    fs.create_dir_all(Path::new("/db")).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(54), 80, 3000);
+    let durable = Arc::new(AtomicU64::new(0));
+    let (expected, known) = (all.clone(), Arc::clone(&durable));
+    let named = Arc::new(AtomicBool::new(false));
+    let created = Arc::clone(&named);
+    machine.on_persist(Some(Box::new(move |machine, point| {
+        for survive in survivals(point.index) {
+            let after = Machine::boot(machine.crash_image(survive), point.index);
+            if !after.fs().exists(Path::new(FILE)).unwrap() {
+                assert!(!created.load(Ordering::Relaxed), "{point:?} {survive:?}");
+                continue;
+            }
+            let (found, end) = read_file(&after.fs(), 3);
+            let end = end.unwrap_or_else(|e| panic!("{point:?} {survive:?}: {e:?}"));
+            assert_eq!(found, expected[..found.len()], "{point:?} {survive:?}");
+            assert!(
+                end.records >= known.load(Ordering::Relaxed),
+                "{point:?} {survive:?}"
+            );
+        }
+    })));
+    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20).unwrap();
+    assert_eq!(log.path(), Path::new(FILE));
+    named.store(true, Ordering::Relaxed);
+    for (i, batch) in all.iter().enumerate() {
+        batch.append(&log);
+        if i % 5 == 0 {
+            log.sync().unwrap();
+            durable.store(i as u64 + 1, Ordering::Relaxed);
+        }
+    }
+    machine.on_persist(None);
+    let after = Machine::boot(machine.process_image(), 1);
+    assert_eq!(
+        read_file(&after.fs(), 3).0,
+        all,
+        "a process crash loses nothing"
+    );
+}
+
+/// A record whose neighbour in flight never arrived is stranded, not replayed, and no damage; once
+/// a later record has called the place settled, the same bytes are damage.
+#[test]
+fn gaps_in_flight_are_not_damage() {
+    let machine = Machine::new(55, Medium::Dax);
+    let pool = Pool::create(config(&machine)).unwrap();
+    let extent = pool.alloc(64 << 10).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), 3, Medium::Dax).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(56), 5, 200);
+    all[0].append(&log);
+    let (mut p1, mut p2) = (all[1].payload(), all[2].payload());
+    let at = log.bytes();
+    let slot1 = log.reserve(p1.len_bytes()).unwrap();
+    let slot2 = log.reserve(p2.len_bytes()).unwrap();
+    log.append(slot2, all[2].first_seq, &mut p2).unwrap();
+    let after = Machine::boot(machine.crash_image(Survive::None), 1);
+    let (found, end) = read_pool(&reopen(&after, extent.span()), 3);
+    assert_eq!(found, all[..1]);
+    let end = end.unwrap();
+    assert_eq!((end.torn, end.stranded), (true, 1));
+
+    log.append(slot1, all[1].first_seq, &mut p1).unwrap();
+    assert_eq!(read_pool(&extent, 3).0, all[..3]);
+    // The next record is reserved after both, so it witnesses them.
+    all[3].append(&log);
+    let was = extent.region().bytes(extent.off() + at + 40, 1).unwrap()[0];
+    extent.claim(at + 40, 1).unwrap().write(0, &[was ^ 4]);
+    let (found, end) = read_pool(&extent, 3);
+    assert_eq!(found, all[..1]);
+    match end {
+        Err(Failure::Damage(e)) => assert!(e.offset >= extent.off() + at, "{e}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// After many threads append and sync at once, replay gives every record in reserved order.
+#[test]
+fn parallel_appends_are_all_there() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let machine = Machine::new(57, medium);
+        let fs = machine.fs();
+        fs.create_dir_all(Path::new("/db")).unwrap();
+        let pool = Pool::create(config(&machine)).unwrap();
+        let extent = pool.alloc(2 << 20).unwrap();
+        let in_pool = PoolLog::create(Arc::clone(&extent), 3, medium).unwrap();
+        let in_file = FileLog::create(&fs, Path::new(FILE), 3, 2 << 20).unwrap();
+        let logs: [&dyn Log; 2] = [&in_pool, &in_file];
+        let mut orders = Vec::new();
+        for log in logs {
+            let order = Mutex::new((1u64, Vec::new()));
+            std::thread::scope(|scope| {
+                for t in 0..4 {
+                    let order = &order;
+                    scope.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(58 + t);
+                        for i in 0..150 {
+                            let mut batch = Batch::random(&mut rng, 0, 400);
+                            let mut payload = batch.payload();
+                            let slot = {
+                                let mut order = order.lock().unwrap();
+                                batch.first_seq = order.0;
+                                order.0 += batch.entries.len() as u64;
+                                order.1.push(batch.clone());
+                                log.reserve(payload.len_bytes()).unwrap()
+                            };
+                            log.append(slot, batch.first_seq, &mut payload).unwrap();
+                            if i % 10 == 0 {
+                                log.sync().unwrap();
+                            }
+                        }
+                        log.sync().unwrap();
+                    });
+                }
+            });
+            orders.push(order.into_inner().unwrap().1);
+        }
+        let after = Machine::boot(machine.crash_image(Survive::None), 1);
+        let (found, end) = read_pool(&reopen(&after, extent.span()), 3);
+        assert!(!end.unwrap().torn);
+        assert_eq!(found, orders[0]);
+        let (found, end) = read_file(&after.fs(), 3);
+        assert!(!end.unwrap().torn);
+        assert_eq!(found, orders[1]);
+    }
+}
+
+/// When the n-th file operation fails, for every n, the call says so, later ones fail too, and what
+/// was synced before is replayed.
+#[test]
+fn file_faults_stop_the_log() {
+    let all = batches(&mut fastrand::Rng::with_seed(59), 12, 500);
+    for n in 1.. {
+        let machine = Machine::new(60, Medium::Dax);
+        let plain = machine.fs();
+        plain.create_dir_all(Path::new("/db")).unwrap();
+        let faulty = FaultFs::new(Arc::clone(&plain));
+        faulty.fail_at(n, io::ErrorKind::StorageFull, false);
+        let fs: Arc<dyn FileSystem> = Arc::new(faulty.clone());
+        let Ok(log) = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20) else {
+            continue;
+        };
+        let mut failed = false;
+        let mut synced = 0;
+        for (i, batch) in all.iter().enumerate() {
+            let mut payload = batch.payload();
+            let slot = log.reserve(payload.len_bytes()).unwrap();
+            let appended = log.append(slot, batch.first_seq, &mut payload);
+            let done = appended.and_then(|()| if i % 3 == 0 { log.sync() } else { Ok(()) });
+            match done {
+                Ok(()) => assert!(!failed, "a log that failed takes no more"),
+                Err(e) => {
+                    assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+                    failed = true;
+                }
+            }
+            if !failed && i % 3 == 0 {
+                synced = i + 1;
+            }
+        }
+        let after = Machine::boot(machine.crash_image(Survive::None), 1);
+        let (found, end) = read_file(&after.fs(), 3);
+        assert!(end.is_ok(), "operation {n}: {end:?}");
+        assert!(found.len() >= synced, "operation {n}");
+        assert_eq!(found, all[..found.len()]);
+        if !failed {
+            assert!(n > 15, "every operation was reached");
+            break;
+        }
+        assert!(log.sync().is_err());
+    }
+}
+
+/// Replay reads a file whole however few bytes each read returns, and reports a read that fails.
+#[test]
+fn short_and_failing_reads() {
+    let machine = Machine::new(61, Medium::Dax);
+    let plain = machine.fs();
+    plain.create_dir_all(Path::new("/db")).unwrap();
+    let log = FileLog::create(&plain, Path::new(FILE), 3, 1 << 20).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(62), 30, 2000);
+    all.iter().for_each(|batch| batch.append(&log));
+    let faulty = FaultFs::new(plain);
+    let fs: Arc<dyn FileSystem> = Arc::new(faulty.clone());
+    faulty.short_transfers(true);
+    assert_eq!(read_file(&fs, 3).0, all);
+    faulty.short_transfers(false);
+    for n in 1.. {
+        faulty.fail_at(n, io::ErrorKind::Other, false);
+        let (found, end) = read_file(&fs, 3);
+        match end {
+            Ok(_) => {
+                assert_eq!(found, all);
+                assert!(n > 3, "opening, length and reading were reached");
+                break;
+            }
+            Err(Failure::Io) => assert_eq!(found, all[..found.len()]),
+            Err(Failure::Damage(e)) => panic!("{e}"),
+        }
+    }
+}
+
+/// After a sync of the pool fails, the log on a `Mapped` medium never says again that it synced.
+#[test]
+fn failed_syncs_of_the_pool_stay() {
+    let machine = Machine::new(63, Medium::Mapped);
+    let faults = PoolFaults::new();
+    let config = PoolConfig {
+        faults: Some(Arc::clone(&faults)),
+        ..config(&machine)
+    };
+    let pool = Pool::create(config).unwrap();
+    let extent = pool.alloc(64 << 10).unwrap();
+    let log = PoolLog::create(extent, 3, Medium::Mapped).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(64), 3, 100);
+    all[0].append(&log);
+    log.sync().unwrap();
+    all[1].append(&log);
+    faults.fail_sync(1, io::ErrorKind::Other, false);
+    assert!(log.sync().is_err());
+    assert!(
+        log.sync().is_err(),
+        "what the failed sync lost is not known"
+    );
+}
