@@ -170,6 +170,11 @@ impl RecordHeader {
             unsettled: half(28),
         }
     }
+
+    /// Up to where the log was durable when this record's place, at `position`, was reserved.
+    pub(crate) fn settled(&self, position: u64) -> u64 {
+        position.saturating_sub(u64::from(self.unsettled) * RECORD_ALIGN as u64)
+    }
 }
 
 /// The checksum of the record whose header bytes are `header`.

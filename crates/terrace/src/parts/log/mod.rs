@@ -28,7 +28,7 @@ mod tests;
 
 pub(crate) use file::FileLog;
 pub(crate) use pool::PoolLog;
-pub(crate) use record::{Entries, LogEntry, Payload, PayloadEntries, RecordView};
+pub(crate) use record::{Entries, LogEntry, Payload, PayloadEntries, RecordView, record_bytes};
 pub(crate) use replay::{ReplayEnd, replay_file, replay_pool};
 
 use std::io;

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_media::{File, FileSystem, OpenMode, Region, Span};
+use terrace_media::{File, FileSystem, OpenMode, Purpose, Region, Span};
 
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{
@@ -42,6 +42,8 @@ trait Bytes {
     fn len(&self) -> u64;
     /// `len` bytes at `at`; the range lies inside the log.
     fn window(&mut self, at: u64, len: usize) -> Result<&[u8], Self::Fault>;
+    /// Makes a range that was handed out durable.
+    fn settle(&mut self, at: u64, len: u64) -> Result<(), Self::Fault>;
 }
 
 struct PoolBytes<'a> {
@@ -66,6 +68,14 @@ impl Bytes for PoolBytes<'_> {
             let expected = format!("{len} bytes of a log");
             DecodeError::new("log extent", offset, expected, "the end of the pool")
         })
+    }
+
+    fn settle(&mut self, at: u64, len: u64) -> Result<(), DecodeError> {
+        // PERSIST: records that a killed process had written and not fenced, before anybody acts on
+        // having seen them. Reversed, power loss would take back what a reader was shown.
+        self.region
+            .persist(self.span.off + at, len as usize, Purpose::Log);
+        Ok(())
     }
 }
 
@@ -102,6 +112,10 @@ impl Bytes for FileBytes {
         let from = (at - self.start) as usize;
         Ok(&self.buffer[from..from + len])
     }
+
+    fn settle(&mut self, _at: u64, _len: u64) -> io::Result<()> {
+        self.file.sync_data()
+    }
 }
 
 /// A failure of replay: of the bytes, of the medium, or of the caller's function.
@@ -119,7 +133,9 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
 
 /// Hands every record of log `id` in `span` to `f`, oldest first.
 ///
-/// An error names the offset of damage, or is the first that `f` returned.
+/// An error names the offset of damage, or is the first that `f` returned. On `Dax` the records are
+/// durable on return. On `Mapped` those that were synced are; a caller that wants all of them to be
+/// syncs the extent's first `ReplayEnd::bytes`.
 pub(crate) fn replay_pool<E: From<DecodeError>>(
     region: &Region,
     span: Span,
@@ -136,7 +152,7 @@ pub(crate) fn replay_pool<E: From<DecodeError>>(
 /// Hands every record of log `id` in the file at `path` to `f`, oldest first.
 ///
 /// A file whose creation a crash interrupted is an empty log. `fault` converts what the file system
-/// refuses.
+/// refuses. The records are durable on return.
 pub(crate) fn replay_file<E: From<DecodeError>>(
     fs: &Arc<dyn FileSystem>,
     path: &Path,
@@ -194,6 +210,8 @@ fn replay<B: Bytes, E>(
         ..ReplayEnd::default()
     };
     let mut damage = None;
+    // What of the records the writer knew to be durable.
+    let mut settled = end.bytes;
     // BOUND: every record takes bytes of the log.
     while let Some(header) = header_at(bytes, end.bytes, id)? {
         end.torn = true;
@@ -208,6 +226,7 @@ fn replay<B: Bytes, E>(
                 break;
             }
         }
+        settled = settled.max(header.settled(end.bytes));
         end.torn = false;
         end.records += 1;
         end.bytes += record_bytes(len - RECORD_HEADER_BYTES);
@@ -221,6 +240,11 @@ fn replay<B: Bytes, E>(
     }
     end.stranded = later.in_flight;
     end.torn |= later.in_flight > 0;
+    if end.bytes > settled {
+        bytes
+            .settle(settled, end.bytes - settled)
+            .map_err(Stop::Fault)?;
+    }
     Ok(end)
 }
 
@@ -241,7 +265,7 @@ fn header_at<B: Bytes, E>(
 /// Bytes of the record without the zeros behind it, if it fits into `room` bytes.
 fn fitting(header: &RecordHeader, room: u64) -> Option<usize> {
     let len = RECORD_HEADER_BYTES as u64 + u64::from(header.payload_bytes);
-    if len > room || header.payload_bytes % 8 != 0 {
+    if len > room || !header.payload_bytes.is_multiple_of(8) {
         return None;
     }
     usize::try_from(len).ok()
@@ -286,8 +310,7 @@ fn later_records<B: Bytes, E>(
         match judge(&header, record, base, at) {
             Verdict::Bad(_) => at += RECORD_ALIGN as u64,
             Verdict::Whole(_) | Verdict::BadValue(_) => {
-                let unsettled = u64::from(header.unsettled) * RECORD_ALIGN as u64;
-                if at.saturating_sub(unsettled) > end {
+                if header.settled(at) > end {
                     later.settled = Some(at);
                     return Ok(later);
                 }

@@ -59,9 +59,16 @@ fn pool_logs_survive_crashes() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
             let after = Machine::boot(machine.process_image(), point.index);
-            let (found, end) = read_pool(&reopen(&after, span), 3);
-            assert!(end.is_ok());
+            let extent = reopen(&after, span);
+            let (found, end) = read_pool(&extent, 3);
+            let end = end.unwrap();
             assert_eq!(found, expected[..found.len()]);
+            if medium == Medium::Mapped {
+                extent.region().sync(span.off, end.bytes as usize).unwrap();
+            }
+            let lost = Machine::boot(after.crash_image(Survive::None), point.index);
+            let (again, _) = read_pool(&reopen(&lost, span), 3);
+            assert_eq!(again, found, "what was found once stays");
         })));
         for (i, batch) in all.iter().enumerate() {
             batch.append(&log);

@@ -1,0 +1,323 @@
+//! This file is the edits of the manifest: what can change, and the bytes of each change.
+//!
+//! A change is a tag byte and then its numbers as varints. Tags are part of the format: a new kind
+//! of change takes a new tag.
+
+use terrace_media::Span;
+
+use crate::parts::codec::{self, DecodeError, Reader};
+
+/// Where a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogPlace {
+    /// In an extent of the pool.
+    Pool(Span),
+    /// In a file whose name follows from the log's id.
+    File,
+}
+
+/// One extent of a table and how much of it holds nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TableExtent {
+    pub(crate) span: Span,
+    pub(crate) used: u64,
+}
+
+/// A table of the buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableMeta {
+    pub(crate) id: u64,
+    pub(crate) level: u32,
+    /// The pool offset of the head node.
+    pub(crate) head: u64,
+    /// The extents that hold its nodes: its own first, then those of the tables merged into it.
+    pub(crate) extents: Vec<TableExtent>,
+    pub(crate) filter: Option<Span>,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    pub(crate) seq_first: u64,
+    pub(crate) seq_last: u64,
+    /// The older table into which a merge that has begun moves this one's nodes.
+    pub(crate) merging_into: Option<u64>,
+}
+
+/// One structural change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A log exists and may hold records.
+    LogCreated { id: u64, place: LogPlace },
+    /// All of a log's entries are elsewhere; its place may be reused.
+    LogRetired { id: u64 },
+    /// A table is complete on the medium. It is not part of a merge.
+    TableAdded(TableMeta),
+    /// A table's data is elsewhere or dropped. It is not part of a merge.
+    TableRemoved { id: u64 },
+    /// A table is part of another level now.
+    TableMoved { id: u64, level: u32 },
+    /// Nodes of `newer` may from now on be linked into `older`.
+    MergeBegun { newer: u64, older: u64 },
+    /// All nodes of `newer` are in `older`, which takes its extents and its sequence numbers.
+    MergeEnded {
+        newer: u64,
+        older: u64,
+        level: u32,
+        filter: Option<Span>,
+        entries: u64,
+        bytes: u64,
+    },
+    /// The repository exists, with its head in an extent of its own.
+    RepositoryCreated { head: Span },
+    /// The repository may put nodes into an extent.
+    RepositoryExtentAdded { span: Span },
+    /// The repository has no live node in the extent at `off` any more.
+    RepositoryExtentRemoved { off: u64 },
+    /// Sequence numbers up to this one are taken. Never lowers what is known.
+    LastSeq { seq: u64 },
+    /// Ids below this one are taken. Never lowers what is known.
+    NextId { id: u64 },
+}
+
+/// Changes that become durable together or not at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Edit {
+    /// An edit without changes.
+    pub(crate) fn new() -> Edit {
+        Edit::default()
+    }
+
+    /// Adds a change after those that are there.
+    pub(crate) fn push(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Whether there is nothing to commit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+impl From<Vec<Change>> for Edit {
+    fn from(changes: Vec<Change>) -> Edit {
+        Edit { changes }
+    }
+}
+
+impl From<Change> for Edit {
+    fn from(change: Change) -> Edit {
+        Edit {
+            changes: vec![change],
+        }
+    }
+}
+
+mod tag {
+    pub(super) const LOG_IN_POOL: u8 = 1;
+    pub(super) const LOG_IN_FILE: u8 = 2;
+    pub(super) const LOG_RETIRED: u8 = 3;
+    pub(super) const TABLE_ADDED: u8 = 4;
+    pub(super) const TABLE_REMOVED: u8 = 5;
+    pub(super) const TABLE_MOVED: u8 = 6;
+    pub(super) const MERGE_BEGUN: u8 = 7;
+    pub(super) const MERGE_ENDED: u8 = 8;
+    pub(super) const REPOSITORY_CREATED: u8 = 9;
+    pub(super) const REPOSITORY_EXTENT_ADDED: u8 = 10;
+    pub(super) const REPOSITORY_EXTENT_REMOVED: u8 = 11;
+    pub(super) const LAST_SEQ: u8 = 12;
+    pub(super) const NEXT_ID: u8 = 13;
+}
+
+fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
+    codec::put_u8(out, tag);
+    for &n in numbers {
+        codec::put_varint(out, n);
+    }
+}
+
+fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
+    // A span at offset 0 would be the superblock, so 0 says that there is none.
+    let span = filter.unwrap_or(Span { off: 0, len: 0 });
+    codec::put_varint(out, span.off);
+    if filter.is_some() {
+        codec::put_varint(out, span.len);
+    }
+}
+
+impl Change {
+    /// Appends the change's bytes.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Change::LogCreated {
+                id,
+                place: LogPlace::Pool(span),
+            } => {
+                put(out, tag::LOG_IN_POOL, &[*id, span.off, span.len]);
+            }
+            Change::LogCreated {
+                id,
+                place: LogPlace::File,
+            } => put(out, tag::LOG_IN_FILE, &[*id]),
+            Change::LogRetired { id } => put(out, tag::LOG_RETIRED, &[*id]),
+            Change::TableAdded(table) => table.encode(out),
+            Change::TableRemoved { id } => put(out, tag::TABLE_REMOVED, &[*id]),
+            Change::TableMoved { id, level } => {
+                put(out, tag::TABLE_MOVED, &[*id, u64::from(*level)]);
+            }
+            Change::MergeBegun { newer, older } => put(out, tag::MERGE_BEGUN, &[*newer, *older]),
+            Change::MergeEnded {
+                newer,
+                older,
+                level,
+                filter,
+                entries,
+                bytes,
+            } => {
+                put(
+                    out,
+                    tag::MERGE_ENDED,
+                    &[*newer, *older, u64::from(*level), *entries, *bytes],
+                );
+                put_filter(out, *filter);
+            }
+            Change::RepositoryCreated { head } => {
+                put(out, tag::REPOSITORY_CREATED, &[head.off, head.len]);
+            }
+            Change::RepositoryExtentAdded { span } => {
+                put(out, tag::REPOSITORY_EXTENT_ADDED, &[span.off, span.len]);
+            }
+            Change::RepositoryExtentRemoved { off } => {
+                put(out, tag::REPOSITORY_EXTENT_REMOVED, &[*off]);
+            }
+            Change::LastSeq { seq } => put(out, tag::LAST_SEQ, &[*seq]),
+            Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
+        }
+    }
+
+    /// Reads one change.
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Change, DecodeError> {
+        let at = r.clone();
+        Ok(match r.u8()? {
+            tag::LOG_IN_POOL => Change::LogCreated {
+                id: r.varint()?,
+                place: LogPlace::Pool(span(r)?),
+            },
+            tag::LOG_IN_FILE => Change::LogCreated {
+                id: r.varint()?,
+                place: LogPlace::File,
+            },
+            tag::LOG_RETIRED => Change::LogRetired { id: r.varint()? },
+            tag::TABLE_ADDED => Change::TableAdded(TableMeta::decode(r)?),
+            tag::TABLE_REMOVED => Change::TableRemoved { id: r.varint()? },
+            tag::TABLE_MOVED => Change::TableMoved {
+                id: r.varint()?,
+                level: r.varint_u32()?,
+            },
+            tag::MERGE_BEGUN => Change::MergeBegun {
+                newer: r.varint()?,
+                older: r.varint()?,
+            },
+            tag::MERGE_ENDED => {
+                let (newer, older, level) = (r.varint()?, r.varint()?, r.varint_u32()?);
+                let (entries, bytes) = (r.varint()?, r.varint()?);
+                Change::MergeEnded {
+                    newer,
+                    older,
+                    level,
+                    filter: filter(r)?,
+                    entries,
+                    bytes,
+                }
+            }
+            tag::REPOSITORY_CREATED => Change::RepositoryCreated { head: span(r)? },
+            tag::REPOSITORY_EXTENT_ADDED => Change::RepositoryExtentAdded { span: span(r)? },
+            tag::REPOSITORY_EXTENT_REMOVED => Change::RepositoryExtentRemoved { off: r.varint()? },
+            tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
+            tag::NEXT_ID => Change::NextId { id: r.varint()? },
+            other => return Err(at.refuse("the tag of a change", other.to_string())),
+        })
+    }
+}
+
+impl TableMeta {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let level = u64::from(self.level);
+        put(
+            out,
+            tag::TABLE_ADDED,
+            &[self.id, level, self.head, self.entries, self.bytes],
+        );
+        codec::put_varint(out, self.seq_first);
+        codec::put_varint(out, self.seq_last);
+        put_filter(out, self.filter);
+        codec::put_varint(out, self.extents.len() as u64);
+        for extent in &self.extents {
+            codec::put_varint(out, extent.span.off);
+            codec::put_varint(out, extent.span.len);
+            codec::put_varint(out, extent.used);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
+        let (id, level, head) = (r.varint()?, r.varint_u32()?, r.varint()?);
+        let (entries, bytes) = (r.varint()?, r.varint()?);
+        let (seq_first, seq_last) = (r.varint()?, r.varint()?);
+        let filter = filter(r)?;
+        let at = r.clone();
+        let count = r.varint()?;
+        // An extent takes at least three bytes, so the count is checked before it sizes anything.
+        if count > r.remaining() as u64 / 3 {
+            return Err(at.refuse("a count of extents", count.to_string()));
+        }
+        let mut extents = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let at = r.clone();
+            let extent = TableExtent {
+                span: span(r)?,
+                used: r.varint()?,
+            };
+            if extent.used > extent.span.len {
+                return Err(at.refuse(format!("a use of at most {}", extent.span.len), "more"));
+            }
+            extents.push(extent);
+        }
+        Ok(TableMeta {
+            id,
+            level,
+            head,
+            extents,
+            filter,
+            entries,
+            bytes,
+            seq_first,
+            seq_last,
+            merging_into: None,
+        })
+    }
+}
+
+fn span(r: &mut Reader<'_>) -> Result<Span, DecodeError> {
+    let at = r.clone();
+    let span = Span {
+        off: r.varint()?,
+        len: r.varint()?,
+    };
+    if span.off == 0 || span.len == 0 || span.off.checked_add(span.len).is_none() {
+        return Err(at.refuse(
+            "an extent",
+            format!("offset {}, length {}", span.off, span.len),
+        ));
+    }
+    Ok(span)
+}
+
+fn filter(r: &mut Reader<'_>) -> Result<Option<Span>, DecodeError> {
+    let at = r.clone();
+    if r.varint()? == 0 {
+        return Ok(None);
+    }
+    *r = at;
+    span(r).map(Some)
+}

@@ -1,0 +1,193 @@
+//! Manifest: a 64-byte header at the start of its extent, then records, 8-aligned.
+//!
+//! |  at | size | field      |                                                       |
+//! |-----|------|------------|-------------------------------------------------------|
+//! |   0 |    4 | magic      | "TMAN"                                                |
+//! |   4 |    4 | version    | 1                                                     |
+//! |   8 |    8 | generation | counts compactions; the superblock names the valid one |
+//! |  16 |   44 | zero       |                                                       |
+//! |  60 |    4 | checksum   | crc32c of bytes 0..60                                 |
+//!
+//! A record, one edit:
+//!
+//! |  at | size | field         |                                              |
+//! |-----|------|---------------|----------------------------------------------|
+//! |   0 |    4 | checksum      | crc32c of bytes 4..32 and the changes        |
+//! |   4 |    4 | payload bytes | of the changes; zeros follow up to 8         |
+//! |   8 |    8 | generation    | as in the header                             |
+//! |  16 |    8 | number        | 0, 1, 2, ...; record 0 is the state that the |
+//! |     |      |               | compaction found, those after it are edits   |
+//! |  24 |    4 | change count  |                                              |
+//! |  28 |    4 | zero          |                                              |
+//! |  32 |    n | changes       | a tag byte each, then varints: see edit.rs   |
+//!
+//! Root words of the superblock: 0 and 1 are offset and length of the manifest's extent, 2 is its
+//! generation, 3 and 4 are offset and length of the spare extent that the next compaction fills.
+
+use terrace_media::Span;
+
+use crate::parts::codec::{self, DecodeError, Reader};
+
+/// Size of the header, and where the first record begins.
+pub(crate) const HEADER_BYTES: usize = 64;
+/// Size of a record's header.
+pub(crate) const RECORD_HEADER_BYTES: usize = 32;
+/// Records start at multiples of this.
+pub(crate) const RECORD_ALIGN: usize = 8;
+
+const ROOT_OFFSET: usize = 0;
+const ROOT_LENGTH: usize = 1;
+const ROOT_GENERATION: usize = 2;
+const ROOT_SPARE_OFFSET: usize = 3;
+const ROOT_SPARE_LENGTH: usize = 4;
+
+const MAGIC: [u8; 4] = *b"TMAN";
+const VERSION: u32 = 1;
+
+const _: () = assert!(
+    RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,
+    "fields of a record"
+);
+const _: () = assert!(
+    HEADER_BYTES.is_multiple_of(RECORD_ALIGN),
+    "the first record is aligned"
+);
+const _: () = assert!(
+    RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN),
+    "so are the others"
+);
+
+/// What the superblock's root words say of the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Roots {
+    pub(crate) current: Span,
+    pub(crate) generation: u64,
+    pub(crate) spare: Span,
+}
+
+impl Roots {
+    /// Reads the words that `root` returns.
+    pub(crate) fn read(root: impl Fn(usize) -> u64) -> Roots {
+        Roots {
+            current: Span {
+                off: root(ROOT_OFFSET),
+                len: root(ROOT_LENGTH),
+            },
+            generation: root(ROOT_GENERATION),
+            spare: Span {
+                off: root(ROOT_SPARE_OFFSET),
+                len: root(ROOT_SPARE_LENGTH),
+            },
+        }
+    }
+
+    /// The words to write.
+    pub(crate) fn words(&self) -> [(usize, u64); 5] {
+        [
+            (ROOT_OFFSET, self.current.off),
+            (ROOT_LENGTH, self.current.len),
+            (ROOT_GENERATION, self.generation),
+            (ROOT_SPARE_OFFSET, self.spare.off),
+            (ROOT_SPARE_LENGTH, self.spare.len),
+        ]
+    }
+}
+
+/// The header of generation `generation`.
+pub(crate) fn encode_header(generation: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0u8; HEADER_BYTES];
+    bytes[0..4].copy_from_slice(&MAGIC);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..16].copy_from_slice(&generation.to_le_bytes());
+    let crc = codec::checksum(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Accepts only the header of `generation`; `base` is the offset that errors name.
+pub(crate) fn check_header(bytes: &[u8], generation: u64, base: u64) -> Result<(), DecodeError> {
+    let refuse = |at: u64, expected: String, found: String| {
+        Err(DecodeError::new(
+            "manifest header",
+            base + at,
+            expected,
+            found,
+        ))
+    };
+    let mut r = Reader::new("manifest header", base, bytes);
+    let checked = r.bytes(60)?;
+    let (stored, computed) = (r.u32()?, codec::checksum(checked));
+    let mut r = Reader::new("manifest header", base, checked);
+    let magic = r.bytes(4)?;
+    if magic != MAGIC {
+        return refuse(0, "magic \"TMAN\"".into(), format!("{magic:02x?}"));
+    }
+    if stored != computed {
+        return refuse(60, codec::hex(computed), codec::hex(stored));
+    }
+    let version = r.u32()?;
+    if version != VERSION {
+        return refuse(4, format!("version {VERSION}"), version.to_string());
+    }
+    let found = r.u64()?;
+    if found != generation {
+        return refuse(8, format!("generation {generation}"), found.to_string());
+    }
+    if checked[16..].iter().any(|&b| b != 0) {
+        return refuse(16, "zeros".into(), "other bytes".into());
+    }
+    Ok(())
+}
+
+/// The fixed part of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) checksum: u32,
+    pub(crate) payload_bytes: u32,
+    pub(crate) generation: u64,
+    pub(crate) number: u64,
+    pub(crate) change_count: u32,
+}
+
+impl RecordHeader {
+    /// Fills in the front of `record`, which holds its changes behind room for the header.
+    pub(crate) fn finish(record: &mut [u8], generation: u64, number: u64, change_count: u32) {
+        let Some((head, payload)) = record.split_first_chunk_mut::<RECORD_HEADER_BYTES>() else {
+            return;
+        };
+        head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        head[8..16].copy_from_slice(&generation.to_le_bytes());
+        head[16..24].copy_from_slice(&number.to_le_bytes());
+        head[24..28].copy_from_slice(&change_count.to_le_bytes());
+        head[28..32].copy_from_slice(&0u32.to_le_bytes());
+        let crc = codec::checksum_append(codec::checksum(&head[4..]), payload);
+        head[0..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Reads a header; nothing in it is trusted until the checksum has been compared.
+    pub(crate) fn decode(bytes: &[u8], base: u64) -> Result<RecordHeader, DecodeError> {
+        let mut r = Reader::new("manifest record", base, bytes);
+        let header = RecordHeader {
+            checksum: r.u32()?,
+            payload_bytes: r.u32()?,
+            generation: r.u64()?,
+            number: r.u64()?,
+            change_count: r.u32()?,
+        };
+        let at = r.clone();
+        match r.u32()? {
+            0 => Ok(header),
+            other => Err(at.refuse("zeros", other.to_string())),
+        }
+    }
+
+    /// Bytes of the record, without the zeros behind it.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        RECORD_HEADER_BYTES as u64 + u64::from(self.payload_bytes)
+    }
+}
+
+/// The checksum that the bytes of a whole record should carry.
+pub(crate) fn record_checksum(record: &[u8]) -> u32 {
+    codec::checksum(&record[4..])
+}

@@ -1,0 +1,93 @@
+//! Manifest: the log of structural changes, and the one place where a change becomes true.
+//!
+//! An edit is one checksummed record, durable when `commit` returns. When the extent is full, the
+//! state itself is written to the spare extent as the first record of a new generation, and the
+//! superblock's roots are switched to it in one step; the two extents then change places.
+//!
+//! Invariants
+//!   N1  What the state does not name is free; so nothing is reused before an edit that frees it is
+//!       durable, and nothing is named before it is durable itself.
+//!   N2  Records are written one at a time, each after the one before it is durable. So only the
+//!       last can be torn, and a bad record before a good one is damage.
+//!   N3  A generation that has records after its first is named by the roots; an unfinished
+//!       compaction leaves one record at most, which the next one overwrites.
+//!   N4  After a failed commit all later ones fail: what is on the medium is not known.
+//!
+//! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders them.
+
+mod edit;
+pub(crate) mod layout;
+mod state;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub(crate) use edit::{Change, Edit, LogPlace, TableExtent, TableMeta};
+pub(crate) use state::{RepositoryMeta, State};
+pub(crate) use writer::Manifest;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use terrace_media::{AllocError, PoolError};
+
+use crate::parts::codec::DecodeError;
+
+/// Why an edit could not be committed, or a manifest not be opened.
+#[derive(Debug)]
+pub(crate) enum ManifestError {
+    /// Bytes on the medium are damaged, or an edit contradicts the state. In the second case
+    /// nothing was written and the manifest goes on.
+    Corrupt(DecodeError),
+    /// The pool has no room for the manifest. Nothing was written and the manifest goes on.
+    Alloc(AllocError),
+    /// The superblock could not be changed.
+    Pool(PoolError),
+    /// The record could not be made durable.
+    Io(io::Error),
+    /// An earlier commit failed; the first failure as text.
+    Failed(String),
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManifestError::Corrupt(e) => e.fmt(f),
+            ManifestError::Alloc(e) => write!(f, "the manifest cannot grow: {e}"),
+            ManifestError::Pool(e) => e.fmt(f),
+            ManifestError::Io(e) => write!(f, "an edit cannot be made durable: {e}"),
+            ManifestError::Failed(first) => write!(f, "an earlier edit failed: {first}"),
+        }
+    }
+}
+
+impl Error for ManifestError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ManifestError::Corrupt(e) => Some(e),
+            ManifestError::Alloc(e) => Some(e),
+            ManifestError::Pool(e) => Some(e),
+            ManifestError::Io(e) => Some(e),
+            ManifestError::Failed(_) => None,
+        }
+    }
+}
+
+impl From<DecodeError> for ManifestError {
+    fn from(e: DecodeError) -> ManifestError {
+        ManifestError::Corrupt(e)
+    }
+}
+
+impl From<AllocError> for ManifestError {
+    fn from(e: AllocError) -> ManifestError {
+        ManifestError::Alloc(e)
+    }
+}
+
+impl From<PoolError> for ManifestError {
+    fn from(e: PoolError) -> ManifestError {
+        ManifestError::Pool(e)
+    }
+}

@@ -1,0 +1,216 @@
+//! This file is what the manifest's edits add up to: the logs, tables and extents that are live.
+
+use std::collections::BTreeMap;
+
+use terrace_media::Span;
+
+use crate::parts::codec::DecodeError;
+use crate::parts::manifest::edit::{Change, LogPlace, TableMeta};
+
+/// The extents of the repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RepositoryMeta {
+    /// The extent of the head node.
+    pub(crate) head: Span,
+    /// The extents of all other nodes, in the order in which they were added.
+    pub(crate) extents: Vec<Span>,
+}
+
+/// Everything that is live. What it does not name is free.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) logs: BTreeMap<u64, LogPlace>,
+    pub(crate) tables: BTreeMap<u64, TableMeta>,
+    pub(crate) repository: Option<RepositoryMeta>,
+    pub(crate) last_seq: u64,
+    pub(crate) next_id: u64,
+}
+
+/// The refusal of a change that contradicts the state.
+fn refuse<T>(expected: &str, found: impl Into<String>) -> Result<T, DecodeError> {
+    Err(DecodeError::new("manifest edit", 0, expected, found))
+}
+
+impl State {
+    /// Applies a change, or refuses one that contradicts the state and leaves it as it is.
+    ///
+    /// The offset of such an error is 0: the caller knows the record.
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), DecodeError> {
+        match change {
+            Change::LogCreated { id, place } => {
+                if self.logs.contains_key(id) {
+                    return refuse("a log that is new", format!("log {id}"));
+                }
+                self.logs.insert(*id, *place);
+            }
+            Change::LogRetired { id } => {
+                if self.logs.remove(id).is_none() {
+                    return refuse("a log that exists", format!("log {id}"));
+                }
+            }
+            Change::TableAdded(table) => self.add_table(table)?,
+            Change::TableRemoved { id } => {
+                self.unmerged(*id)?;
+                self.tables.remove(id);
+            }
+            Change::TableMoved { id, level } => match self.tables.get_mut(id) {
+                Some(table) => table.level = *level,
+                None => return refuse("a table that exists", format!("table {id}")),
+            },
+            Change::MergeBegun { newer, older } => {
+                self.unmerged(*older)?;
+                self.unmerged(*newer)?;
+                if newer == older {
+                    return refuse("two tables to merge", format!("table {newer} twice"));
+                }
+                if let Some(table) = self.tables.get_mut(newer) {
+                    table.merging_into = Some(*older);
+                }
+            }
+            Change::MergeEnded {
+                newer,
+                older,
+                level,
+                filter,
+                entries,
+                bytes,
+            } => {
+                let merged = self.end_merge(*newer, *older)?;
+                merged.level = *level;
+                merged.filter = *filter;
+                merged.entries = *entries;
+                merged.bytes = *bytes;
+            }
+            Change::RepositoryCreated { head } => {
+                if self.repository.is_some() {
+                    return refuse("no repository yet", "a second one");
+                }
+                self.repository = Some(RepositoryMeta {
+                    head: *head,
+                    extents: Vec::new(),
+                });
+            }
+            Change::RepositoryExtentAdded { span } => {
+                let extents = self.repository_extents()?;
+                if extents.iter().any(|e| e.off == span.off) {
+                    return refuse("an extent that is new", format!("extent {}", span.off));
+                }
+                extents.push(*span);
+            }
+            Change::RepositoryExtentRemoved { off } => {
+                let extents = self.repository_extents()?;
+                match extents.iter().position(|e| e.off == *off) {
+                    Some(i) => extents.remove(i),
+                    None => return refuse("an extent that exists", format!("extent {off}")),
+                };
+            }
+            Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),
+            Change::NextId { id } => self.next_id = self.next_id.max(*id),
+        }
+        Ok(())
+    }
+
+    fn add_table(&mut self, table: &TableMeta) -> Result<(), DecodeError> {
+        if self.tables.contains_key(&table.id) {
+            return refuse("a table that is new", format!("table {}", table.id));
+        }
+        if let Some(older) = table.merging_into {
+            let found = format!("table {} merging into {older}", table.id);
+            return refuse("a table outside of merges", found);
+        }
+        self.tables.insert(table.id, table.clone());
+        Ok(())
+    }
+
+    /// Accepts only a table that exists and is part of no merge.
+    fn unmerged(&self, id: u64) -> Result<(), DecodeError> {
+        let Some(table) = self.tables.get(&id) else {
+            return refuse("a table that exists", format!("table {id}"));
+        };
+        let into = self.tables.values().any(|t| t.merging_into == Some(id));
+        if into || table.merging_into.is_some() {
+            return refuse("a table outside of merges", format!("table {id}"));
+        }
+        Ok(())
+    }
+
+    /// Moves what `newer` has into `older` and returns that.
+    fn end_merge(&mut self, newer: u64, older: u64) -> Result<&mut TableMeta, DecodeError> {
+        let found = || format!("tables {newer} and {older}");
+        if self.tables.get(&newer).and_then(|t| t.merging_into) != Some(older) {
+            return refuse("a merge that has begun", found());
+        }
+        let taken = match self.tables.contains_key(&older) {
+            true => self.tables.remove(&newer),
+            false => None,
+        };
+        let (Some(taken), Some(table)) = (taken, self.tables.get_mut(&older)) else {
+            return refuse("a merge of two tables", found());
+        };
+        table.extents.extend(taken.extents);
+        table.seq_first = table.seq_first.min(taken.seq_first);
+        table.seq_last = table.seq_last.max(taken.seq_last);
+        Ok(table)
+    }
+
+    fn repository_extents(&mut self) -> Result<&mut Vec<Span>, DecodeError> {
+        match &mut self.repository {
+            Some(repository) => Ok(&mut repository.extents),
+            None => refuse("a repository", "none"),
+        }
+    }
+
+    /// The changes that make this state from an empty one.
+    pub(crate) fn to_changes(&self) -> Vec<Change> {
+        let mut changes = vec![
+            Change::LastSeq { seq: self.last_seq },
+            Change::NextId { id: self.next_id },
+        ];
+        for (&id, &place) in &self.logs {
+            changes.push(Change::LogCreated { id, place });
+        }
+        for table in self.tables.values() {
+            let table = TableMeta {
+                merging_into: None,
+                ..table.clone()
+            };
+            changes.push(Change::TableAdded(table));
+        }
+        for table in self.tables.values() {
+            if let Some(older) = table.merging_into {
+                changes.push(Change::MergeBegun {
+                    newer: table.id,
+                    older,
+                });
+            }
+        }
+        if let Some(repository) = &self.repository {
+            changes.push(Change::RepositoryCreated {
+                head: repository.head,
+            });
+            for &span in &repository.extents {
+                changes.push(Change::RepositoryExtentAdded { span });
+            }
+        }
+        changes
+    }
+
+    /// Every extent that is in use: what recovery adopts.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for place in self.logs.values() {
+            if let LogPlace::Pool(span) = place {
+                spans.push(*span);
+            }
+        }
+        for table in self.tables.values() {
+            spans.extend(table.extents.iter().map(|e| e.span));
+            spans.extend(table.filter);
+        }
+        if let Some(repository) = &self.repository {
+            spans.push(repository.head);
+            spans.extend(&repository.extents);
+        }
+        spans
+    }
+}

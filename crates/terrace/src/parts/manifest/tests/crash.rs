@@ -1,0 +1,215 @@
+//! Tests of the manifest in crashes: at every persist point, whatever survives; and with faults.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use terrace_media::{
+    Backing, Machine, Medium, Pool, PoolConfig, PoolFaults, Prefault, Span, Survive,
+};
+
+use super::Editor;
+use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError, State};
+
+fn config(machine: &Machine) -> PoolConfig {
+    PoolConfig {
+        prefault: Prefault::None,
+        grow_bytes: 64 << 10,
+        granule: 4 << 10,
+        ..PoolConfig::new(Backing::Simulated(machine.clone()), 8 << 20)
+    }
+}
+
+/// Opens the manifest of a machine, commits one more edit, opens it again, and returns the state
+/// that was found first.
+fn recover(machine: &Machine) -> State {
+    let found = {
+        let pool = Pool::open(config(machine)).unwrap();
+        let manifest = Manifest::open(&pool).unwrap_or_else(|e| panic!("{e}"));
+        let found = manifest.state();
+        let lost = Machine::boot(machine.crash_image(Survive::None), 1);
+        let pool = Pool::open(config(&lost)).unwrap();
+        let after = Manifest::open(&pool)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .state();
+        assert_eq!(after, found, "what was found once stays");
+        manifest
+            .commit(Edit::from(Change::LastSeq { seq: u64::MAX }))
+            .unwrap();
+        manifest.verify().unwrap();
+        found
+    };
+    let pool = Pool::open(config(machine)).unwrap();
+    let again = Manifest::open(&pool).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(
+        again.state(),
+        State {
+            last_seq: u64::MAX,
+            ..found.clone()
+        }
+    );
+    found
+}
+
+/// After a crash at any fence or sync, of edits and of compactions, whatever of the rest survives,
+/// reopening gives the state before or after the edit in flight, and the manifest goes on.
+#[test]
+fn edits_are_atomic() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let machine = Machine::new(91, medium);
+        let pool = Pool::create(config(&machine)).unwrap();
+        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        // The states between which the machine is: before and after the edit in flight.
+        let between = Arc::new(Mutex::new((State::default(), State::default())));
+        let crashes = Arc::new(AtomicU64::new(0));
+        let (states, count) = (Arc::clone(&between), Arc::clone(&crashes));
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            let (before, after) = &*states.lock().unwrap();
+            let mut survivals = vec![Survive::None, Survive::All];
+            survivals.extend((0..4).map(|i| Survive::Random(point.index * 4 + i)));
+            let mut images: Vec<_> = survivals
+                .into_iter()
+                .map(|s| (format!("{s:?}"), machine.crash_image(s)))
+                .collect();
+            images.push(("process".into(), machine.process_image()));
+            for (survive, image) in images {
+                let found = recover(&Machine::boot(image, point.index));
+                assert!(
+                    &found == before || &found == after,
+                    "{medium} {point:?} {survive}"
+                );
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })));
+        let mut editor = Editor::new(92);
+        let mut state = State::default();
+        for _ in 0..300 {
+            let (edit, after) = editor.edit(&state);
+            *between.lock().unwrap() = (state.clone(), after.clone());
+            manifest.commit(edit).unwrap();
+            state = after;
+            *between.lock().unwrap() = (state.clone(), state.clone());
+        }
+        machine.on_persist(None);
+        assert!(manifest.generation() > 3, "compactions were crashed at");
+        let image = machine.crash_image(Survive::None);
+        assert_eq!(
+            recover(&Machine::boot(image, 1)),
+            state,
+            "what was committed is durable"
+        );
+        println!("{medium}: {} crashes", crashes.load(Ordering::Relaxed));
+    }
+}
+
+/// After a crash anywhere in `create`, the pool either has no manifest or an empty one.
+#[test]
+fn creation_is_atomic() {
+    let machine = Machine::new(93, Medium::Dax);
+    let pool = Pool::create(config(&machine)).unwrap();
+    machine.on_persist(Some(Box::new(|machine, point| {
+        for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
+            let after = Machine::boot(machine.crash_image(survive), 1);
+            let pool = Pool::open(config(&after)).unwrap();
+            match Manifest::is_in(&pool) {
+                true => assert_eq!(Manifest::open(&pool).unwrap().state(), State::default()),
+                false => {
+                    assert!(matches!(
+                        Manifest::open(&pool),
+                        Err(ManifestError::Corrupt(_))
+                    ));
+                    Manifest::create(&pool, 8 << 10).unwrap().verify().unwrap();
+                }
+            }
+        }
+    })));
+    Manifest::create(&pool, 8 << 10).unwrap();
+    assert!(machine.points() >= 2);
+}
+
+/// Growth to larger extents is atomic too, and gives the old ones back.
+#[test]
+fn growth_is_atomic() {
+    let machine = Machine::new(94, Medium::Dax);
+    let pool = Pool::create(config(&machine)).unwrap();
+    let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+    let known = Arc::new(AtomicU64::new(0));
+    let acknowledged = Arc::clone(&known);
+    machine.on_persist(Some(Box::new(move |machine, point| {
+        for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
+            let found = recover(&Machine::boot(machine.crash_image(survive), 1));
+            let least = acknowledged.load(Ordering::Relaxed);
+            let count = found.logs.len() as u64;
+            assert!(
+                (least..=least + 1).contains(&count),
+                "{point:?} {survive:?}"
+            );
+        }
+    })));
+    for id in 1..=800 {
+        let off = id << 40;
+        let place = LogPlace::Pool(Span {
+            off,
+            len: u64::MAX >> 8,
+        });
+        manifest
+            .commit(Edit::from(Change::LogCreated { id, place }))
+            .unwrap();
+        known.store(id, Ordering::Relaxed);
+    }
+    assert!(
+        manifest.spans()[0].len > 8 << 10,
+        "the state outgrew its extent"
+    );
+    let used: u64 = manifest.spans().iter().map(|s| s.len).sum();
+    assert_eq!(pool.usage().allocated, used);
+}
+
+/// When the n-th sync fails, for every n, the commit says so, all later ones fail with the first
+/// cause, and reopening finds the state before or after the edit that failed.
+#[test]
+fn failed_syncs_stay() {
+    let mut n = 0;
+    loop {
+        n += 1;
+        let machine = Machine::new(95, Medium::Mapped);
+        let faults = PoolFaults::new();
+        let config = PoolConfig {
+            faults: Some(Arc::clone(&faults)),
+            ..config(&machine)
+        };
+        let pool = Pool::create(config).unwrap();
+        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        faults.fail_sync(n, io::ErrorKind::Other, false);
+        let mut editor = Editor::new(96);
+        let mut states = BTreeMap::from([(0, State::default())]);
+        let mut failed = None;
+        for i in 0..120 {
+            let state = states[&i].clone();
+            let (edit, after) = editor.edit(&state);
+            match manifest.commit(edit) {
+                Ok(()) => assert_eq!(manifest.state(), after),
+                Err(ManifestError::Io(_) | ManifestError::Pool(_)) => {
+                    assert_eq!(manifest.state(), state);
+                    failed = Some((state, after));
+                    break;
+                }
+                Err(e) => panic!("{e}"),
+            }
+            states.insert(i + 1, after);
+        }
+        let Some((before, after)) = failed else {
+            assert!(manifest.generation() > 1, "compaction was reached");
+            break;
+        };
+        let again = manifest.commit(Edit::from(Change::LastSeq { seq: 1 }));
+        assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
+        drop((manifest, pool));
+        for survive in [Survive::None, Survive::All, Survive::Random(n)] {
+            let found = recover(&Machine::boot(machine.crash_image(survive), 1));
+            assert!(found == before || found == after, "sync {n}, {survive:?}");
+        }
+    }
+    assert!(n > 20);
+}
