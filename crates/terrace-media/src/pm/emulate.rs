@@ -51,15 +51,21 @@ impl Emulator {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
 
     /// Nanoseconds that a write of `len` bytes at `at` occupies the device.
-    fn cost_ns(&self, at: u64, len: u64) -> u64 {
+    pub(crate) fn cost_ns(&self, at: u64, len: u64) -> u64 {
         let first = at & !(DEVICE_LINE - 1);
         let bytes = (at + len).next_multiple_of(DEVICE_LINE) - first;
         bytes * self.byte_ps / 1000
+    }
+
+    /// When the device is free again.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> u64 {
+        self.free_at.load(Ordering::Relaxed)
     }
 
     /// Takes the device for a write.

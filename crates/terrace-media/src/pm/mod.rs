@@ -11,3 +11,5 @@ pub(crate) mod emulate;
 pub(crate) mod map;
 pub(crate) mod persist;
 pub(crate) mod region;
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ pub(crate) struct Mapping {
     base: *mut u8,
     committed: AtomicU64,
     flush: Flush,
-    msync: bool,
+    needs_sync: bool,
     counters: Counters,
     extras: Option<Box<Extras>>,
     memory: Arc<Memory>,
@@ -54,13 +54,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A mapping over `memory` with `committed` usable bytes; `msync` says whether `sync` has
-    /// anything to do in the kernel.
+    /// A mapping over `memory` with `committed` usable bytes; `needs_sync` says whether
+    /// pages have to be written back for their bytes to be durable.
     pub(crate) fn new(
         memory: Arc<Memory>,
         committed: u64,
         flush: Flush,
-        msync: bool,
+        needs_sync: bool,
         extras: Extras,
     ) -> Mapping {
         assert!(
@@ -75,7 +75,7 @@ impl Mapping {
             base: memory.base(),
             committed: AtomicU64::new(committed),
             flush,
-            msync,
+            needs_sync,
             counters: Counters::new(),
             extras: (!extras.is_empty()).then(|| Box::new(extras)),
             memory,
@@ -173,6 +173,9 @@ impl Mapping {
 
     /// Writes the pages of a range back where flushing lines is not enough.
     pub(crate) fn sync(&self, at: u64, len: usize) -> io::Result<()> {
+        if !self.needs_sync {
+            return Ok(());
+        }
         if let Some(extras) = &self.extras {
             if let Some(faults) = &extras.faults {
                 faults.sync()?;
@@ -181,11 +184,7 @@ impl Mapping {
                 return hook.sync(at, len as u64);
             }
         }
-        if self.msync {
-            self.memory.msync(at as usize, len)
-        } else {
-            Ok(())
-        }
+        self.memory.msync(at as usize, len)
     }
 }
 

@@ -237,7 +237,9 @@ pub(crate) fn create(
         return Err(refuse_existing(path));
     }
     file.set_len(0).map_err(io_error(path, "empty"))?;
-    open_file(file, path, cap, choice, false)
+    open_file(file, path, cap, choice, false).inspect_err(|_| {
+        let _ = std::fs::remove_file(&nascent);
+    })
 }
 
 /// Why a file that is there already is not made a pool.

@@ -90,10 +90,17 @@ pub(crate) fn map_file(
             flush,
         }
     };
+    // Without a flush instruction nothing on this processor can be `Dax`.
+    let possible = Flush::best() != Flush::Nothing;
+    if !possible && (device || choice == MediumChoice::ForceDax) {
+        let text = "this processor has no known instruction that makes a line durable";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
     if device {
         return Ok(dax(Memory::file(cap, file, false)?, false));
     }
-    if choice != MediumChoice::Mapped
+    if possible
+        && choice != MediumChoice::Mapped
         && let Ok(memory) = Memory::file(cap, file, true)
     {
         return Ok(dax(memory, false));

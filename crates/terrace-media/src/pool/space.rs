@@ -3,7 +3,9 @@
 //! Invariants
 //!   P2  (see `mod.rs`) holds because every change of the free map is made under one lock.
 //!
-//! Pages are faulted in outside of that lock, since it takes milliseconds.
+//! Growing and faulting in happen outside of that lock, since they take milliseconds: a span is
+//! taken first, and given back if its bytes cannot be had. Locks are taken in the order `free`,
+//! `growing`, superblock, `populated`.
 
 use super::layout::SLOT_BYTES_MAX;
 use super::{PoolConfig, PoolInner, PoolUsage, Prefault, grow};
@@ -49,6 +51,8 @@ impl Bits {
 /// The allocator of a pool with what it knows about pages.
 pub(crate) struct Space {
     free: Mutex<FreeMap>,
+    /// Held while the backing grows or shrinks.
+    growing: Mutex<()>,
     populated: Mutex<Bits>,
     prefault: Prefault,
     grow_bytes: u64,
@@ -68,6 +72,7 @@ impl Space {
     pub(crate) fn new(start: u64, cap: u64, granule: u64, config: &PoolConfig) -> Space {
         Space {
             free: Mutex::new(FreeMap::new(start, cap, granule)),
+            growing: Mutex::default(),
             populated: Mutex::default(),
             prefault: config.prefault,
             grow_bytes: config.grow_bytes.max(granule).next_multiple_of(granule),
@@ -140,35 +145,34 @@ impl PoolInner {
     /// Takes a span for an extent.
     pub(crate) fn allocate(&self, len: u64) -> Result<Span, AllocError> {
         let space = &self.space;
+        let full = |wanted| AllocError::Full {
+            wanted,
+            free: space.free.lock().free_bytes(),
+            cap: space.cap,
+        };
         let span = {
             let mut free = space.free.lock();
-            let full = |free: &FreeMap, wanted| AllocError::Full {
-                wanted,
-                free: free.free_bytes(),
-                cap: space.cap,
-            };
-            let Some(wanted) = free.round(len) else {
-                return Err(full(&free, len));
-            };
-            let span = {
+            let wanted = free.round(len);
+            let span = wanted.and_then(|wanted| {
                 let bits = space.populated.lock();
-                free.find(wanted, |span| space.is_populated(&bits, span))
-            };
-            let Some(span) = span.or_else(|| free.find(wanted, |_| true)) else {
-                return Err(full(&free, wanted));
-            };
-            let end = span.off + span.len;
-            if let Err(e) = self.grow_to(end) {
-                return Err(if is_full(&e) {
-                    full(&free, wanted)
-                } else {
-                    AllocError::Io(e)
-                });
+                let ready = free.find(wanted, |span| space.is_populated(&bits, span));
+                ready.or_else(|| free.find(wanted, |_| true))
+            });
+            if let Some(span) = span {
+                let taken = free.take(span);
+                assert!(taken, "what was found under the lock is free");
             }
-            let taken = free.take(span);
-            assert!(taken, "what was found under the lock is free");
-            span
+            span.ok_or(wanted.unwrap_or(len))
         };
+        let span = span.map_err(full)?;
+        if let Err(e) = self.grow_to(span.off + span.len) {
+            self.give_back(span);
+            return Err(if is_full(&e) {
+                full(span.len)
+            } else {
+                AllocError::Io(e)
+            });
+        }
         if space.prefault != Prefault::None
             && let Err(e) = space.populate(span, self.region.map())
         {
@@ -178,9 +182,13 @@ impl PoolInner {
         Ok(span)
     }
 
-    /// Commits at least the bytes up to `end`; the caller holds the allocator's lock.
+    /// Commits at least the bytes up to `end`.
     fn grow_to(&self, end: u64) -> io::Result<()> {
         let space = &self.space;
+        if end <= self.region.end() {
+            return Ok(());
+        }
+        let _growing = space.growing.lock();
         let committed = self.region.end();
         if end <= committed {
             return Ok(());
@@ -208,10 +216,7 @@ impl PoolInner {
 
     /// Grows to the cap and faults everything in.
     pub(crate) fn prefault_all(&self) -> io::Result<()> {
-        {
-            let _free = self.space.free.lock();
-            self.grow_to(self.space.cap)?;
-        }
+        self.grow_to(self.space.cap)?;
         self.space.populate(
             Span {
                 off: 0,
@@ -224,6 +229,7 @@ impl PoolInner {
     /// See `Pool::trim`.
     pub(crate) fn trim(&self) {
         let free = self.space.free.lock();
+        let _growing = self.space.growing.lock();
         let committed = self.region.end();
         let unit = if self.space.grow_bytes >= HUGE as u64 {
             HUGE as u64

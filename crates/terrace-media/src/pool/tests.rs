@@ -5,7 +5,11 @@ use crate::{AllocError, Machine, Purpose, Survive};
 use std::path::Path;
 
 fn config(backing: Backing) -> PoolConfig {
-    PoolConfig { grow_bytes: 64 << 10, granule: 4096, ..PoolConfig::new(backing, 1 << 20) }
+    PoolConfig {
+        grow_bytes: 64 << 10,
+        granule: 4096,
+        ..PoolConfig::new(backing, 1 << 20)
+    }
 }
 
 fn file(dir: &Path) -> PoolConfig {
@@ -35,7 +39,8 @@ fn reopens_with_what_it_held() {
         claim.write_streaming(0, &[7; 10_000], Purpose::Flush);
         pool.region().fence(Purpose::Flush);
         pool.region().sync(span.off, 10_000).expect("synced");
-        pool.set_roots(&[(0, span.off), (15, span.len)]).expect("set");
+        pool.set_roots(&[(0, span.off), (15, span.len)])
+            .expect("set");
         pool.mark_clean().expect("marked");
         let uuid = pool.uuid();
         drop((claim, extent, pool));
@@ -46,7 +51,10 @@ fn reopens_with_what_it_held() {
         assert_eq!((pool.root(0), pool.root(15)), (span.off, span.len));
         let extent = pool.adopt(span).expect("adopted");
         assert!(matches!(pool.adopt(span), Err(AllocError::Overlap(_))));
-        assert_eq!(pool.region().bytes(extent.off(), 10_000), Some(&[7; 10_000][..]));
+        assert_eq!(
+            pool.region().bytes(extent.off(), 10_000),
+            Some(&[7; 10_000][..])
+        );
     }
 }
 
@@ -65,5 +73,8 @@ fn power_loss_keeps_what_was_fenced() {
     let pool = Pool::open(config(Backing::Simulated(after))).expect("opened");
     assert_eq!(pool.shutdown(), Shutdown::PowerLost);
     assert_eq!(pool.region().bytes(extent.off(), 64), Some(&[1; 64][..]));
-    assert_eq!(pool.region().bytes(extent.off() + 64, 64), Some(&[0; 64][..]));
+    assert_eq!(
+        pool.region().bytes(extent.off() + 64, 64),
+        Some(&[0; 64][..])
+    );
 }

@@ -1,21 +1,19 @@
 //! x86-64: CLWB, CLFLUSHOPT or CLFLUSH, SFENCE, and non-temporal stores of the widest kind.
 //!
-//! Streaming writes whole lines with non-temporal stores and the partial lines at both ends with
-//! ordinary stores and a flush, so that no line is written partly by one kind and partly by the
-//! other within one call.
+//! Streaming writes whole lines with the widest non-temporal stores, and the partial lines at both
+//! ends with 8-byte ones where address and length are whole words. Ends of odd bytes are copied
+//! through the cache and flushed: reading the line first costs more than the flush, so callers that
+//! care pad to words.
 
 use super::{Flush, LINE};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __cpuid_count, __m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_loadu_si256,
-    _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    __cpuid_count, __m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si64, _mm_stream_si128,
+    _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
 };
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) const FENCE_NAME: &str = "sfence";
-
-/// Copies shorter than this go through the cache: the stores are few and the flush is cheap.
-const STREAM_MIN: usize = 256;
 
 pub(super) fn best_flush() -> Flush {
     // Leaf 7 exists on every processor with these instructions; bit positions are Intel's and
@@ -97,39 +95,50 @@ fn detect_width() -> u8 {
 /// As `super::stream`.
 #[inline]
 pub(super) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
-    if len < STREAM_MIN {
-        // SAFETY: the caller's promise.
-        unsafe { through_cache(kind, dst, src, len) };
-        return;
-    }
-    let head = dst.align_offset(LINE);
+    let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let tail = head + lines * LINE;
+    // The ends go in whole words or not at all past the caches.
+    let words = (dst as usize | len).is_multiple_of(8);
     // SAFETY: head, whole lines and tail split the caller's ranges, and the features of each copy
     // were detected.
     unsafe {
         if head > 0 {
-            through_cache(kind, dst, src, head);
+            part_of_line(kind, dst, src, head, words);
         }
-        match width() {
-            AVX512 => lines_avx512(dst.add(head), src.add(head), lines),
-            AVX2 => lines_avx2(dst.add(head), src.add(head), lines),
-            _ => lines_sse2(dst.add(head), src.add(head), lines),
+        if lines > 0 {
+            let (dst, src) = (dst.add(head), src.add(head));
+            match width() {
+                AVX512 => lines_avx512(dst, src, lines),
+                AVX2 => lines_avx2(dst, src, lines),
+                _ => lines_sse2(dst, src, lines),
+            }
         }
         if tail < len {
-            through_cache(kind, dst.add(tail), src.add(tail), len - tail);
+            part_of_line(kind, dst.add(tail), src.add(tail), len - tail, words);
         }
     }
 }
 
+/// Copies less than a line: by 8-byte non-temporal stores if it is `words`, else through the cache.
+///
 /// # Safety
-/// As `super::stream`.
+/// As `super::stream`; with `words`, `dst` and `len` are multiples of 8.
 #[inline]
-unsafe fn through_cache(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
+unsafe fn part_of_line(kind: Flush, dst: *mut u8, src: *const u8, len: usize, words: bool) {
     // SAFETY: the caller's promise.
     unsafe {
-        std::ptr::copy_nonoverlapping(src, dst, len);
-        super::flush(kind, dst, len);
+        if words {
+            for at in (0..len).step_by(8) {
+                _mm_stream_si64(
+                    dst.add(at).cast(),
+                    src.add(at).cast::<i64>().read_unaligned(),
+                );
+            }
+        } else {
+            std::ptr::copy_nonoverlapping(src, dst, len);
+            super::flush(kind, dst, len);
+        }
     }
 }
 
