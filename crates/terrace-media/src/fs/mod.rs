@@ -10,6 +10,8 @@
 
 pub(crate) mod fault;
 pub(crate) mod os;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::Path;

@@ -2,6 +2,7 @@
 //! grown, cut and synced.
 
 use super::error::PoolError;
+use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, Medium, MediumChoice};
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
@@ -247,7 +248,7 @@ fn refuse_existing(path: &Path) -> PoolError {
     let mut start = [0; 8];
     let read = File::open(path).and_then(|file| file.read_at(&mut start, 0));
     match read {
-        Ok(8) if start == super::layout::MAGIC => PoolError::Exists {
+        Ok(8) if start == MAGIC => PoolError::Exists {
             path: path.to_owned(),
         },
         Ok(n) => PoolError::Foreign {
@@ -281,7 +282,20 @@ pub(crate) fn open(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<
                 Found::File => false,
                 Found::Device => true,
             };
-            let opened = open_file(open_locked(path, false)?, path, cap, choice, device)?;
+            let file = open_locked(path, false)?;
+            let len = file.metadata().map_err(io_error(path, "examine"))?.len();
+            if !device && len < HEADER_BYTES {
+                // Too short to map a superblock: its first bytes say what it was.
+                return Err(match refuse_existing(path) {
+                    PoolError::Exists { path } => PoolError::Truncated {
+                        path,
+                        len,
+                        expected: HEADER_BYTES,
+                    },
+                    other => other,
+                });
+            }
+            let opened = open_file(file, path, cap, choice, device)?;
             if !device && opened.committed > cap {
                 return Err(PoolError::Invalid(format!(
                     "the pool {} has {} bytes, more than the size of {cap} bytes it is opened \

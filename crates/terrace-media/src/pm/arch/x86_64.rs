@@ -180,3 +180,59 @@ unsafe fn lines_sse2(dst: *mut u8, src: *const u8, lines: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Every width and every flush instruction of this processor, not only the chosen ones.
+    use super::*;
+
+    #[repr(align(64))]
+    struct Lines([u8; 640]);
+
+    /// Each width copies whole lines, byte for byte, from any address.
+    #[test]
+    fn every_width_copies_lines() {
+        let src: Vec<u8> = (0..800u32).map(|i| (i * 13 + 5) as u8).collect();
+        for from in 0..9 {
+            for lines in 0..9 {
+                for width in [SSE2, AVX2, AVX512] {
+                    let mut dst = Lines([0; 640]);
+                    let (to, src) = (dst.0.as_mut_ptr(), &src[from..]);
+                    // SAFETY: the lines are inside of both buffers; features are checked.
+                    unsafe {
+                        match width {
+                            AVX512 if is_x86_feature_detected!("avx512f") => {
+                                lines_avx512(to, src.as_ptr(), lines);
+                            }
+                            AVX2 if is_x86_feature_detected!("avx2") => {
+                                lines_avx2(to, src.as_ptr(), lines);
+                            }
+                            _ => lines_sse2(to, src.as_ptr(), lines),
+                        }
+                    }
+                    fence();
+                    assert_eq!(dst.0[..lines * LINE], src[..lines * LINE]);
+                    assert!(dst.0[lines * LINE..].iter().all(|b| *b == 0));
+                }
+            }
+        }
+    }
+
+    /// Each instruction that is offered runs, and leaves the bytes as they are.
+    #[test]
+    fn every_flush_keeps_the_bytes() {
+        let best = best_flush();
+        let older = match best {
+            Flush::Clwb => &[Flush::Clwb, Flush::ClflushOpt, Flush::Clflush][..],
+            Flush::ClflushOpt => &[Flush::ClflushOpt, Flush::Clflush],
+            _ => &[Flush::Clflush],
+        };
+        for kind in older {
+            let lines = Lines([7; 640]);
+            // SAFETY: ten lines of the buffer.
+            unsafe { flush_lines(*kind, lines.0.as_ptr(), 10) };
+            fence();
+            assert!(lines.0.iter().all(|b| *b == 7));
+        }
+    }
+}

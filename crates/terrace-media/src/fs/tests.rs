@@ -1,0 +1,193 @@
+//! Tests of files: the real and the simulated file system behave alike, and faults come when asked.
+
+use crate::{FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs a script on the real and on a simulated file system.
+fn on_both(script: impl Fn(&dyn FileSystem, &Path)) {
+    let dir = tempfile::tempdir().expect("a folder");
+    script(&OsFs, &dir.path().join("deep/store"));
+    let machine = Machine::new(1, Medium::Dax);
+    script(&*machine.fs(), Path::new("/deep/store"));
+}
+
+fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("an error is expected"),
+        Err(e) => e.kind(),
+    }
+}
+
+/// What was written is read, at any offset, across lengths and holes.
+#[test]
+fn files_hold_what_was_written() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        fs.create_dir_all(dir).expect("made again");
+        let path = dir.join("file");
+        let file = fs.open(&path, OpenMode::CreateNew).expect("opened");
+        assert!(file.is_empty().expect("length"));
+        file.write_at(10_000, b"far").expect("written");
+        file.write_at(4090, b"across a block").expect("written");
+        assert_eq!(file.len().expect("length"), 10_003);
+        let mut buf = [1; 24];
+        file.read_exact_at(4085, &mut buf).expect("read");
+        assert_eq!(&buf, b"\0\0\0\0\0across a block\0\0\0\0\0");
+        let mut end = [0; 10];
+        assert_eq!(file.read_at(10_001, &mut end).expect("read"), 2);
+        assert_eq!(&end[..2], b"ar");
+        assert_eq!(file.read_at(10_003, &mut end).expect("read"), 0);
+        assert_eq!(
+            kind(file.read_exact_at(10_000, &mut end)),
+            ErrorKind::UnexpectedEof
+        );
+        // Cutting off and extending shows zeros, not what was there.
+        file.set_len(4095).expect("cut");
+        file.set_len(9000).expect("extended");
+        file.read_exact_at(4085, &mut buf).expect("read");
+        assert_eq!(&buf, b"\0\0\0\0\0acros\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        file.allocate(20_000).expect("allocated");
+        assert_eq!(file.len().expect("length"), 20_000);
+        file.allocate(100).expect("allocated");
+        assert_eq!(file.len().expect("length"), 20_000);
+        file.sync_data().expect("synced");
+    });
+}
+
+/// Names appear, change and go as the modes of opening and the operations on them say.
+#[test]
+fn names_follow_their_operations() {
+    on_both(|fs, dir| {
+        let (a, b) = (dir.join("a"), dir.join("b"));
+        assert_eq!(kind(fs.open(&a, OpenMode::Create)), ErrorKind::NotFound);
+        assert_eq!(kind(fs.list(dir)), ErrorKind::NotFound);
+        fs.create_dir_all(dir).expect("made");
+        for mode in [OpenMode::Read, OpenMode::Write] {
+            assert_eq!(kind(fs.open(&a, mode)), ErrorKind::NotFound);
+        }
+        let file = fs.open(&a, OpenMode::Create).expect("opened");
+        file.write_at(0, b"first").expect("written");
+        assert_eq!(
+            kind(fs.open(&a, OpenMode::CreateNew)),
+            ErrorKind::AlreadyExists
+        );
+        assert_eq!(
+            fs.open(&a, OpenMode::Create)
+                .and_then(|f| f.len())
+                .expect("kept"),
+            5
+        );
+        assert!(
+            fs.open(&a, OpenMode::Read)
+                .expect("opened")
+                .write_at(0, b"x")
+                .is_err()
+        );
+        fs.open(&b, OpenMode::Create).expect("opened");
+        assert_eq!(fs.list(dir).expect("listed"), ["a", "b"]);
+        fs.rename(&a, &b).expect("renamed");
+        assert_eq!(fs.list(dir).expect("listed"), ["b"]);
+        assert!(!fs.exists(&a).expect("looked"));
+        assert!(fs.exists(&b).expect("looked"));
+        fs.sync_dir(dir).expect("synced");
+        fs.remove(&b).expect("removed");
+        assert_eq!(kind(fs.remove(&b)), ErrorKind::NotFound);
+        assert_eq!(kind(fs.rename(&a, &b)), ErrorKind::NotFound);
+        fs.sync_dir(dir).expect("synced");
+        // A handle outlives its name.
+        let mut buf = [0; 5];
+        file.read_exact_at(0, &mut buf).expect("read");
+        assert_eq!(&buf, b"first");
+        file.write_at(0, b"later").expect("written");
+        fs.open(&a, OpenMode::Create)
+            .expect("opened")
+            .write_at(0, b"other")
+            .expect("written");
+        fs.open(&a, OpenMode::Truncate).expect("opened");
+        assert_eq!(
+            fs.open(&a, OpenMode::Read)
+                .and_then(|f| f.len())
+                .expect("length"),
+            0
+        );
+    });
+}
+
+/// A lock is held once, and free again after its value is gone.
+#[test]
+fn locks_exclude() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let path = dir.join("LOCK");
+        let lock = fs.lock(&path).expect("locked");
+        assert_eq!(kind(fs.lock(&path)), ErrorKind::WouldBlock);
+        drop(lock);
+        assert!(fs.lock(&path).is_ok());
+    });
+}
+
+fn script(fs: &dyn FileSystem) -> std::io::Result<()> {
+    let dir = Path::new("/store");
+    fs.create_dir_all(dir)?;
+    let _lock = fs.lock(&dir.join("LOCK"))?;
+    let file = fs.open(&dir.join("new"), OpenMode::CreateNew)?;
+    file.allocate(100)?;
+    file.write_at(0, b"content!")?;
+    file.sync_data()?;
+    file.set_len(8)?;
+    fs.rename(&dir.join("new"), &dir.join("file"))?;
+    fs.sync_dir(dir)?;
+    let mut buf = [0; 8];
+    assert_eq!(file.len()?, 8);
+    file.read_exact_at(0, &mut buf)?;
+    assert_eq!(&buf, b"content!");
+    fs.list(dir)?;
+    fs.exists(&dir.join("file"))?;
+    fs.remove(&dir.join("file"))
+}
+
+/// For every n, the n-th operation of a script fails with the error asked for, and only that one.
+#[test]
+fn every_operation_can_fail() {
+    let count = {
+        let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());
+        script(&fs).expect("no fault");
+        fs.operations()
+    };
+    assert!(count >= 14);
+    for n in 1..=count {
+        let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());
+        fs.fail_at(n, ErrorKind::StorageFull, false);
+        let error = script(&fs).expect_err("a fault");
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "operation {n}");
+        assert_eq!(fs.operations(), n);
+        // The fault has passed.
+        assert!(fs.exists(Path::new("/")).is_ok());
+        fs.fail_at(1, ErrorKind::Other, true);
+        assert!(fs.exists(Path::new("/")).is_err());
+        assert!(fs.exists(Path::new("/")).is_err());
+        fs.reset();
+        assert!(fs.exists(Path::new("/")).is_ok());
+    }
+}
+
+/// A failing write leaves half of its bytes, and short reads still give everything in the end.
+#[test]
+fn transfers_can_be_partial() {
+    let fs = FaultFs::new(Arc::clone(&Machine::new(1, Medium::Dax).fs()));
+    let file = fs
+        .open(Path::new("/file"), OpenMode::Create)
+        .expect("opened");
+    fs.fail_at(1, ErrorKind::Other, false);
+    assert!(file.write_at(0, &[7; 100]).is_err());
+    assert_eq!(file.len().expect("length"), 50);
+    let content: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    file.write_at(0, &content).expect("written");
+    fs.short_transfers(true);
+    let mut buf = vec![0; 5000];
+    assert!(file.read_at(0, &mut buf).expect("read") < 5000);
+    file.read_exact_at(0, &mut buf).expect("read");
+    assert_eq!(buf, content);
+}

@@ -1,0 +1,402 @@
+//! Tests of pools: made, opened, locked, grown, cut, and refused.
+
+mod superblock;
+
+use super::*;
+use crate::{AllocError, Machine, Purpose, Survive};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn config(backing: Backing) -> PoolConfig {
+    PoolConfig {
+        grow_bytes: 64 << 10,
+        granule: 4096,
+        ..PoolConfig::new(backing, 1 << 20)
+    }
+}
+
+fn file(dir: &Path) -> PoolConfig {
+    config(Backing::File(dir.join("pool")))
+}
+
+/// After a clean close, a pool opens with its roots, its bytes, and the word that it was clean.
+#[test]
+fn reopens_with_what_it_held() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let machine = Machine::new(1, Medium::Dax);
+    for config in [
+        file(dir.path()),
+        PoolConfig {
+            medium: MediumChoice::ForceDax,
+            ..config(Backing::File(dir.path().join("forced")))
+        },
+        config(Backing::Simulated(machine)),
+        config(Backing::Simulated(Machine::new(2, Medium::Mapped))),
+    ] {
+        let pool = Pool::create(config.clone()).expect("created");
+        assert_eq!(pool.shutdown(), Shutdown::Clean);
+        let extent = pool.alloc(10_000).expect("allocated");
+        assert_eq!(extent.len(), 12 << 10);
+        let span = extent.span();
+        let mut claim = extent.claim(0, 10_000).expect("claimed");
+        claim.write_streaming(0, &[7; 10_000], Purpose::Flush);
+        pool.region().fence(Purpose::Flush);
+        pool.region().sync(span.off, 10_000).expect("synced");
+        pool.set_roots(&[(0, span.off), (15, span.len)])
+            .expect("set");
+        pool.mark_clean().expect("marked");
+        let uuid = pool.uuid();
+        drop((claim, extent, pool));
+
+        let pool = Pool::open(config).expect("opened");
+        assert_eq!(pool.shutdown(), Shutdown::Clean);
+        assert_eq!(pool.uuid(), uuid);
+        assert_eq!((pool.root(0), pool.root(15)), (span.off, span.len));
+        let extent = pool.adopt(span).expect("adopted");
+        assert!(matches!(pool.adopt(span), Err(AllocError::Overlap(_))));
+        assert_eq!(
+            pool.region().bytes(extent.off(), 10_000),
+            Some(&[7; 10_000][..])
+        );
+    }
+}
+
+/// On `Dax`, what was flushed and fenced is there after a power loss, and nothing else has to be.
+#[test]
+fn power_loss_keeps_what_was_fenced() {
+    let machine = Machine::new(3, Medium::Dax);
+    let pool = Pool::create(config(Backing::Simulated(machine.clone()))).expect("created");
+    let extent = pool.alloc(4096).expect("allocated");
+    let mut claim = extent.claim(0, 4096).expect("claimed");
+    claim.write(0, &[1; 64]);
+    claim.write(64, &[2; 64]);
+    pool.region().persist(extent.off(), 64, Purpose::Log);
+    let image = machine.crash_image(Survive::None);
+    let after = Machine::boot(image, 4);
+    let pool = Pool::open(config(Backing::Simulated(after))).expect("opened");
+    assert_eq!(pool.shutdown(), Shutdown::PowerLost);
+    assert_eq!(pool.region().bytes(extent.off(), 64), Some(&[1; 64][..]));
+    assert_eq!(
+        pool.region().bytes(extent.off() + 64, 64),
+        Some(&[0; 64][..])
+    );
+}
+
+fn error(result: Result<Pool, PoolError>) -> PoolError {
+    result.map(|pool| pool.describe()).expect_err("an error")
+}
+
+/// A pool file with a root, closed.
+fn closed(dir: &Path) -> PoolConfig {
+    let config = file(dir);
+    let pool = Pool::create(config.clone()).expect("created");
+    pool.set_roots(&[(3, 33)]).expect("set");
+    pool.mark_clean().expect("marked");
+    config
+}
+
+/// While a pool is open nobody else opens it, through this process or another; then they do.
+#[test]
+fn an_open_pool_is_locked() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = file(dir.path());
+    let pool = Pool::create(config.clone()).expect("created");
+    let locked = error(Pool::open(config.clone()));
+    assert!(matches!(locked, PoolError::Locked { .. }), "{locked}");
+    let extent = pool.alloc(1).expect("allocated");
+    drop(pool);
+    // The extent still uses the mapping.
+    assert!(matches!(
+        error(Pool::open(config.clone())),
+        PoolError::Locked { .. }
+    ));
+    drop(extent);
+    assert!(Pool::open(config.clone()).is_ok());
+
+    let machine = Machine::new(1, Medium::Dax);
+    let config = self::config(Backing::Simulated(machine));
+    let pool = Pool::create(config.clone()).expect("created");
+    assert!(matches!(
+        error(Pool::open(config.clone())),
+        PoolError::Locked { .. }
+    ));
+    drop(pool);
+    assert!(Pool::open(config).is_ok());
+}
+
+/// A second creation is refused and harms nothing; an empty file in the way does not matter.
+#[test]
+fn a_pool_is_made_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    assert!(matches!(
+        error(Pool::create(config.clone())),
+        PoolError::Exists { .. }
+    ));
+    assert_eq!(Pool::open(config).expect("opened").root(3), 33);
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = file(dir.path());
+    assert!(matches!(
+        error(Pool::open(config.clone())),
+        PoolError::NotFound { .. }
+    ));
+    std::fs::write(dir.path().join("pool"), b"").expect("written");
+    assert!(matches!(
+        error(Pool::open(config.clone())),
+        PoolError::NotFound { .. }
+    ));
+    // What a creation that was killed left behind is used again.
+    std::fs::write(dir.path().join("pool.creating"), [1; 9000]).expect("written");
+    drop(Pool::create(config.clone()).expect("created"));
+    assert!(Pool::open(config).is_ok());
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
+}
+
+/// Paths and files that cannot hold a pool give an error that says why.
+#[test]
+fn impossible_places_are_explained() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = config(Backing::File(dir.path().to_owned()));
+    for result in [Pool::create(folder.clone()), Pool::open(folder)] {
+        let error = error(result);
+        assert!(matches!(error, PoolError::Invalid(_)), "{error}");
+    }
+    let nowhere = config(Backing::File(dir.path().join("no/pool")));
+    assert!(matches!(error(Pool::create(nowhere)), PoolError::Io { .. }));
+    let null = config(Backing::File("/dev/null".into()));
+    for result in [Pool::create(null.clone()), Pool::open(null)] {
+        assert!(matches!(error(result), PoolError::Unsupported(_)));
+    }
+
+    let config = closed(dir.path());
+    let path = dir.path().join("pool");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("set");
+    // Whoever may write to it all the same, as root may, is not kept from it.
+    let may_write = std::fs::OpenOptions::new().write(true).open(&path).is_ok();
+    match Pool::open(config) {
+        Ok(_) => assert!(may_write),
+        Err(error) => {
+            assert!(!may_write);
+            assert!(error.to_string().contains("can be written to"), "{error}");
+        }
+    }
+}
+
+/// Configurations that make no sense are refused with every reason.
+#[test]
+fn senseless_configurations_are_refused() {
+    for (granule, cap_bytes) in [
+        (4096, 16 << 10),
+        (4096, 0),
+        (100, 1 << 20),
+        (6000, 1 << 20),
+        (1 << 31, 1 << 40),
+    ] {
+        let config = PoolConfig {
+            granule,
+            ..PoolConfig::new(Backing::Anonymous, cap_bytes)
+        };
+        assert!(matches!(error(Pool::create(config)), PoolError::Invalid(_)));
+    }
+    let config = PoolConfig::new(Backing::Anonymous, 1 << 50);
+    assert!(matches!(error(Pool::create(config)), PoolError::Invalid(_)));
+    let config = PoolConfig {
+        granule: 4096,
+        ..PoolConfig::new(Backing::Anonymous, 20 << 10)
+    };
+    assert!(Pool::create(config).expect("created").alloc(1).is_ok());
+}
+
+/// The cap is raised on reopening, and never put below what the pool has.
+#[test]
+fn the_cap_can_be_raised() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let simulated = config(Backing::Simulated(Machine::new(1, Medium::Dax)));
+    for config in [file(dir.path()), simulated] {
+        let pool = Pool::create(config.clone()).expect("created");
+        let span = {
+            let extent = pool.alloc(1 << 19).expect("allocated");
+            extent.claim(0, 4).expect("claimed").write(0, b"word");
+            extent.span()
+        };
+        drop(pool);
+        let smaller = PoolConfig {
+            cap_bytes: 1 << 17,
+            ..config.clone()
+        };
+        assert!(matches!(error(Pool::open(smaller)), PoolError::Invalid(_)));
+        let larger = PoolConfig {
+            cap_bytes: 4 << 20,
+            ..config
+        };
+        let pool = Pool::open(larger).expect("opened");
+        assert_eq!(pool.usage().cap, 4 << 20);
+        let kept = pool.adopt(span).expect("adopted");
+        assert_eq!(pool.region().bytes(kept.off(), 4), Some(&b"word"[..]));
+        assert!(pool.alloc(3 << 20).is_ok());
+    }
+}
+
+/// Trimming gives back the bytes after the last extent, and the pool opens and grows as before.
+#[test]
+fn trim_gives_the_tail_back() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let simulated = config(Backing::Simulated(Machine::new(1, Medium::Dax)));
+    for config in [file(dir.path()), simulated] {
+        let pool = Pool::create(config.clone()).expect("created");
+        let low = pool.alloc(4096).expect("allocated");
+        let high = pool.alloc(500_000).expect("allocated");
+        high.claim(0, 4096).expect("claimed").write(0, &[9; 4096]);
+        let (keep, gone) = (low.span(), high.span());
+        pool.set_roots(&[(0, 1)]).expect("set");
+        let grown = pool.usage().committed;
+        drop(high);
+        pool.trim();
+        let end = keep.off + keep.len;
+        assert!(grown > end);
+        assert_eq!((pool.usage().committed, pool.region().end()), (end, end));
+        drop((low, pool));
+
+        let pool = Pool::open(config).expect("opened");
+        assert!(matches!(
+            pool.adopt(gone),
+            Err(AllocError::OutOfRange { .. })
+        ));
+        let kept = pool.adopt(keep).expect("adopted");
+        let again = pool.alloc(500_000).expect("allocated");
+        assert_eq!(again.span(), gone);
+        let bytes = pool.region().bytes(again.off(), 4096).expect("mapped");
+        assert!(
+            bytes.iter().all(|b| *b == 0),
+            "bytes that came back are zero"
+        );
+        pool.trim();
+        assert_eq!(again.len() + kept.len(), pool.usage().allocated);
+    }
+}
+
+/// Recovery adopts only what can be an extent.
+#[test]
+fn impossible_extents_are_not_adopted() {
+    let pool = Pool::create(config(Backing::Anonymous)).expect("created");
+    for (off, len) in [
+        (0, 4096),
+        (16 << 10, 0),
+        (16 << 10, 100),
+        ((16 << 10) + 8, 4096),
+        (1 << 20, 4096),
+        (60 << 10, 8192),
+        (u64::MAX - 4095, 4096),
+        (16 << 10, u64::MAX - 4095),
+    ] {
+        let result = pool.adopt(Span { off, len });
+        assert!(
+            matches!(result, Err(AllocError::OutOfRange { .. })),
+            "{off}+{len}"
+        );
+    }
+    let adopted = pool
+        .adopt(Span {
+            off: 20 << 10,
+            len: 8192,
+        })
+        .expect("adopted");
+    let around = Span {
+        off: 16 << 10,
+        len: 16 << 10,
+    };
+    assert!(matches!(pool.adopt(around), Err(AllocError::Overlap(span)) if span == around));
+    drop(adopted);
+    assert!(pool.adopt(around).is_ok());
+}
+
+/// How a pool ended is told at the next open: closed, crashed in this boot, or power lost, which
+/// stays until it is repaired.
+#[test]
+fn the_last_shutdown_is_told() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    let reopened = || Pool::open(config.clone()).expect("opened");
+    assert_eq!(reopened().shutdown(), Shutdown::Clean);
+    assert_eq!(reopened().shutdown(), Shutdown::Crashed);
+    let pool = reopened();
+    pool.mark_clean().expect("marked");
+    drop(pool);
+    assert_eq!(reopened().shutdown(), Shutdown::Clean);
+
+    let machine = Machine::new(1, Medium::Mapped);
+    drop(Pool::create(self::config(Backing::Simulated(machine.clone()))).expect("created"));
+    let machine = Machine::boot(machine.process_image(), 2);
+    let config = self::config(Backing::Simulated(machine.clone()));
+    assert_eq!(
+        Pool::open(config).expect("opened").shutdown(),
+        Shutdown::Crashed
+    );
+    let machine = Machine::boot(machine.crash_image(Survive::All), 2);
+    let config = self::config(Backing::Simulated(machine));
+    let reopened = || Pool::open(config.clone()).expect("opened");
+    assert_eq!(reopened().shutdown(), Shutdown::PowerLost);
+    let pool = reopened();
+    assert_eq!(pool.shutdown(), Shutdown::PowerLost, "nobody repaired it");
+    pool.mark_recovered().expect("marked");
+    drop(pool);
+    assert_eq!(reopened().shutdown(), Shutdown::Crashed);
+}
+
+/// Faulting pages in ahead, all at once or never gives the same pool.
+#[test]
+fn prefaulting_changes_nothing_but_time() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (i, prefault) in [Prefault::Ahead, Prefault::All, Prefault::None]
+        .into_iter()
+        .enumerate()
+    {
+        for backing in [
+            Backing::File(dir.path().join(i.to_string())),
+            Backing::Anonymous,
+        ] {
+            let pool = Pool::create(PoolConfig {
+                prefault,
+                ..config(backing)
+            })
+            .expect("created");
+            let extents: Vec<_> = (0..8)
+                .map(|_| pool.alloc(100_000).expect("allocated"))
+                .collect();
+            for extent in &extents {
+                pool.prefault(extent);
+                extent
+                    .claim(0, 100_000)
+                    .expect("claimed")
+                    .fill_zero(0, 100_000);
+            }
+            let committed = pool.usage().committed;
+            assert_eq!(committed == 1 << 20, prefault == Prefault::All);
+            drop(extents);
+            pool.trim();
+            assert!(pool.alloc(900_000).is_ok());
+        }
+    }
+}
+
+/// The caches count as durable only if every region of persistent memory says so.
+#[test]
+fn durable_caches_are_detected() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let durable = || medium::caches_are_durable_in(dir.path());
+    assert!(!medium::caches_are_durable_in(&dir.path().join("nothing")));
+    assert!(!durable());
+    let set = |region: &str, domain: &str| {
+        let region = dir.path().join(region);
+        std::fs::create_dir_all(&region).expect("made");
+        std::fs::write(region.join("persistence_domain"), domain).expect("written");
+    };
+    set("namespace0", "memory_controller\n");
+    set("region0", "cpu_cache\n");
+    assert!(durable());
+    set("region1", "memory_controller\n");
+    assert!(!durable());
+    set("region1", "cpu_cache\n");
+    assert!(durable());
+}

@@ -1,0 +1,277 @@
+//! Tests of the superblock: damage, foreign and newer files, and crashes while it changes.
+
+use super::{closed, config, error, file};
+use crate::pool::layout::{
+    AT_CHECKSUM, AT_FORMAT, AT_INCOMPAT, MAGIC, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS,
+};
+use crate::pool::superblock::{Slot, Superblock};
+use crate::pool::*;
+use crate::{Machine, Survive};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+fn open_bytes(path: &Path) -> std::fs::File {
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("the pool's file")
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = open_bytes(path);
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 0x40], at).expect("written");
+}
+
+/// Changes a slot and makes its checksum right again.
+fn patch(path: &Path, slot: u64, at: usize, bytes: &[u8]) {
+    let file = open_bytes(path);
+    let mut whole = [0; SLOT_BYTES];
+    file.read_exact_at(&mut whole, slot).expect("read");
+    whole[at..at + bytes.len()].copy_from_slice(bytes);
+    let checksum = crc32c::crc32c(&whole[..AT_CHECKSUM]);
+    whole[AT_CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
+    file.write_all_at(&whole, slot).expect("written");
+}
+
+/// After any one byte of either slot is flipped, the pool opens from the other slot with
+/// everything it held; after both are damaged, it is refused with the place.
+#[test]
+fn one_damaged_slot_loses_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    let path = dir.path().join("pool");
+    for slot in SLOTS {
+        for at in (0..SLOT_BYTES as u64).step_by(3) {
+            flip(&path, slot + at);
+            let pool = Pool::open(config.clone()).expect("opened");
+            assert_eq!(pool.root(3), 33, "slot {slot} byte {at}");
+            assert_eq!(pool.shutdown(), Shutdown::Clean);
+            pool.mark_clean().expect("marked");
+        }
+    }
+    flip(&path, SLOTS[0] + 40);
+    flip(&path, SLOTS[1] + 50);
+    let error = error(Pool::open(config));
+    assert!(
+        matches!(error, PoolError::Corrupt { offset: 0, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("checksum"), "{error}");
+}
+
+/// A whole slot of a later format is refused as such, whatever the other slot says.
+#[test]
+fn a_newer_format_is_refused() {
+    for slot in SLOTS {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = closed(dir.path());
+        patch(
+            &dir.path().join("pool"),
+            slot,
+            AT_FORMAT,
+            &9u32.to_le_bytes(),
+        );
+        let error = error(Pool::open(config.clone()));
+        assert!(
+            matches!(
+                error,
+                PoolError::Newer {
+                    format: 9,
+                    supported: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+/// A feature that this program does not know is refused.
+#[test]
+fn an_unknown_feature_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    for slot in SLOTS {
+        patch(
+            &dir.path().join("pool"),
+            slot,
+            AT_INCOMPAT,
+            &4u64.to_le_bytes(),
+        );
+    }
+    let error = error(Pool::open(config));
+    assert!(matches!(error, PoolError::Unsupported(_)), "{error}");
+}
+
+/// Whatever is not a pool is refused by `open` and by `create`, and stays as it is.
+#[test]
+fn a_foreign_file_is_refused_and_kept() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("pool");
+    for content in [
+        &b"a letter to somebody"[..],
+        &[0; 100_000],
+        b"x",
+        &[0xff; 40_000],
+    ] {
+        std::fs::write(&path, content).expect("written");
+        let opened = error(Pool::open(file(dir.path())));
+        assert!(
+            matches!(
+                opened,
+                PoolError::Foreign { .. } | PoolError::Truncated { .. }
+            ),
+            "{opened}"
+        );
+        let created = error(Pool::create(file(dir.path())));
+        assert!(matches!(created, PoolError::Foreign { .. }), "{created}");
+        assert_eq!(std::fs::read(&path).expect("read"), content);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
+    }
+    std::fs::write(&path, b"a letter").expect("written");
+    let text = error(Pool::create(file(dir.path()))).to_string();
+    assert!(
+        text.contains("a letter") && text.contains("not a pool"),
+        "{text}"
+    );
+}
+
+/// A pool file that lost its end is refused; one that lost its superblock as well is.
+#[test]
+fn a_truncated_file_is_refused() {
+    for (len, least) in [
+        (8, 16 << 10),
+        (100, 16 << 10),
+        (5000, 16 << 10),
+        (16 << 10, 64 << 10),
+        (40 << 10, 64 << 10),
+    ] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = closed(dir.path());
+        open_bytes(&dir.path().join("pool"))
+            .set_len(len)
+            .expect("cut");
+        let error = error(Pool::open(config));
+        assert!(
+            matches!(error, PoolError::Truncated { expected, .. } if expected == least),
+            "{len}: {error}"
+        );
+    }
+}
+
+/// At every persist point of making a pool and changing roots, whatever a power loss leaves either
+/// is no pool yet and can be made one, or has all roots of one change.
+#[test]
+fn roots_change_all_or_none_at_every_crash() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let machine = Machine::new(5, medium);
+        let acknowledged = Arc::new(Mutex::new(None::<u64>));
+        let seen = Arc::clone(&acknowledged);
+        let images = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let count = Arc::clone(&images);
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            let acknowledged = *seen.lock();
+            for seed in 0..40 {
+                let survive = match seed {
+                    0 => Survive::None,
+                    1 => Survive::All,
+                    seed => Survive::Random(seed * 1000 + point.index),
+                };
+                let after = Machine::boot(machine.crash_image(survive), seed);
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let config = config(Backing::Simulated(after));
+                match Pool::open(config.clone()) {
+                    Ok(pool) => {
+                        let roots: Vec<u64> = (0..16).map(|i| pool.root(i)).collect();
+                        assert!(roots.iter().all(|root| *root == roots[0]), "{roots:?}");
+                        let least = acknowledged.unwrap_or(0);
+                        assert!(roots[0] == least || roots[0] == least + 1, "{point:?}");
+                        assert_eq!(pool.shutdown(), Shutdown::PowerLost);
+                    }
+                    Err(PoolError::NotFound { .. }) => {
+                        assert_eq!(acknowledged, None, "{point:?}");
+                        assert!(Pool::create(config).is_ok());
+                    }
+                    Err(error) => panic!("{point:?}, seed {seed}: {error}"),
+                }
+            }
+        })));
+        let pool = Pool::create(config(Backing::Simulated(machine.clone()))).expect("created");
+        *acknowledged.lock() = Some(0);
+        for round in 1..6 {
+            let changes: Vec<(usize, u64)> = (0..16).map(|i| (i, round)).collect();
+            pool.set_roots(&changes).expect("set");
+            *acknowledged.lock() = Some(round);
+        }
+        assert!(images.load(std::sync::atomic::Ordering::Relaxed) > 400);
+    }
+}
+
+/// After a failed sync no further change of the superblock is taken, and the first cause is told.
+#[test]
+fn a_failed_sync_is_final() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let faults = PoolFaults::new();
+    let config = PoolConfig {
+        faults: Some(Arc::clone(&faults)),
+        ..file(dir.path())
+    };
+    let pool = Pool::create(PoolConfig {
+        medium: MediumChoice::Mapped,
+        ..config
+    })
+    .expect("created");
+    pool.set_roots(&[(0, 1)]).expect("set");
+    faults.fail_sync(1, io::ErrorKind::Other, false);
+    assert!(pool.set_roots(&[(0, 2)]).is_err());
+    assert_eq!(pool.root(0), 1);
+    let later = pool.set_roots(&[(0, 3)]).expect_err("still failed");
+    assert!(
+        later.to_string().contains("earlier update failed"),
+        "{later}"
+    );
+    assert!(pool.mark_clean().is_err());
+    drop(pool);
+    let pool = Pool::open(file(dir.path())).expect("opened");
+    assert!(pool.root(0) == 1 || pool.root(0) == 2);
+    assert_eq!(pool.shutdown(), Shutdown::Crashed);
+}
+
+/// Bytes of a slot, whatever they are, decode without a panic, and a whole slot to what it was
+/// made from.
+#[test]
+fn slots_decode_whatever_they_hold() {
+    let mut random = fastrand::Rng::with_seed(11);
+    for turn in 0..20_000 {
+        let mut bytes = [0; SLOT_BYTES_MAX];
+        random.fill(&mut bytes);
+        let state = Superblock {
+            compat: random.u64(..),
+            ro_compat: random.u64(..),
+            incompat: random.u64(..),
+            uuid: random.u128(..).to_le_bytes(),
+            granule: random.u64(..),
+            cap: random.u64(..),
+            committed: random.u64(..),
+            boot_id: random.u128(..).to_le_bytes(),
+            flags: random.u64(..),
+            generation: random.u64(..),
+            roots: std::array::from_fn(|_| random.u64(..)),
+        };
+        match turn % 3 {
+            0 => bytes[..8].copy_from_slice(&MAGIC),
+            1 => {
+                bytes[..SLOT_BYTES].copy_from_slice(&state.encode());
+                let decoded = Superblock::decode(&bytes);
+                assert_eq!(decoded, Slot::Valid(Box::new(state)));
+                bytes[random.usize(..SLOT_BYTES)] ^= 1 << random.u8(0..8);
+            }
+            _ => {}
+        }
+        let decoded = Superblock::decode(&bytes);
+        assert!(!matches!(decoded, Slot::Valid(_)), "{decoded:?}");
+    }
+}
