@@ -16,10 +16,21 @@ use crate::parts::codec::DecodeError;
 const FILE: &str = "/db/000001.log";
 
 /// One record as a test knows it: its first sequence number and its entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Batch {
     first_seq: u64,
     entries: Vec<(u8, u32, Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sizes: Vec<_> = self
+            .entries
+            .iter()
+            .map(|e| (e.2.len(), e.3.len()))
+            .collect();
+        write!(f, "{}: {sizes:?}", self.first_seq)
+    }
 }
 
 impl Batch {

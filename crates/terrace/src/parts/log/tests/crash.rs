@@ -133,6 +133,8 @@ fn file_logs_survive_crashes() {
         all,
         "a process crash loses nothing"
     );
+    let lost = Machine::boot(after.crash_image(Survive::None), 1);
+    assert_eq!(read_file(&lost.fs(), 3).0, all, "what was found once stays");
 }
 
 /// A record whose neighbour in flight never arrived is stranded, not replayed, and no damage; once
@@ -168,6 +170,71 @@ fn gaps_in_flight_are_not_damage() {
         Err(Failure::Damage(e)) => assert!(e.offset >= extent.off() + at, "{e}"),
         other => panic!("{other:?}"),
     }
+}
+
+/// A sync settles only what has been written: a place reserved before it and filled after it may
+/// be lost, beside later records that are durable, and that is no damage.
+#[test]
+fn syncs_settle_no_gap() {
+    let machine = Machine::new(65, Medium::Mapped);
+    let fs = machine.fs();
+    fs.create_dir_all(Path::new("/db")).unwrap();
+    let pool = Pool::create(config(&machine)).unwrap();
+    let extent = pool.alloc(128 << 10).unwrap();
+    let in_pool = PoolLog::create(Arc::clone(&extent), 3, Medium::Mapped).unwrap();
+    let in_file = FileLog::create(&fs, Path::new(FILE), 3, 128 << 10).unwrap();
+    let mut rng = fastrand::Rng::with_seed(66);
+    let mut all = batches(&mut rng, 4, 10);
+    for batch in &mut all {
+        // Larger than a page, so that records are lost one by one.
+        batch.entries[0].3 = (0..9000).map(|_| rng.u8(..)).collect();
+    }
+    let logs: [&dyn Log; 2] = [&in_pool, &in_file];
+    for log in logs {
+        all[0].append(log);
+        log.sync().unwrap();
+        let (mut p1, mut p2) = (all[1].payload(), all[2].payload());
+        let slot1 = log.reserve(p1.len_bytes()).unwrap();
+        let slot2 = log.reserve(p2.len_bytes()).unwrap();
+        log.append(slot2, all[2].first_seq, &mut p2).unwrap();
+        log.sync().unwrap();
+        all[3].append(log);
+        log.sync().unwrap();
+        log.append(slot1, all[1].first_seq, &mut p1).unwrap();
+    }
+    let machine = Machine::boot(machine.crash_image(Survive::None), 1);
+    let extent = reopen(&machine, extent.span());
+    for (found, end) in [read_pool(&extent, 3), read_file(&machine.fs(), 3)] {
+        let end = end.unwrap();
+        assert_eq!(found, all[..1]);
+        assert_eq!((end.torn, end.stranded), (true, 2));
+    }
+}
+
+/// After a crash at any moment, with nothing synced since the log was created, whatever survives
+/// of a file is a prefix: the header never gets lost from under records.
+#[test]
+fn unsynced_files_are_prefixes() {
+    let machine = Machine::new(67, Medium::Dax);
+    let fs = machine.fs();
+    fs.create_dir_all(Path::new("/db")).unwrap();
+    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(68), 20, 4000);
+    let mut lengths = [0; 21];
+    for (i, batch) in all.iter().enumerate() {
+        batch.append(&log);
+        for seed in 0..60 {
+            let image = machine.crash_image(Survive::Random(60 * i as u64 + seed));
+            let (found, end) = read_file(&Machine::boot(image, 1).fs(), 3);
+            assert!(end.is_ok(), "{i} {seed}: {end:?}");
+            assert_eq!(found, all[..found.len()]);
+            lengths[found.len()] += 1;
+        }
+    }
+    assert!(
+        lengths.iter().filter(|n| **n > 0).count() > 5,
+        "{lengths:?}"
+    );
 }
 
 /// After many threads append and sync at once, replay gives every record in reserved order.
