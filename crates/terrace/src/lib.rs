@@ -1,1 +1,68 @@
-//! Placeholder until the crate's first module lands.
+//! Terrace: an embeddable, ordered key-value store for machines with tiered memory.
+//!
+//! ```text
+//!        put / delete / write(batch)                    get / scan / snapshot
+//!                   |                                             |
+//!   +------- FRONT -v---------------+      a view: newest-first   |
+//!   | where a write becomes durable | <--  list of sources,  -----+
+//!   +---------------+---------------+      pinned for the read    |
+//!          flush    | seal -> admit, one manifest edit            |
+//!   +------- BUFFER v---------------+                             |
+//!   | sorted tables in PM  (merge)  | <---------------------------+
+//!   +---------------+---------------+                             |
+//!          drain    | absorb, one manifest edit                   |
+//!   +------- BOTTOM v---------------+                             |
+//!   | home of cold data             | <---------------------------+
+//!   +-------------------------------+
+//! ```
+//!
+//! ```
+//! use terrace::{Db, Options};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let mut options = Options::default();
+//! options.pool.path = Some("pool".into());
+//! # options.pool.size_bytes = 16 << 20;
+//! # options.front.memtable_bytes = 256 << 10;
+//! # options.bottom.extent_bytes = 256 << 10;
+//! let db = Db::open(folder.path(), options)?;
+//! db.put("apple", "red")?;
+//! db.put("banana", "yellow")?;
+//! assert_eq!(db.get("apple")?, Some(b"red".to_vec()));
+//! for pair in db.prefix("b")? {
+//!     println!("{:?}", pair?);
+//! }
+//! db.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where the data lives, and what survives which failure, follows from the medium of the pool:
+//! see [`Durability`] and `docs/durability.md`. The code map is in `ARCHITECTURE.md`.
+
+mod db;
+mod designs;
+mod engine;
+mod error;
+mod metrics;
+mod options;
+mod parts;
+mod stages;
+pub mod testing;
+mod types;
+
+pub use db::{
+    Db, DbBuilder, Iter, KeyValue, Keyspace, Progress, RecoveryReport, Snapshot, VerifyReport,
+    WriteBatch,
+};
+pub use designs::Design;
+pub use error::{Error, ErrorKind, Result};
+pub use metrics::{
+    BottomMetrics, Counts, JobMetrics, LevelMetrics, Metrics, PoolMetrics, Purpose, StallMetrics,
+    StallReason, human_bytes,
+};
+pub use options::{
+    BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, MIB, MediumChoice,
+    Options, PoolOptions, Prefault, Workers,
+};
+pub use types::{Durability, KEY_BYTES_MAX};

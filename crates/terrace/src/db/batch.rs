@@ -1,0 +1,103 @@
+//! This file is the write batch: puts and deletes that happen together or not at all.
+
+use crate::db::Keyspace;
+use crate::parts::batch::Batch;
+use crate::types::{DEFAULT_KEYSPACE, EntryKind};
+
+/// Puts and deletes, in order, that become visible and durable together.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let db = terrace::Db::open(folder.path(), terrace::testing::small_options())?;
+/// use terrace::{Durability, WriteBatch};
+/// let mut batch = WriteBatch::new();
+/// batch.put("from", "90").put("to", "110").delete("pending");
+/// db.write(batch, Durability::Buffered)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct WriteBatch {
+    pub(super) batch: Batch,
+    /// A key or value that no batch can hold was given: told when the batch is written.
+    pub(super) too_large: Option<usize>,
+}
+
+/// The longest value that a batch can encode, in bytes.
+const VALUE_BYTES_MAX: usize = 1 << 30;
+/// The longest key that a batch can encode; `Db::write` refuses far shorter ones.
+const KEY_ENCODABLE_MAX: usize = (1 << 24) - 1;
+
+impl WriteBatch {
+    /// An empty batch.
+    pub fn new() -> WriteBatch {
+        WriteBatch::default()
+    }
+
+    /// Sets `key` to `value` in the default keyspace.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut WriteBatch {
+        self.push(
+            EntryKind::Put,
+            DEFAULT_KEYSPACE,
+            key.as_ref(),
+            value.as_ref(),
+        )
+    }
+
+    /// Deletes `key` from the default keyspace.
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut WriteBatch {
+        self.push(EntryKind::Delete, DEFAULT_KEYSPACE, key.as_ref(), &[])
+    }
+
+    /// Sets `key` to `value` in `keyspace`.
+    pub fn put_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> &mut WriteBatch {
+        self.push(EntryKind::Put, keyspace.id(), key.as_ref(), value.as_ref())
+    }
+
+    /// Deletes `key` from `keyspace`.
+    pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut WriteBatch {
+        self.push(EntryKind::Delete, keyspace.id(), key.as_ref(), &[])
+    }
+
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        kind: EntryKind,
+        keyspace: u32,
+        key: &[u8],
+        value: &[u8],
+    ) -> &mut WriteBatch {
+        let all = self.batch.payload.len_bytes() + key.len() + value.len();
+        if key.len() > KEY_ENCODABLE_MAX || all > VALUE_BYTES_MAX {
+            self.too_large = Some(key.len().max(value.len()));
+            return self;
+        }
+        self.batch.push(kind, keyspace, key, value);
+        self
+    }
+
+    /// Forgets all entries and keeps the memory for the next ones.
+    pub fn clear(&mut self) {
+        self.batch.clear();
+        self.too_large = None;
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.batch.len() == 0
+    }
+
+    /// Key and value bytes of all entries.
+    pub fn size_bytes(&self) -> usize {
+        self.batch.user_bytes() as usize
+    }
+}

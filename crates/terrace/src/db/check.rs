@@ -1,0 +1,137 @@
+//! This file is verification: a walk over everything that a database holds.
+
+use crate::db::Db;
+use crate::db::iter::Bounds;
+use crate::error::Result;
+use crate::stages::Census;
+use crate::types::DEFAULT_KEYSPACE;
+
+/// How far a long operation has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// What is being done, such as "verifying".
+    pub what: &'static str,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is, about.
+    pub total: u64,
+    /// What is counted: "bytes" or "entries".
+    pub unit: &'static str,
+}
+
+/// What [`Db::verify`] found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Entries in all sources, superseded versions and tombstones included.
+    pub entries: u64,
+    /// Pairs that a scan of the default keyspace gives.
+    pub live_entries: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Memtables and tables.
+    pub tables: u64,
+    /// Bytes of the entries.
+    pub bytes: u64,
+    /// Each problem as a sentence; none when the database is sound.
+    pub problems: Vec<String>,
+}
+
+/// Bytes between two reports of progress.
+const REPORT_BYTES: u64 = 1 << 20;
+
+impl Db {
+    /// Walks every source: order, towers, checksums, hashes, filters; then scans the default
+    /// keyspace both ways and compares. Reads the whole database once and its pairs twice; writes
+    /// may go on.
+    ///
+    /// # Errors
+    /// Only `Closed`: damage is listed in the report.
+    pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.engine().check_open()?;
+        let view = self.engine().views.hold();
+        let mut census = Census::default();
+        let total: u64 = view
+            .sources
+            .iter()
+            .map(|source| source.verify_bytes())
+            .sum();
+        let mut done = 0;
+        let mut reported = 0;
+        for source in &view.sources {
+            source.verify(&mut census, &mut |bytes| {
+                done += bytes;
+                if done - reported >= REPORT_BYTES {
+                    reported = done;
+                    progress(Progress {
+                        what: "verifying",
+                        done,
+                        total,
+                        unit: "bytes",
+                    });
+                }
+            });
+        }
+        let mut report = VerifyReport {
+            entries: census.entries,
+            live_entries: 0,
+            tombstones: census.tombstones,
+            tables: census.tables,
+            bytes: census.bytes,
+            problems: census.problems,
+        };
+        self.verify_scans(&mut report);
+        progress(Progress {
+            what: "verifying",
+            done: total,
+            total,
+            unit: "bytes",
+        });
+        Ok(report)
+    }
+
+    /// Scans forward and backward at one moment: the same pairs, in opposite orders.
+    fn verify_scans(&self, report: &mut VerifyReport) {
+        let scanned = || -> Result<(u64, u32, u64, u32)> {
+            let snapshot = self.snapshot()?;
+            let mut forward = (0, 0u32);
+            for pair in snapshot.iter()? {
+                let pair = pair?;
+                forward.0 += 1;
+                forward.1 = forward.1.wrapping_add(fingerprint(&pair));
+            }
+            let mut backward = (0, 0u32);
+            for pair in snapshot.iter()?.rev() {
+                let pair = pair?;
+                backward.0 += 1;
+                backward.1 = backward.1.wrapping_add(fingerprint(&pair));
+            }
+            Ok((forward.0, forward.1, backward.0, backward.1))
+        };
+        match scanned() {
+            Ok((count, sum, back_count, back_sum)) => {
+                report.live_entries = count;
+                if (count, sum) != (back_count, back_sum) {
+                    report.problems.push(format!(
+                        "a scan forward gives {count} pairs and a scan backward {back_count}, or \
+                         other ones"
+                    ));
+                }
+            }
+            Err(e) => report
+                .problems
+                .push(format!("a scan of the default keyspace fails: {e}")),
+        }
+        if let Err(e) = self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
+            report
+                .problems
+                .push(format!("sizes cannot be estimated: {e}"));
+        }
+    }
+}
+
+/// A sum over pairs does not depend on their order.
+fn fingerprint(pair: &super::KeyValue) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(pair.key()), pair.value())
+}

@@ -1,0 +1,476 @@
+//! This file is the iterator: versions and tombstones of all sources folded into user pairs, both
+//! ways.
+//!
+//! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long
+//! one pays for its bookkeeping once in some hundred pairs. While a chunk is fetched every source is
+//! held still; between chunks sources move nodes freely. If the view has changed, or a list was
+//! relinked, the next chunk begins with a seek behind the last key; that is exact since the
+//! iterator's sequence number is registered and no version that it sees is dropped.
+
+use std::collections::VecDeque;
+use std::iter::FusedIterator;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::view::View;
+use crate::error::Result;
+use crate::parts::iter::MergeCursor;
+use crate::parts::skiplist::Target;
+use crate::types::{EntryKind, SeqNo};
+
+/// Pairs in the largest chunk, and bytes after which a chunk ends early.
+const CHUNK_PAIRS: usize = 256;
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Entries looked at, tombstones included, after which a chunk may end without a pair.
+const CHUNK_ENTRIES: usize = 4096;
+/// Versions of one key stepped over one by one before a seek is the shorter way.
+const STEPS_BEFORE_SEEK: usize = 8;
+/// Levels of a tower by which the first and the widest step backward go.
+const BREADTH_FIRST: usize = 1;
+const BREADTH_MAX: usize = 4;
+
+/// One pair of key and value.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key and behind it the value: one allocation.
+    bytes: Vec<u8>,
+    key_len: usize,
+}
+
+impl KeyValue {
+    fn new(key: &[u8], value: &[u8]) -> KeyValue {
+        let mut bytes = Vec::with_capacity(key.len() + value.len());
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
+        KeyValue {
+            bytes,
+            key_len: key.len(),
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_len]
+    }
+
+    /// The value.
+    pub fn value(&self) -> &[u8] {
+        &self.bytes[self.key_len..]
+    }
+
+    /// Key and value, owned.
+    pub fn into_pair(mut self) -> (Vec<u8>, Vec<u8>) {
+        let value = self.bytes.split_off(self.key_len);
+        (self.bytes, value)
+    }
+}
+
+impl std::fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} => {}",
+            self.key().escape_ascii(),
+            self.value().escape_ascii()
+        )
+    }
+}
+
+/// A range of user keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+}
+
+impl Bounds {
+    pub(super) fn all() -> Bounds {
+        Bounds {
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+        }
+    }
+
+    pub(super) fn of<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> Bounds {
+        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Bounds {
+            lower: owned(bounds.start_bound()),
+            upper: owned(bounds.end_bound()),
+        }
+    }
+
+    pub(super) fn prefix(prefix: &[u8]) -> Bounds {
+        // The first key that has not the prefix: its last byte that is not 0xff, increased.
+        let kept = prefix
+            .iter()
+            .rposition(|&b| b != 0xff)
+            .map_or(0, |at| at + 1);
+        let mut end = prefix[..kept].to_vec();
+        let upper = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(end)
+            }
+            None => Bound::Unbounded,
+        };
+        Bounds {
+            lower: Bound::Included(prefix.to_vec()),
+            upper,
+        }
+    }
+
+    /// The places at which the range begins and ends, as owned targets.
+    pub(super) fn places(&self, keyspace: u32) -> (Place, Place) {
+        let lower = match &self.lower {
+            Bound::Unbounded => Place::before(keyspace, &[]),
+            Bound::Included(key) => Place::before(keyspace, key),
+            Bound::Excluded(key) => Place::after(keyspace, key),
+        };
+        let upper = match &self.upper {
+            Bound::Unbounded => Place::before(keyspace + 1, &[]),
+            Bound::Included(key) => Place::after(keyspace, key),
+            Bound::Excluded(key) => Place::before(keyspace, key),
+        };
+        (lower, upper)
+    }
+}
+
+/// A place between two user keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    keyspace: u32,
+    key: Vec<u8>,
+    after: bool,
+}
+
+impl Place {
+    fn before(keyspace: u32, key: &[u8]) -> Place {
+        Place {
+            keyspace,
+            key: key.to_vec(),
+            after: false,
+        }
+    }
+
+    fn after(keyspace: u32, key: &[u8]) -> Place {
+        Place {
+            keyspace,
+            key: key.to_vec(),
+            after: true,
+        }
+    }
+
+    /// The place in the order of entries: before every version of the key, or after them all.
+    pub(super) fn target(&self) -> Target<'_> {
+        if self.after {
+            return Target {
+                keyspace: self.keyspace,
+                key: &self.key,
+                seq: 0,
+            };
+        }
+        Target::first_of(self.keyspace, &self.key)
+    }
+
+    /// Whether an entry of this key lies before the place.
+    fn is_after(&self, keyspace: u32, key: &[u8]) -> bool {
+        match (keyspace, key).cmp(&(self.keyspace, self.key.as_slice())) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.after,
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+
+    fn key_order(&self) -> (u32, &[u8], bool) {
+        (self.keyspace, &self.key, self.after)
+    }
+}
+
+/// Pairs in the order of their keys; [`rev`](Iterator::rev) gives them in the opposite order.
+///
+/// Sees what was visible when it was made, whatever is written since. Owns all that it needs. After
+/// an error it ends.
+pub struct Iter {
+    engine: Arc<Engine>,
+    seq: SeqNo,
+    keyspace: u32,
+    view: Arc<View>,
+    cursor: MergeCursor,
+    /// The cursor is at `front`, if nothing was relinked since.
+    positioned: bool,
+    /// What is between these places has not been fetched.
+    front: Place,
+    back: Place,
+    fetched_front: VecDeque<KeyValue>,
+    fetched_back: VecDeque<KeyValue>,
+    chunk_pairs: usize,
+    breadth: usize,
+    failed: bool,
+}
+
+impl Drop for Iter {
+    fn drop(&mut self) {
+        self.engine.ground.snapshots.release(self.seq);
+    }
+}
+
+fn cursor_over(view: &View) -> MergeCursor {
+    MergeCursor::new(view.sources.iter().map(|source| source.cursor()).collect())
+}
+
+impl Iter {
+    /// An iterator at `seq`, of which it takes over one registration.
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        keyspace: u32,
+        bounds: Bounds,
+        seq: SeqNo,
+    ) -> Result<Iter> {
+        let view = engine.views.hold();
+        let cursor = cursor_over(&view);
+        let (front, back) = bounds.places(keyspace);
+        let iter = Iter {
+            engine: Arc::clone(engine),
+            seq,
+            keyspace,
+            view,
+            cursor,
+            positioned: false,
+            front,
+            back,
+            fetched_front: VecDeque::new(),
+            fetched_back: VecDeque::new(),
+            chunk_pairs: 1,
+            breadth: BREADTH_FIRST,
+            failed: false,
+        };
+        // From here on dropping `iter` gives the registration back.
+        engine.check_open()?;
+        engine.check_keyspace(keyspace)?;
+        Ok(iter)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.front.key_order() >= self.back.key_order()
+    }
+
+    /// Adopts the current view and holds all sources.
+    fn hold(&mut self) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.check_keyspace(self.keyspace)?;
+        if !self.engine.views.is_current(&self.view) {
+            self.view = self.engine.views.hold();
+            self.cursor = cursor_over(&self.view);
+            self.positioned = false;
+        }
+        if !self.cursor.hold() {
+            self.positioned = false;
+        }
+        Ok(())
+    }
+
+    /// Fetches the next chunk from the front.
+    fn fetch_front(&mut self) -> Result<()> {
+        self.hold()?;
+        let result = self.fill_front();
+        self.cursor.release();
+        self.chunk_pairs = (self.chunk_pairs * 4).min(CHUNK_PAIRS);
+        result
+    }
+
+    fn fill_front(&mut self) -> Result<()> {
+        if !self.positioned {
+            self.cursor.seek(&self.front.target())?;
+            self.positioned = true;
+        }
+        let mut bytes = 0;
+        let mut looked_at = 0;
+        let mut last: Option<Vec<u8>> = None;
+        while self.fetched_front.len() < self.chunk_pairs && bytes < CHUNK_BYTES {
+            // A long run of tombstones must not hold the sources still for long.
+            looked_at += 1;
+            if looked_at > CHUNK_ENTRIES && last.is_some() {
+                break;
+            }
+            let Some(entry) = self.cursor.entry()? else {
+                self.front = self.back.clone();
+                return Ok(());
+            };
+            if !self.back.is_after(entry.keyspace, entry.key) {
+                self.front = self.back.clone();
+                return Ok(());
+            }
+            if entry.seq > self.seq {
+                self.skip_newer()?;
+                continue;
+            }
+            if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
+                let pair = KeyValue::new(entry.key, self.cursor.value()?);
+                bytes += pair.bytes.len();
+                self.fetched_front.push_back(pair);
+                last = None;
+            } else {
+                last = Some(entry.key.to_vec());
+            }
+            self.skip_versions(last.as_deref())?;
+        }
+        // The last key that was looked at, a pair's or a tombstone's.
+        let key = match (&last, self.fetched_front.back()) {
+            (Some(key), _) => key.as_slice(),
+            (None, Some(pair)) => pair.key(),
+            (None, None) => return Ok(()),
+        };
+        self.front = Place::after(self.keyspace, key);
+        Ok(())
+    }
+
+    /// Steps over the versions of the current key that are newer than the iterator.
+    fn skip_newer(&mut self) -> Result<()> {
+        let Some(entry) = self.cursor.entry()? else {
+            return Ok(());
+        };
+        let (keyspace, seq) = (entry.keyspace, self.seq);
+        let key = entry.key.to_vec();
+        for _ in 0..STEPS_BEFORE_SEEK {
+            self.cursor.advance()?;
+            match self.cursor.entry()? {
+                Some(entry) if entry.key == key && entry.seq > seq => {}
+                _ => return Ok(()),
+            }
+        }
+        self.cursor.seek(&Target {
+            keyspace,
+            key: &key,
+            seq,
+        })
+    }
+
+    /// Steps over the older versions of the key just taken: `deleted`, or that of the last pair.
+    #[inline]
+    fn skip_versions(&mut self, deleted: Option<&[u8]>) -> Result<()> {
+        for step in 0.. {
+            self.cursor.advance()?;
+            let Some(entry) = self.cursor.entry()? else {
+                return Ok(());
+            };
+            let key = match (deleted, self.fetched_front.back()) {
+                (Some(key), _) => key,
+                (None, Some(pair)) => pair.key(),
+                (None, None) => return Ok(()),
+            };
+            if entry.key != key || entry.keyspace != self.keyspace {
+                return Ok(());
+            }
+            if step == STEPS_BEFORE_SEEK {
+                // A key with very many versions: go behind them all.
+                let behind = Place::after(self.keyspace, key);
+                return self.cursor.seek(&behind.target());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the next chunk from the back. It may come out empty while there is more: then the
+    /// place has moved.
+    fn fetch_back(&mut self) -> Result<()> {
+        self.hold()?;
+        let result = self.fill_back();
+        self.cursor.release();
+        self.positioned = false;
+        self.breadth = (self.breadth + 1).min(BREADTH_MAX);
+        result
+    }
+
+    fn fill_back(&mut self) -> Result<()> {
+        // A place some entries before the end: the latest of those that the sources propose, so that
+        // no source has many entries behind it.
+        let place = self
+            .cursor
+            .place_before(&self.back.target(), self.breadth)?;
+        let start = match place {
+            Some((keyspace, key)) => Place::before(keyspace, &key),
+            None => self.front.clone(),
+        };
+        let start = if start.key_order() < self.front.key_order() {
+            self.front.clone()
+        } else {
+            start
+        };
+        self.cursor.seek(&start.target())?;
+        let mut pairs = VecDeque::new();
+        let mut last: Vec<u8> = Vec::new();
+        let mut any = false;
+        while let Some(entry) = self.cursor.entry()? {
+            if !self.back.is_after(entry.keyspace, entry.key) {
+                break;
+            }
+            let older_version = any && entry.key == last.as_slice();
+            if entry.seq <= self.seq && !older_version {
+                any = true;
+                last.clear();
+                last.extend_from_slice(entry.key);
+                if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
+                    pairs.push_back(KeyValue::new(entry.key, self.cursor.value()?));
+                }
+            }
+            self.cursor.advance()?;
+        }
+        self.back = start;
+        self.fetched_back = pairs;
+        Ok(())
+    }
+
+    fn fail(&mut self, error: crate::Error) -> Option<Result<KeyValue>> {
+        self.failed = true;
+        self.fetched_front.clear();
+        self.fetched_back.clear();
+        self.front = self.back.clone();
+        Some(Err(error))
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<KeyValue>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Result<KeyValue>> {
+        loop {
+            if let Some(pair) = self.fetched_front.pop_front() {
+                return Some(Ok(pair));
+            }
+            if self.failed || self.is_exhausted() {
+                return self.fetched_back.pop_front().map(Ok);
+            }
+            // BOUND: each fetch moves `front` towards `back`.
+            if let Err(e) = self.fetch_front() {
+                return self.fail(e);
+            }
+        }
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Result<KeyValue>> {
+        loop {
+            if let Some(pair) = self.fetched_back.pop_back() {
+                return Some(Ok(pair));
+            }
+            if self.failed || self.is_exhausted() {
+                return self.fetched_front.pop_back().map(Ok);
+            }
+            // BOUND: each fetch moves `back` towards `front`.
+            if let Err(e) = self.fetch_back() {
+                return self.fail(e);
+            }
+        }
+    }
+}
+
+impl FusedIterator for Iter {}
+
+impl std::fmt::Debug for Iter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Iter(at {}, keyspace {})", self.seq, self.keyspace)
+    }
+}

@@ -1,0 +1,269 @@
+//! This file is keyspaces: named sets of keys in one database, and the catalog that names them.
+//!
+//! The catalog is entries of the system keyspace, written through the log like any other: a name
+//! leads to an id, ids are never used again, and a dropped id is remembered until nothing of it can
+//! be left. Dropping writes one entry; the space comes back as tables drain.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use crate::db::Db;
+use crate::db::iter::{Bounds, Iter};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::parts::batch::Batch;
+use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
+
+/// The name of the keyspace that calls without a keyspace use.
+pub(crate) const DEFAULT_NAME: &str = "default";
+const NAME_BYTES_MAX: usize = 255;
+const NAMES: &str = "name/";
+const DROPPED: &str = "dropped/";
+const NEXT_ID: &str = "next";
+
+/// A named set of keys of one database. Cheap to clone; usable from any thread.
+#[derive(Clone)]
+pub struct Keyspace {
+    db: Db,
+    id: u32,
+    name: Arc<str>,
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keyspace({:?})", self.name)
+    }
+}
+
+impl Keyspace {
+    pub(super) fn new(db: &Db, id: u32, name: &str) -> Keyspace {
+        Keyspace {
+            db: db.clone(),
+            id,
+            name: name.into(),
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The keyspace's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets `key` to `value`. Errors as [`Db::put`], and `Invalid` when the keyspace was dropped.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, self.db.options().durability)
+    }
+
+    /// Sets `key` to `value` with the durability given.
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.db.write_one(
+            EntryKind::Put,
+            self.id,
+            key.as_ref(),
+            value.as_ref(),
+            durability,
+        )
+    }
+
+    /// Deletes `key`; no error when it is absent.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.db.options().durability)
+    }
+
+    /// Deletes `key` with the durability given.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.db
+            .write_one(EntryKind::Delete, self.id, key.as_ref(), &[], durability)
+    }
+
+    /// The value of `key`, `None` when it is absent.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.db.engine().get(self.id, key.as_ref(), None)
+    }
+
+    /// The values of `keys` at one moment.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.db.engine().multi_get(self.id, keys)
+    }
+
+    /// All pairs.
+    pub fn iter(&self) -> Result<Iter> {
+        self.db.scan(self.id, Bounds::all())
+    }
+
+    /// The pairs whose keys lie in `bounds`.
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Iter> {
+        self.db.scan(self.id, Bounds::of(&bounds))
+    }
+
+    /// The pairs whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
+        self.db.scan(self.id, Bounds::prefix(prefix.as_ref()))
+    }
+
+    /// About how many bytes the pairs in `bounds` take.
+    pub fn approximate_size<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<u64> {
+        self.db
+            .approximate(self.id, &Bounds::of(&bounds))
+            .map(|(_, bytes)| bytes)
+    }
+}
+
+/// Reads the catalog: the names, and the ids that were dropped.
+pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<()> {
+    for record in records(engine, DROPPED)? {
+        let (name, _) = record?.into_pair();
+        let id = name
+            .get(DROPPED.len()..)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| digits.parse().ok());
+        match id {
+            Some(id) => engine.ground.dropped.insert(id),
+            None => return Err(damaged(&name)),
+        }
+    }
+    Ok(())
+}
+
+fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
+    let seq = engine.ground.snapshots.register(&engine.ground.sequencer);
+    Iter::new(
+        engine,
+        SYSTEM_KEYSPACE,
+        Bounds::prefix(prefix.as_bytes()),
+        seq,
+    )
+}
+
+fn damaged(name: &[u8]) -> Error {
+    Error::corruption(format!(
+        "the catalog of keyspaces has the record {:?}, which makes no sense; restore the database \
+         from a copy",
+        name.escape_ascii().to_string()
+    ))
+}
+
+fn id_of(value: &[u8], name: &[u8]) -> Result<u32> {
+    let bytes: [u8; 4] = value.try_into().map_err(|_| damaged(name))?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+impl Db {
+    /// Opens the keyspace `name`, and creates it where there is none.
+    ///
+    /// # Errors
+    /// `Invalid` when the name is empty or longer than 255 bytes; errors of a write.
+    pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a keyspace's name has 1 to {NAME_BYTES_MAX} bytes, and {name:?} has {}",
+                name.len()
+            )));
+        }
+        let _one = self.catalog().lock();
+        if let Some(keyspace) = self.keyspace(name)? {
+            return Ok(keyspace);
+        }
+        let next = self
+            .engine()
+            .get(SYSTEM_KEYSPACE, NEXT_ID.as_bytes(), None)?;
+        let id = match next {
+            Some(value) => id_of(&value, NEXT_ID.as_bytes())?,
+            None => DEFAULT_KEYSPACE + 1,
+        };
+        if id == u32::MAX {
+            return Err(Error::invalid(
+                "no more keyspaces can be created in this database",
+            ));
+        }
+        let mut batch = Batch::default();
+        let record = format!("{NAMES}{name}");
+        batch.push(
+            EntryKind::Put,
+            SYSTEM_KEYSPACE,
+            record.as_bytes(),
+            &id.to_le_bytes(),
+        );
+        let following = (id + 1).to_le_bytes();
+        batch.push(
+            EntryKind::Put,
+            SYSTEM_KEYSPACE,
+            NEXT_ID.as_bytes(),
+            &following,
+        );
+        self.engine().write(&mut batch, Durability::Sync)?;
+        Ok(Keyspace::new(self, id, name))
+    }
+
+    /// Opens the keyspace `name`; `None` when there is none.
+    pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        if name == DEFAULT_NAME {
+            return Ok(Some(self.default_keyspace()));
+        }
+        let record = format!("{NAMES}{name}");
+        match self
+            .engine()
+            .get(SYSTEM_KEYSPACE, record.as_bytes(), None)?
+        {
+            Some(value) => Ok(Some(Keyspace::new(
+                self,
+                id_of(&value, record.as_bytes())?,
+                name,
+            ))),
+            None => Ok(None),
+        }
+    }
+
+    /// The keyspace that calls without a keyspace use; its name is "default".
+    pub fn default_keyspace(&self) -> Keyspace {
+        Keyspace::new(self, DEFAULT_KEYSPACE, DEFAULT_NAME)
+    }
+
+    /// The names of all keyspaces: "default", then the others in order.
+    pub fn list_keyspaces(&self) -> Result<Vec<String>> {
+        let mut names = vec![DEFAULT_NAME.to_owned()];
+        for record in records(self.engine(), NAMES)? {
+            let (name, _) = record?.into_pair();
+            let text = name
+                .get(NAMES.len()..)
+                .and_then(|n| std::str::from_utf8(n).ok());
+            names.push(text.ok_or_else(|| damaged(&name))?.to_owned());
+        }
+        Ok(names)
+    }
+
+    /// Drops the keyspace `name` with all its keys. False: there was none. Handles of it get
+    /// `Invalid` from then on, its snapshots and iterators too; its space comes back in the
+    /// background.
+    ///
+    /// # Errors
+    /// `Invalid` for "default"; errors of a write.
+    pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        if name == DEFAULT_NAME {
+            return Err(Error::invalid("the keyspace \"default\" cannot be dropped"));
+        }
+        let _one = self.catalog().lock();
+        let Some(keyspace) = self.keyspace(name)? else {
+            return Ok(false);
+        };
+        let mut batch = Batch::default();
+        let record = format!("{NAMES}{name}");
+        batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
+        let dropped = format!("{DROPPED}{}", keyspace.id());
+        batch.push(EntryKind::Put, SYSTEM_KEYSPACE, dropped.as_bytes(), &[]);
+        self.engine().write(&mut batch, Durability::Sync)?;
+        // Durable before anyone may act on it: a crash must not leave a keyspace half purged.
+        self.engine().ground.dropped.insert(keyspace.id());
+        self.engine().jobs.wake_all();
+        Ok(true)
+    }
+}

@@ -1,0 +1,346 @@
+//! Db: what users call.
+
+mod batch;
+mod check;
+mod iter;
+mod keyspace;
+mod open;
+mod snapshot;
+
+use std::cell::RefCell;
+use std::ops::RangeBounds;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_media::FileLock;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::options::{Options, Workers};
+use crate::parts::batch::Batch;
+use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
+
+use iter::Bounds;
+
+pub use crate::engine::recover::RecoveryReport;
+pub use batch::WriteBatch;
+pub use check::{Progress, VerifyReport};
+pub use iter::{Iter, KeyValue};
+pub use keyspace::Keyspace;
+pub use open::DbBuilder;
+pub use snapshot::Snapshot;
+
+/// An open database. Clones are handles to the same one, usable from any thread; the database
+/// closes when the last handle is dropped, or by [`close`](Db::close).
+#[derive(Clone)]
+pub struct Db(Arc<Handle>);
+
+pub(super) struct Handle {
+    engine: Arc<Engine>,
+    path: PathBuf,
+    recovery: RecoveryReport,
+    /// Guards the catalog of keyspaces while one is created or dropped.
+    catalog: Mutex<()>,
+    /// Keeps other processes out until the database is closed.
+    lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+thread_local! {
+    /// The batch that single writes of this thread are encoded in.
+    static SINGLE: RefCell<Batch> = RefCell::default();
+}
+
+/// A batch that has grown larger than this is not kept for the next write.
+const KEPT_BATCH_BYTES: usize = 1 << 20;
+
+impl Db {
+    /// Opens the database in the folder `path`, creating it unless the options say otherwise.
+    ///
+    /// # Errors
+    /// `Invalid` for options that cannot be used, `Locked` when it is open elsewhere,
+    /// `Unsupported` for another design or a newer format, `Corruption` for damaged files, `Io`
+    /// and `Full` from the system.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Db::builder(path).options(options).open()
+    }
+
+    /// A builder, for opening with other components than the system's.
+    pub fn builder(path: impl AsRef<Path>) -> DbBuilder {
+        DbBuilder::new(path.as_ref())
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
+    pub(super) fn catalog(&self) -> &Mutex<()> {
+        &self.0.catalog
+    }
+
+    /// Sets `key` to `value`, as durable as [`Options::durability`] says.
+    ///
+    /// # Errors
+    /// `Invalid` for a key over 64 KiB or a value that no memtable can hold, `Full` when the pool
+    /// is, `Stopped` after an earlier write failed, `Closed`, `Io`.
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, self.options().durability)
+    }
+
+    /// Sets `key` to `value` with the durability given.
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.write_one(EntryKind::Put, DEFAULT_KEYSPACE, key, value, durability)
+    }
+
+    /// Deletes `key`; no error when it is absent.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.options().durability)
+    }
+
+    /// Deletes `key` with the durability given.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.write_one(
+            EntryKind::Delete,
+            DEFAULT_KEYSPACE,
+            key.as_ref(),
+            &[],
+            durability,
+        )
+    }
+
+    pub(super) fn write_one(
+        &self,
+        kind: EntryKind,
+        keyspace: u32,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(too_large(key.len()));
+        }
+        if value.len() > 1 << 30 {
+            return Err(too_large(value.len()));
+        }
+        self.engine().check_keyspace(keyspace)?;
+        SINGLE.with_borrow_mut(|batch| {
+            batch.clear();
+            batch.push(kind, keyspace, key, value);
+            let result = self.engine().write(batch, durability);
+            if batch.payload.capacity_bytes() > KEPT_BATCH_BYTES {
+                *batch = Batch::default();
+            }
+            result
+        })
+    }
+
+    /// Writes all of `batch` or nothing. Later entries of a key win over earlier ones.
+    ///
+    /// # Errors
+    /// As [`put`](Db::put); `Invalid` also for a batch over an eighth of the pool or 1 GiB.
+    pub fn write(&self, mut batch: WriteBatch, durability: Durability) -> Result<()> {
+        self.write_ref(&mut batch, durability)
+    }
+
+    /// Like [`write`](Db::write) with a batch that the caller clears and fills again.
+    pub fn write_ref(&self, batch: &mut WriteBatch, durability: Durability) -> Result<()> {
+        if let Some(bytes) = batch.too_large {
+            return Err(too_large(bytes));
+        }
+        for entry in batch.batch.payload.iter() {
+            self.engine().check_keyspace(entry.keyspace)?;
+        }
+        self.engine().write(&mut batch.batch, durability)
+    }
+
+    /// The value of `key`, `None` when it is absent.
+    ///
+    /// # Errors
+    /// `Corruption` when the value's checksum is wrong, `Closed`.
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.engine().get(DEFAULT_KEYSPACE, key.as_ref(), None)
+    }
+
+    /// The values of `keys` at one moment.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.engine().multi_get(DEFAULT_KEYSPACE, keys)
+    }
+
+    /// A moment to read at, until the snapshot is dropped.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.engine().check_open()?;
+        Ok(Snapshot::new(self.engine()))
+    }
+
+    /// All pairs in the order of their keys.
+    pub fn iter(&self) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::all())
+    }
+
+    /// The pairs whose keys lie in `bounds`.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = terrace::Db::open(folder.path(), terrace::testing::small_options())?;
+    /// db.put("a", "1")?;
+    /// db.put("b", "2")?;
+    /// let last = db.range("a".."c")?.next_back().transpose()?;
+    /// assert_eq!(last.map(|pair| pair.key().to_vec()), Some(b"b".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::of(&bounds))
+    }
+
+    /// The pairs whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::prefix(prefix.as_ref()))
+    }
+
+    pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
+        let ground = &self.engine().ground;
+        let seq = ground.snapshots.register(&ground.sequencer);
+        Iter::new(self.engine(), keyspace, bounds, seq)
+    }
+
+    /// Moves every memtable into the buffer. What was written with `Durability::Volatile` before is
+    /// durable afterwards (not on medium `Dram`, which keeps nothing but its logs).
+    pub fn flush(&self) -> Result<()> {
+        self.engine().flush()
+    }
+
+    /// Moves everything into the bottom and waits until background work has come to rest. Writes of
+    /// others that go on meanwhile may prolong it.
+    pub fn drain(&self) -> Result<()> {
+        self.engine().drain()
+    }
+
+    /// Waits until background work has come to rest, without forcing any.
+    pub fn settle(&self) -> Result<()> {
+        self.engine().settle()
+    }
+
+    /// Everything that is counted, now. Cheap.
+    pub fn metrics(&self) -> Metrics {
+        self.engine().metrics()
+    }
+
+    /// About how many bytes the pairs in `bounds` take, superseded versions included.
+    pub fn approximate_size<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<u64> {
+        self.approximate(DEFAULT_KEYSPACE, &Bounds::of(&bounds))
+            .map(|(_, bytes)| bytes)
+    }
+
+    /// About how many pairs the default keyspace has; superseded versions are counted too.
+    pub fn approximate_len(&self) -> Result<u64> {
+        self.approximate(DEFAULT_KEYSPACE, &Bounds::all())
+            .map(|(entries, _)| entries)
+    }
+
+    pub(super) fn approximate(&self, keyspace: u32, bounds: &Bounds) -> Result<(u64, u64)> {
+        self.engine().check_open()?;
+        let (from, to) = bounds.places(keyspace);
+        let mut sum = (0, 0);
+        for source in &self.engine().views.hold().sources {
+            let (entries, bytes) = source.approximate(&from.target(), &to.target())?;
+            sum = (sum.0 + entries, sum.1 + bytes);
+        }
+        Ok(sum)
+    }
+
+    /// What opening the database found and did.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.0.recovery
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &Options {
+        &self.engine().ground.options
+    }
+
+    /// The database's folder.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// How many background jobs could run a step now, with [`Workers::Manual`].
+    pub fn step_count(&self) -> usize {
+        self.engine().step_count().unwrap_or(0)
+    }
+
+    /// Runs one bounded step of the `pick`-th (modulo their number) of the background jobs that
+    /// could run, with [`Workers::Manual`]. False: there is nothing to do.
+    ///
+    /// # Errors
+    /// `Invalid` with other workers; the failure of the step, after which writes get `Stopped`.
+    pub fn step(&self, pick: usize) -> Result<bool> {
+        if self.options().background.workers != Workers::Manual {
+            return Err(Error::invalid(
+                "steps are run by hand only with Workers::Manual",
+            ));
+        }
+        self.engine().step(pick)
+    }
+
+    /// Closes the database: flushes what is in memory, stops background work, makes everything
+    /// durable. Every later call on any handle gets `Closed`. Dropping the last handle does the same
+    /// and ignores errors.
+    pub fn close(&self) -> Result<()> {
+        self.0.close()
+    }
+}
+
+fn too_large(bytes: usize) -> Error {
+    Error::invalid(format!(
+        "a key or value has {bytes} bytes; keys have at most {KEY_BYTES_MAX} bytes and values must \
+         fit an eighth of the pool, 1 GiB at most"
+    ))
+}
+
+impl Handle {
+    fn close(&self) -> Result<()> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        // A full pool must not keep anyone from closing: the log has what is not flushed.
+        let flushed = match engine.flush() {
+            Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
+            other => other,
+        };
+        if !engine.mark_closed() {
+            return Err(Error::closed());
+        }
+        engine.stop();
+        let synced = if engine.has_failed() {
+            Ok(())
+        } else {
+            engine.pipeline.front.sync()
+        };
+        let result = flushed.and(synced);
+        if result.is_ok() {
+            engine.ground.pool.mark_clean()?;
+        }
+        *self.lock.lock() = None;
+        result
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Db({})", self.0.path.display())
+    }
+}

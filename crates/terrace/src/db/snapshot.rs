@@ -1,0 +1,100 @@
+//! This file is the snapshot: a moment that reads can go back to.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use crate::db::Keyspace;
+use crate::db::iter::{Bounds, Iter};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::types::{DEFAULT_KEYSPACE, SeqNo};
+
+/// A moment of the database: reads through it see exactly what was visible then. While it lives,
+/// merges and drains keep every version that it can see. Cheap to make and to clone.
+#[derive(Clone)]
+pub struct Snapshot(Arc<Registration>);
+
+struct Registration {
+    engine: Arc<Engine>,
+    seq: SeqNo,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.engine.ground.snapshots.release(self.seq);
+    }
+}
+
+impl Snapshot {
+    pub(super) fn new(engine: &Arc<Engine>) -> Snapshot {
+        let seq = engine.ground.snapshots.register(&engine.ground.sequencer);
+        Snapshot(Arc::new(Registration {
+            engine: Arc::clone(engine),
+            seq,
+        }))
+    }
+
+    /// The value of `key` in the default keyspace at this moment.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.0
+            .engine
+            .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.seq))
+    }
+
+    /// The value of `key` in `keyspace` at this moment.
+    pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.0
+            .engine
+            .get(keyspace.id(), key.as_ref(), Some(self.0.seq))
+    }
+
+    /// The values of `keys` in the default keyspace.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// All pairs of the default keyspace.
+    pub fn iter(&self) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::all())
+    }
+
+    /// The pairs of the default keyspace whose keys lie in `bounds`.
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::of(&bounds))
+    }
+
+    /// The pairs of the default keyspace whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
+        self.scan(DEFAULT_KEYSPACE, Bounds::prefix(prefix.as_ref()))
+    }
+
+    /// All pairs of `keyspace`.
+    pub fn iter_in(&self, keyspace: &Keyspace) -> Result<Iter> {
+        self.scan(keyspace.id(), Bounds::all())
+    }
+
+    /// The pairs of `keyspace` whose keys lie in `bounds`.
+    pub fn range_in<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        bounds: impl RangeBounds<K>,
+    ) -> Result<Iter> {
+        self.scan(keyspace.id(), Bounds::of(&bounds))
+    }
+
+    /// The pairs of `keyspace` whose keys begin with `prefix`.
+    pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Iter> {
+        self.scan(keyspace.id(), Bounds::prefix(prefix.as_ref()))
+    }
+
+    fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
+        self.0.engine.ground.snapshots.register_again(self.0.seq);
+        Iter::new(&self.0.engine, keyspace, bounds, self.0.seq)
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot(at {})", self.0.seq)
+    }
+}

@@ -1,0 +1,102 @@
+//! Designs: which stages, with which numbers, from which paper.
+//!
+//! | design | front | buffer | bottom |
+//! |---|---|---|---|
+//! | `MioDb` | `wal_memtable` | `elastic` | `repository` |
+//!
+//! This folder is the only place that names concrete stages together.
+
+mod miodb;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::engine::Pipeline;
+use crate::error::{Error, Result};
+use crate::stages::Ground;
+use crate::stages::front::wal_memtable::LogFiles;
+
+/// A composition of stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Design {
+    /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
+    /// huge skip list at the bottom.
+    #[default]
+    MioDb,
+}
+
+impl Design {
+    /// Every design that is built.
+    pub const ALL: [Design; 1] = [Design::MioDb];
+
+    /// The design's name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Design::MioDb => "miodb",
+        }
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Design {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Design> {
+        let known = Design::ALL
+            .into_iter()
+            .find(|d| d.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| {
+            let names: Vec<_> = Design::ALL.iter().map(|d| d.name()).collect();
+            Error::invalid(format!(
+                "there is no design {name:?}; this version has {}",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+/// What the stages of a design found when they were opened.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Opened {
+    pub(crate) merges_resumed: u64,
+    pub(crate) tables_rebuilt: u64,
+}
+
+/// Called with what is being rebuilt, bytes done and bytes in all.
+pub(crate) type RebuildProgress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
+
+impl Design {
+    /// Writes what the stages need on media before they can be opened for the first time.
+    pub(crate) fn create(self, ground: &Arc<Ground>) -> Result<()> {
+        match self {
+            Design::MioDb => miodb::create(ground),
+        }
+    }
+
+    /// Whether links in the pool are without meaning and lists must be rebuilt.
+    pub(crate) fn links_lost(self, ground: &Ground) -> bool {
+        match self {
+            Design::MioDb => crate::stages::buffer::elastic::recover::links_lost(ground),
+        }
+    }
+
+    /// Opens the stages over what is on media.
+    pub(crate) fn open(
+        self,
+        ground: &Arc<Ground>,
+        files: LogFiles,
+        links_lost: bool,
+        progress: RebuildProgress<'_>,
+    ) -> Result<(Pipeline, Opened)> {
+        match self {
+            Design::MioDb => miodb::open(ground, files, links_lost, progress),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Commit: gives a batch to the front, and makes room first when the memtable is full.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::{OpCounter, StallReason};
+use crate::options::Workers;
+use crate::parts::batch::Batch;
+use crate::stages::Written;
+use crate::types::{Durability, KEY_BYTES_MAX};
+
+use super::Engine;
+
+/// How long a stopped writer sleeps before it looks again, when nobody wakes it.
+const WAIT: Duration = Duration::from_millis(20);
+/// The largest batch in bytes of entries.
+const BATCH_BYTES_MAX: usize = 1 << 30;
+
+impl Engine {
+    /// Writes `batch`: all of it or nothing, durable as asked and visible on return.
+    pub(crate) fn write(self: &Arc<Self>, batch: &mut Batch, durability: Durability) -> Result<()> {
+        self.check_writable()?;
+        if batch.len() == 0 {
+            return Ok(());
+        }
+        self.check_batch(batch)?;
+        if let Some(delay) = self.throttle.delay() {
+            self.slow_down(delay);
+        }
+        loop {
+            match self.pipeline.front.write(batch, durability) {
+                Ok(Written::Done) => break,
+                Ok(Written::NeedsRoom) => self.make_room(batch)?,
+                Err(e) => {
+                    // The record may be half written, and numbers after it are taken.
+                    self.fail(&e);
+                    return Err(e);
+                }
+            }
+        }
+        let counters = &self.ground.counters;
+        counters.add(OpCounter::Puts, batch.len() as u64);
+        counters.add(OpCounter::UserBytes, batch.user_bytes());
+        if batch.deletes() > 0 {
+            counters.add(OpCounter::Deletes, batch.deletes());
+        }
+        Ok(())
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<()> {
+        if batch.longest_key() > KEY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a key has {} bytes, but at most {KEY_BYTES_MAX} are possible",
+                batch.longest_key()
+            )));
+        }
+        let bytes = batch.payload.len_bytes();
+        // A memtable of its own, its log, and its copy in the bottom must fit at one time.
+        let most = (self.ground.options.pool.size_bytes / 8)
+            .max(self.ground.options.front.memtable_bytes / 2)
+            .min(BATCH_BYTES_MAX as u64);
+        if bytes as u64 > most {
+            return Err(Error::invalid(format!(
+                "the batch has {bytes} bytes, but at most {most} are possible in one batch (an \
+                 eighth of the pool, 1 GiB at most): split it"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Slows one write down a little, so that writers come to the pace at which space comes back.
+    fn slow_down(&self, delay: Duration) {
+        if self.jobs.workers() == Workers::Manual {
+            return;
+        }
+        let started = Instant::now();
+        std::thread::sleep(delay);
+        self.ground
+            .counters
+            .stall(StallReason::PoolNearlyFull, started.elapsed());
+    }
+
+    /// Seals the memtable, waiting for a spare one if need be.
+    fn make_room(self: &Arc<Self>, batch: &Batch) -> Result<()> {
+        let started = Instant::now();
+        let mut stalled = None;
+        let result = loop {
+            if let Err(e) = self.check_writable() {
+                break Err(e);
+            }
+            match self
+                .pipeline
+                .front
+                .rotate(Some(batch), &|| self.install_view())
+            {
+                Ok(true) => break Ok(()),
+                Ok(false) => {}
+                Err(e) => break Err(e),
+            }
+            self.jobs.wake_all();
+            match self.wait_for_spare(batch, stalled.is_none()) {
+                Ok(Some(reason)) => stalled = Some(reason),
+                Ok(None) => {}
+                Err(e) => break Err(e),
+            }
+        };
+        if let Some(reason) = stalled {
+            self.ground.counters.stall(reason, started.elapsed());
+        }
+        self.jobs.wake_all();
+        result
+    }
+
+    /// Does one thing that may lead to a spare memtable: makes it, lets background work go on, or
+    /// finds that nothing can. Returns why it waited, if it did.
+    fn wait_for_spare(self: &Arc<Self>, batch: &Batch, first: bool) -> Result<Option<StallReason>> {
+        let front = &self.pipeline.front;
+        let ground = &self.ground;
+        let bytes = front.spare_bytes(Some(batch));
+        let deletes_only = batch.deletes() == batch.len() as u64;
+        let special = bytes > front.spare_bytes(None);
+        if front.sealed_count() < ground.options.front.sealed_count_max {
+            let allowed = self.throttle.headroom(ground).allows(bytes);
+            if special && allowed {
+                // Nobody makes spares of this size ahead of need.
+                return self.prepare_spare(Some(batch)).map(|_| None);
+            }
+            if !allowed && deletes_only && self.prepare_spare(Some(batch))? {
+                return Ok(None);
+            }
+            if !allowed {
+                return self.wait_for_space(deletes_only).map(Some);
+            }
+            if self.jobs.workers() == Workers::Manual {
+                self.prepare_spare(None)?;
+                return Ok(None);
+            }
+        }
+        let reason = StallReason::MemtablesSealed;
+        if self.jobs.workers() == Workers::Manual {
+            if !self.step(0)? {
+                return Err(self.full_error());
+            }
+            return Ok(Some(reason));
+        }
+        // The first look is short: a spare is usually a moment away.
+        self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
+        Ok(Some(reason))
+    }
+
+    fn wait_for_space(self: &Arc<Self>, deletes_only: bool) -> Result<StallReason> {
+        let reason = StallReason::PoolFull;
+        if self.jobs.workers() == Workers::Manual {
+            return if self.step(0)? {
+                Ok(reason)
+            } else {
+                Err(self.full_error())
+            };
+        }
+        if self.is_stuck()? {
+            if deletes_only {
+                self.jobs.wait_changed(WAIT);
+                if !self.is_stuck()? {
+                    return Ok(reason);
+                }
+            }
+            return Err(self.full_error());
+        }
+        self.jobs.wait_changed(WAIT);
+        Ok(reason)
+    }
+
+    /// Makes a spare. False: the pool is full.
+    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<bool> {
+        match self.pipeline.front.prepare_spare(batch) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::Full => Ok(false),
+            Err(e) => {
+                self.fail(&e);
+                Err(e)
+            }
+        }
+    }
+
+    fn full_error(&self) -> Error {
+        let usage = self.ground.pool.usage();
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "the pool is full: {} of {} bytes are in use and the rest is kept for moving data; \
+                 delete data, or reopen with a larger pool.size_bytes",
+                usage.allocated, usage.cap
+            ),
+        )
+    }
+}

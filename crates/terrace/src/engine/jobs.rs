@@ -1,0 +1,482 @@
+//! Background jobs: one scheduler, steps of bounded length, priorities flush > merge > drain >
+//! reclaim.
+//!
+//! One thread flushes and makes spare memtables and nothing else, so that no merge ever stands
+//! between a writer and room. The other threads merge, drain and reclaim. When space is short,
+//! draining and reclaiming come before merging. With `Workers::Manual` there is no thread at all:
+//! a caller picks the job and runs one step of it, so a test can try any interleaving from a seed.
+//!
+//! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
+//! its stage applies it, then a new view shows it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::options::Workers;
+use crate::stages::{Completion, Job, JobKind, Step, Urgency};
+
+use super::Engine;
+
+/// How long an idle worker sleeps when nobody wakes it.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// The scheduler of one database.
+pub(crate) struct Jobs {
+    workers: Workers,
+    state: Mutex<State>,
+    /// Notified when a job ends, when one may begin, and when the database stops.
+    changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Jobs that were begun and that nobody runs at this moment.
+    queue: Vec<Parked>,
+    running: usize,
+    stopping: bool,
+    /// How many callers wait for an empty buffer.
+    everything: usize,
+}
+
+struct Parked {
+    job: Box<dyn Job>,
+    /// The job waits until fewer bytes than this are allocated in the pool.
+    waits_below: Option<u64>,
+}
+
+/// Which jobs a worker takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Flushes,
+    Rest,
+}
+
+impl Jobs {
+    pub(super) fn new(workers: Workers) -> Jobs {
+        Jobs {
+            workers,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Who runs jobs.
+    pub(crate) fn workers(&self) -> Workers {
+        self.workers
+    }
+
+    /// Lets every waiting thread look again.
+    pub(crate) fn wake_all(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Waits until something changes, for `timeout` at most.
+    pub(crate) fn wait_changed(&self, timeout: Duration) {
+        let mut state = self.state.lock();
+        if !state.stopping {
+            self.changed.wait_for(&mut state, timeout);
+        }
+    }
+}
+
+/// Makes a spare memtable; a job so that it runs where flushes do.
+struct MakeSpare(Arc<Engine>);
+
+impl Job for MakeSpare {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        // A full pool is no failure: the writer that needs the spare waits or is told.
+        self.0.prepare_spare(None)?;
+        Ok(Step::Done(Completion {
+            edit: Default::default(),
+            apply: Box::new(|| {}),
+            garbage: Vec::new(),
+            entries: 0,
+        }))
+    }
+}
+
+impl Engine {
+    /// Starts the worker threads.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
+        let others = match self.jobs.workers {
+            Workers::Manual => return Ok(()),
+            Workers::Threads(n) => n,
+            Workers::Auto => {
+                let cores = std::thread::available_parallelism().map_or(2, usize::from);
+                (cores / 2).max(1)
+            }
+        };
+        let mut threads = self.jobs.threads.lock();
+        let classes = std::iter::once(Class::Flushes).chain((0..others).map(|_| Class::Rest));
+        for (number, class) in classes.enumerate() {
+            let engine = Arc::clone(self);
+            let thread = std::thread::Builder::new()
+                .name(format!("terrace-{number}"))
+                .spawn(move || engine.work(class))
+                .map_err(|e| {
+                    Error::new(
+                        crate::ErrorKind::Io,
+                        format!("a thread cannot be started: {e}"),
+                    )
+                    .because(e)
+                })?;
+            threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Stops the workers after the step that each is in. Jobs that are not done stay as the pool
+    /// has them, and go on when the database is opened again.
+    pub(crate) fn stop(&self) {
+        {
+            let mut state = self.jobs.state.lock();
+            state.stopping = true;
+            self.jobs.changed.notify_all();
+        }
+        let threads = std::mem::take(&mut *self.jobs.threads.lock());
+        let me = std::thread::current().id();
+        for thread in threads {
+            // A worker may drop the last handle itself; it ends on its own then.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+        self.jobs.state.lock().queue.clear();
+    }
+
+    fn work(self: &Arc<Self>, class: Class) {
+        loop {
+            let mut state = self.jobs.state.lock();
+            if state.stopping {
+                return;
+            }
+            let found = if self.has_failed() {
+                Ok(None)
+            } else {
+                self.take(&mut state, class)
+            };
+            match found {
+                Ok(Some(job)) => {
+                    state.running += 1;
+                    drop(state);
+                    self.run(job);
+                }
+                Ok(None) => {
+                    self.jobs.changed.wait_for(&mut state, IDLE);
+                }
+                Err(e) => {
+                    drop(state);
+                    self.fail(&e);
+                }
+            }
+        }
+    }
+
+    /// Runs a job until it ends, waits for space, or the database stops.
+    fn run(self: &Arc<Self>, mut job: Box<dyn Job>) {
+        let result = loop {
+            match self.step_job(&mut job) {
+                Ok(Step::More) => {
+                    if self.jobs.state.lock().stopping {
+                        break Ok(None);
+                    }
+                }
+                Ok(Step::Wait) => break Ok(Some(self.ground.pool.usage().allocated)),
+                Ok(Step::Done(completion)) => {
+                    let done = self.complete(job.kind(), completion);
+                    self.ended(None);
+                    if let Err(e) = done {
+                        self.fail(&e);
+                    }
+                    return;
+                }
+                Err(e) => break Err(e),
+            }
+        };
+        match result {
+            Ok(waits_below) => self.ended(Some(Parked { job, waits_below })),
+            Err(e) => {
+                self.ended(None);
+                self.fail(&e);
+            }
+        }
+    }
+
+    fn ended(&self, parked: Option<Parked>) {
+        let mut state = self.jobs.state.lock();
+        state.running -= 1;
+        state.queue.extend(parked);
+        self.jobs.changed.notify_all();
+    }
+
+    fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
+        let started = Instant::now();
+        let step = job.step();
+        self.ground
+            .counters
+            .job_time(job.kind() as usize, started.elapsed());
+        step
+    }
+
+    /// Makes what a job has done true: durable first, then visible.
+    pub(super) fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
+        if !completion.edit.is_empty() {
+            // PERSIST: the edit before anything that it frees may be used again. The stages' apply
+            // and the view below are what lets go of it.
+            self.ground.manifest.commit(completion.edit)?;
+        }
+        (completion.apply)();
+        self.views
+            .install(|| self.pipeline.sources(), completion.garbage);
+        self.ground
+            .counters
+            .job_done(kind as usize, completion.entries);
+        self.throttle.headroom(&self.ground);
+        Ok(())
+    }
+
+    /// The most wanted job that may run now.
+    fn take(self: &Arc<Self>, state: &mut State, class: Class) -> Result<Option<Box<dyn Job>>> {
+        let headroom = self.throttle.headroom(&self.ground);
+        if class == Class::Flushes {
+            let front = &self.pipeline.front;
+            if front.wants_spare() && headroom.allows(front.spare_bytes(None)) {
+                return Ok(Some(Box::new(MakeSpare(Arc::clone(self)))));
+            }
+            return match front.next_sealed()? {
+                Some(sealed) => self.pipeline.buffer.admit(sealed).map(Some),
+                None => Ok(None),
+            };
+        }
+        let allocated = self.ground.pool.usage().allocated;
+        let ready = |p: &Parked| p.waits_below.is_none_or(|limit| allocated < limit);
+        if let Some(at) = state.queue.iter().position(ready) {
+            return Ok(Some(state.queue.remove(at).job));
+        }
+        let urgency = match state.everything {
+            0 => headroom.urgency(),
+            _ => Urgency::Everything,
+        };
+        let merge = |urgency| self.pipeline.buffer.next_job(urgency);
+        let drain = |urgency| match self.pipeline.buffer.next_drain(urgency)? {
+            Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
+            None => Ok(None),
+        };
+        let reclaim = |urgency| self.pipeline.bottom.next_job(urgency);
+        type Find<'a> = &'a dyn Fn(Urgency) -> Result<Option<Box<dyn Job>>>;
+        let order: [Find<'_>; 3] = match urgency {
+            Urgency::Space => [&drain, &reclaim, &merge],
+            Urgency::None | Urgency::Everything => [&merge, &drain, &reclaim],
+        };
+        for find in order {
+            if let Some(job) = find(urgency)? {
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins every job that may run, for callers who pick among them.
+    fn refill(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        for class in [Class::Flushes, Class::Rest] {
+            // BOUND: each turn begins a job, and a stage has only so many.
+            loop {
+                // Jobs that wait for space would be found again and again.
+                let mut parked = std::mem::take(&mut state.queue);
+                let found = self.take(state, class);
+                state.queue.append(&mut parked);
+                match found? {
+                    Some(job) => {
+                        let spare = job.kind() == JobKind::Flush;
+                        state.queue.push(Parked {
+                            job,
+                            waits_below: None,
+                        });
+                        // A spare is wanted until it is made: begin it once.
+                        if spare {
+                            break;
+                        }
+                    }
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ready(&self, state: &State) -> Vec<usize> {
+        let allocated = self.ground.pool.usage().allocated;
+        let ready = |p: &Parked| p.waits_below.is_none_or(|limit| allocated < limit);
+        (0..state.queue.len())
+            .filter(|&at| ready(&state.queue[at]))
+            .collect()
+    }
+
+    /// How many jobs could run a step now. For `Workers::Manual`.
+    pub(crate) fn step_count(self: &Arc<Self>) -> Result<usize> {
+        let mut state = self.jobs.state.lock();
+        if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
+            self.refill(&mut state)?;
+        }
+        Ok(self.ready(&state).len())
+    }
+
+    /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
+    pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
+        self.check_writable()?;
+        let mut job = {
+            let mut state = self.jobs.state.lock();
+            if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
+                self.refill(&mut state)?;
+            }
+            let ready = self.ready(&state);
+            if ready.is_empty() {
+                return Ok(false);
+            }
+            state.running += 1;
+            state.queue.remove(ready[pick % ready.len()]).job
+        };
+        let result = self.step_job(&mut job);
+        match result {
+            Ok(Step::More) => self.ended(Some(Parked {
+                job,
+                waits_below: None,
+            })),
+            Ok(Step::Wait) => {
+                let waits_below = Some(self.ground.pool.usage().allocated);
+                self.ended(Some(Parked { job, waits_below }));
+            }
+            Ok(Step::Done(completion)) => {
+                let done = self.complete(job.kind(), completion);
+                self.ended(None);
+                if let Err(e) = done {
+                    self.fail(&e);
+                    return Err(e);
+                }
+            }
+            Err(e) => {
+                self.ended(None);
+                self.fail(&e);
+                return Err(e);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether nothing runs and nothing can: waiting would be for ever.
+    pub(crate) fn is_stuck(&self) -> Result<bool> {
+        let state = self.jobs.state.lock();
+        if state.running > 0 || !self.ready(&state).is_empty() {
+            return Ok(false);
+        }
+        let headroom = self.throttle.headroom(&self.ground);
+        drop(state);
+        Ok(self.pipeline.front.sealed_count() == 0
+            && headroom.urgency() != Urgency::None
+            && self.pipeline.buffer.table_count() == 0)
+    }
+
+    /// Waits until `done`, letting background work go on meanwhile.
+    fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
+        let mut idle_turns = 0;
+        while !done() {
+            self.check_writable()?;
+            if self.jobs.workers == Workers::Manual {
+                if !self.step(0)? {
+                    return Err(Error::new(
+                        crate::ErrorKind::Full,
+                        "background work cannot go on, since the pool is full; delete data, or \
+                         reopen with a larger pool.size_bytes",
+                    ));
+                }
+                continue;
+            }
+            self.jobs.wake_all();
+            self.jobs.wait_changed(Duration::from_millis(5));
+            idle_turns = if self.nothing_runs() {
+                idle_turns + 1
+            } else {
+                0
+            };
+            if idle_turns > 400 {
+                return Err(Error::new(
+                    crate::ErrorKind::Full,
+                    "background work makes no progress, since the pool is full; delete data, or \
+                     reopen with a larger pool.size_bytes",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn nothing_runs(&self) -> bool {
+        self.jobs.state.lock().running == 0
+    }
+
+    /// Moves every memtable into the buffer.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
+        // BOUND: each turn waits for a spare, which the flush thread makes.
+        while self.pipeline.front.has_entries() {
+            if self.pipeline.front.rotate(None, &|| self.install_view())? {
+                break;
+            }
+            let front = &self.pipeline.front;
+            if front.wants_spare() {
+                // Flushing needs one even when puts may not have it.
+                if !self.prepare_spare(None)? && front.sealed_count() == 0 {
+                    return Err(Error::new(
+                        crate::ErrorKind::Full,
+                        "the pool has no room for another memtable; delete data, or reopen with a \
+                         larger pool.size_bytes",
+                    ));
+                }
+            } else {
+                let before = front.sealed_count();
+                self.wait_until(&|| front.sealed_count() < before || front.wants_spare())?;
+            }
+        }
+        self.wait_until(&|| self.pipeline.front.sealed_count() == 0)
+    }
+
+    /// Moves everything into the bottom and waits until background work has come to rest.
+    pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
+        self.flush()?;
+        self.jobs.state.lock().everything += 1;
+        let drained = self.wait_until(&|| self.pipeline.buffer.table_count() == 0);
+        self.jobs.state.lock().everything -= 1;
+        drained?;
+        self.settle()
+    }
+
+    /// Waits until no job runs and none may begin.
+    pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
+        if self.jobs.workers == Workers::Manual {
+            while self.step(0)? {}
+            return Ok(());
+        }
+        loop {
+            self.check_writable()?;
+            {
+                let mut state = self.jobs.state.lock();
+                self.refill(&mut state)?;
+                if state.running == 0 && self.ready(&state).is_empty() {
+                    return Ok(());
+                }
+                self.jobs.changed.notify_all();
+            }
+            self.jobs.wait_changed(Duration::from_millis(5));
+        }
+    }
+}

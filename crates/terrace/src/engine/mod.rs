@@ -1,0 +1,151 @@
+//! Engine: moves data between the stages and answers reads; it names no concrete stage.
+//!
+//! ```text
+//!   commit ---> front ---flush---> buffer ---drain---> bottom
+//!     |           \________________|___________________/
+//!  throttle                        view   <--- read, scan
+//!     ^                              ^
+//!     |____________ jobs ____________|        one edit, then apply, then a new view
+//! ```
+
+pub(crate) mod commit;
+pub(crate) mod jobs;
+pub(crate) mod read;
+pub(crate) mod recover;
+pub(crate) mod throttle;
+pub(crate) mod view;
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+use crate::metrics::{Metrics, OpCounter, PoolMetrics};
+use crate::stages::{Bottom, Buffer, Front, Ground, Sources};
+
+use jobs::Jobs;
+use throttle::Throttle;
+use view::Views;
+
+/// The stages of a design.
+pub(crate) struct Pipeline {
+    pub(crate) front: Box<dyn Front>,
+    pub(crate) buffer: Box<dyn Buffer>,
+    pub(crate) bottom: Box<dyn Bottom>,
+}
+
+impl Pipeline {
+    /// All sources, newest first (V1).
+    pub(crate) fn sources(&self) -> Sources {
+        let mut sources = self.front.sources();
+        sources.extend(self.buffer.sources());
+        sources.extend(self.bottom.sources());
+        sources
+    }
+}
+
+/// One open database, below its API.
+pub(crate) struct Engine {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) views: Views,
+    pub(crate) jobs: Jobs,
+    pub(crate) throttle: Throttle,
+    /// The first failure of a write or of a job: nothing is written after it.
+    failure: OnceLock<Error>,
+    closed: AtomicBool,
+}
+
+impl Engine {
+    /// An engine over recovered stages; no job runs yet.
+    pub(crate) fn new(ground: Arc<Ground>, pipeline: Pipeline) -> Engine {
+        let views = Views::new(pipeline.sources());
+        let throttle = Throttle::new(&ground, &pipeline);
+        Engine {
+            jobs: Jobs::new(ground.options.background.workers),
+            views,
+            throttle,
+            ground,
+            pipeline,
+            failure: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Stops all writing, keeping the first cause. Reads go on.
+    pub(crate) fn fail(&self, error: &Error) {
+        let _ = self.failure.set(error.clone());
+        self.ground.sequencer.break_off();
+        self.jobs.wake_all();
+    }
+
+    /// An error when the database takes no writes.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        match self.failure.get() {
+            Some(first) => Err(Error::stopped(first)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error when the database is closed.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            Err(Error::closed())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a write or a job has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// Marks the database closed. False: it was already.
+    pub(crate) fn mark_closed(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Builds a view of what the stages show now.
+    pub(crate) fn install_view(&self) {
+        self.views.install(|| self.pipeline.sources(), Vec::new());
+    }
+
+    /// Everything that is counted, now.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let counters = &self.ground.counters;
+        let usage = self.ground.pool.usage();
+        let mut metrics = Metrics {
+            put_count: counters.sum(OpCounter::Puts),
+            delete_count: counters.sum(OpCounter::Deletes),
+            user_written_bytes: counters.sum(OpCounter::UserBytes),
+            get_count: counters.sum(OpCounter::Gets),
+            get_hit_count: counters.sum(OpCounter::GetHits),
+            get_source_count: counters.sum(OpCounter::GetSources),
+            filter_saved_count: counters.sum(OpCounter::FilterSaved),
+            relink_retry_count: counters.sum(OpCounter::RelinkRetries),
+            memtable_bytes: 0,
+            sealed_count: 0,
+            log_bytes: 0,
+            levels: Vec::new(),
+            bottom: Default::default(),
+            pool: PoolMetrics {
+                description: self.ground.pool.describe(),
+                cap_bytes: usage.cap,
+                committed_bytes: usage.committed,
+                allocated_bytes: usage.allocated,
+            },
+            pm: self.ground.pool.counts(),
+            log_file_bytes: counters.sum(OpCounter::LogFileBytes),
+            stalls: counters.stalls(),
+            jobs: counters.jobs(),
+            snapshot_count: self.ground.snapshots.count(),
+        };
+        self.pipeline.front.measure(&mut metrics);
+        self.pipeline.buffer.measure(&mut metrics);
+        self.pipeline.bottom.measure(&mut metrics);
+        metrics
+    }
+}

@@ -1,0 +1,142 @@
+//! Views: what a read sees, pinned for as long as it reads.
+//!
+//! A view is a list of sources, newest first, that never changes; installing a new one is an atomic
+//! swap. Pinning costs no shared counter on point reads. Extents that a job has emptied are handed
+//! to the tail of the view that is current at that moment, and are freed when that view and every
+//! one before it are gone.
+//!
+//! Invariants
+//!   V1  Sources are listed newest first, and a view is built by asking front, buffer, bottom in
+//!       that order. Data only moves down, and a stage shows what it took before the giver forgets
+//!       it, so no entry is missed.
+//!   V2  A tail outlives all tails before it.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use terrace_media::Extent;
+
+use crate::stages::Sources;
+
+/// What a read sees.
+pub(crate) struct View {
+    pub(crate) sources: Sources,
+    tail: Arc<Tail>,
+}
+
+/// What must outlive one view and all views before it.
+#[derive(Default)]
+struct Tail(Mutex<TailBody>);
+
+#[derive(Default)]
+struct TailBody {
+    garbage: Vec<Arc<Extent>>,
+    next: Option<Arc<Tail>>,
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        // One after the other instead of each inside the drop of the one before: a long-pinned view
+        // may have thousands of tails behind it.
+        let mut next = self.0.get_mut().next.take();
+        // BOUND: the chain is finite and each turn removes one.
+        while let Some(mut tail) = next.and_then(Arc::into_inner) {
+            next = tail.0.get_mut().next.take();
+        }
+    }
+}
+
+/// The current view of a database.
+pub(crate) struct Views {
+    current: ArcSwap<View>,
+    /// LOCK: one view is built at a time, so that an older one never replaces a newer one. Taken
+    /// after the commit lock and before any lock of a stage.
+    install: Mutex<()>,
+}
+
+impl Views {
+    /// Views that begin with `sources`.
+    pub(crate) fn new(sources: Sources) -> Views {
+        let view = View {
+            sources,
+            tail: Arc::default(),
+        };
+        Views {
+            current: ArcSwap::from_pointee(view),
+            install: Mutex::new(()),
+        }
+    }
+
+    /// Pins the current view for one point read.
+    #[inline]
+    pub(crate) fn pin(&self) -> Guard<Arc<View>> {
+        self.current.load()
+    }
+
+    /// Pins the current view for longer.
+    pub(crate) fn hold(&self) -> Arc<View> {
+        self.current.load_full()
+    }
+
+    /// Whether `view` is still current.
+    pub(crate) fn is_current(&self, view: &Arc<View>) -> bool {
+        Arc::ptr_eq(&self.current.load(), view)
+    }
+
+    /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
+    /// left.
+    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, garbage: Vec<Arc<Extent>>) {
+        let _one = self.install.lock();
+        let tail: Arc<Tail> = Arc::default();
+        let view = Arc::new(View {
+            sources: build(),
+            tail: Arc::clone(&tail),
+        });
+        let old = self.current.swap(view);
+        let mut body = old.tail.0.lock();
+        body.garbage.extend(garbage);
+        body.next = Some(tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_media::{Backing, Pool, PoolConfig};
+
+    /// After an extent is handed over, it is free exactly when the last view that could reach it
+    /// is gone.
+    #[test]
+    fn garbage_outlives_every_view_that_could_reach_it() {
+        let pool = Pool::create(PoolConfig::new(Backing::Anonymous, 8 << 20)).unwrap();
+        let views = Views::new(Vec::new());
+        let oldest = views.hold();
+        views.install(Vec::new, Vec::new());
+        let extent = pool.alloc(1 << 20).unwrap();
+        let before = pool.usage().allocated;
+        views.install(Vec::new, vec![extent]);
+        views.install(Vec::new, Vec::new());
+        assert_eq!(
+            pool.usage().allocated,
+            before,
+            "the oldest view still pins the extent"
+        );
+        drop(oldest);
+        assert!(
+            pool.usage().allocated < before,
+            "nobody is left who could read the extent"
+        );
+    }
+
+    /// A view may be pinned while a very long chain of others comes and goes.
+    #[test]
+    fn long_chains_are_freed_without_recursion() {
+        let views = Views::new(Vec::new());
+        let oldest = views.hold();
+        for _ in 0..200_000 {
+            views.install(Vec::new, Vec::new());
+        }
+        drop(oldest);
+    }
+}

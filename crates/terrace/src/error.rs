@@ -1,0 +1,206 @@
+//! This file is the one public error of the store: a kind that says what to do, a sentence, a cause.
+//!
+//! Parts keep narrow errors of their own and convert once, at the stage boundary, where the place
+//! (file or pool, offset, table) is known.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_media::{AllocError, PoolError};
+
+use crate::parts::codec::DecodeError;
+use crate::parts::manifest::ManifestError;
+
+/// The result of every call of the store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, by what the caller should do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call or the options are wrong: fix them.
+    Invalid,
+    /// Another process, or another handle in this one, has the database open: close it there.
+    Locked,
+    /// Written by a newer version, or by another design: open it with what wrote it.
+    Unsupported,
+    /// Bytes on the medium are not what was written: restore them, or drain what still reads.
+    Corruption,
+    /// A medium has no space left: delete data, or give it more. Reads and deletes go on.
+    Full,
+    /// The operating system refused: the message says what; reopening may help.
+    Io,
+    /// An earlier write or sync failed, so nothing may be assumed of later ones: reopen.
+    Stopped,
+    /// The handle was closed: open the database again.
+    Closed,
+}
+
+impl ErrorKind {
+    /// The kind's name in lower case, as the command line prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Locked => "locked",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Corruption => "corruption",
+            ErrorKind::Full => "full",
+            ErrorKind::Io => "io",
+            ErrorKind::Stopped => "stopped",
+            ErrorKind::Closed => "closed",
+        }
+    }
+}
+
+/// A failure of the store: [`kind`](Error::kind) says what to do, `Display` is a sentence.
+#[derive(Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` whose message is a sentence for people.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The same error, with the failure that caused it.
+    #[must_use]
+    pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn corruption(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Corruption, message)
+    }
+
+    pub(crate) fn closed() -> Error {
+        Error::new(
+            ErrorKind::Closed,
+            "the database is closed: open it again to go on",
+        )
+    }
+
+    pub(crate) fn io(what: &str, path: &Path, source: std::io::Error) -> Error {
+        let kind = match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Io,
+        };
+        let hint = match source.kind() {
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                "; the database needs a folder that it may write to"
+            }
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                "; free space on that disk and try again"
+            }
+            _ => "",
+        };
+        Error::new(
+            kind,
+            format!("cannot {what} {}: {source}{hint}", path.display()),
+        )
+        .because(source)
+    }
+
+    /// The error that every write gets after one has failed, keeping the first cause.
+    pub(crate) fn stopped(first: &Error) -> Error {
+        Error::new(
+            ErrorKind::Stopped,
+            format!(
+                "an earlier write failed, so nothing after it may be trusted: reopen the \
+                 database (first failure: {})",
+                first.message
+            ),
+        )
+        .because(first.clone())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} error: {}", self.kind.name(), self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source
+            .as_deref()
+            .map(|s| s as &(dyn StdError + 'static))
+    }
+}
+
+impl From<DecodeError> for Error {
+    fn from(e: DecodeError) -> Error {
+        Error::corruption(format!("{e}; restore the database from a copy")).because(e)
+    }
+}
+
+impl From<AllocError> for Error {
+    fn from(e: AllocError) -> Error {
+        let kind = match &e {
+            AllocError::Full { .. } => ErrorKind::Full,
+            AllocError::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => ErrorKind::Full,
+            AllocError::Io(_) => ErrorKind::Io,
+            _ => ErrorKind::Corruption,
+        };
+        Error::new(kind, e.to_string()).because(e)
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(e: PoolError) -> Error {
+        let kind = match &e {
+            PoolError::Locked { .. } => ErrorKind::Locked,
+            PoolError::Newer { .. } | PoolError::Unsupported(..) => ErrorKind::Unsupported,
+            PoolError::Corrupt { .. } | PoolError::Truncated { .. } => ErrorKind::Corruption,
+            PoolError::Full { .. } => ErrorKind::Full,
+            PoolError::Io { .. } => ErrorKind::Io,
+            _ => ErrorKind::Invalid,
+        };
+        Error::new(kind, e.to_string()).because(e)
+    }
+}
+
+impl From<ManifestError> for Error {
+    fn from(e: ManifestError) -> Error {
+        match e {
+            ManifestError::Corrupt(e) => Error::from(e),
+            ManifestError::Alloc(e) => Error::from(e),
+            ManifestError::Pool(e) => Error::from(e),
+            ManifestError::Io(e) => Error::new(
+                ErrorKind::Io,
+                format!("the manifest cannot be made durable: {e}"),
+            )
+            .because(e),
+            ManifestError::Failed(first) => Error::new(
+                ErrorKind::Stopped,
+                format!("an earlier manifest edit failed: reopen the database ({first})"),
+            ),
+        }
+    }
+}

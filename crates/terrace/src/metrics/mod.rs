@@ -1,0 +1,164 @@
+//! This file is what the store counts, and the one snapshot tree that shows it.
+//!
+//! Counters are always on: relaxed adds, on paths that already touch memory of their own. Bytes to
+//! the pool are counted where they are written, in `terrace-media`, by purpose.
+
+mod counters;
+mod report;
+pub use report::human_bytes;
+
+use std::time::Duration;
+
+pub(crate) use counters::{Counters, OpCounter};
+pub use terrace_media::{Counts, Purpose};
+
+/// Why a writer was slowed or stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StallReason {
+    /// Every memtable is sealed and waits for its flush.
+    MemtablesSealed,
+    /// The pool is nearly full; writers are slowed to the pace at which space comes back.
+    PoolNearlyFull,
+    /// The pool is full and background work is about to free some of it.
+    PoolFull,
+}
+
+impl StallReason {
+    /// All reasons, in the order of [`Metrics::stalls`].
+    pub const ALL: [StallReason; 3] = [
+        StallReason::MemtablesSealed,
+        StallReason::PoolNearlyFull,
+        StallReason::PoolFull,
+    ];
+
+    /// The reason's name as metrics print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StallReason::MemtablesSealed => "memtables-sealed",
+            StallReason::PoolNearlyFull => "pool-nearly-full",
+            StallReason::PoolFull => "pool-full",
+        }
+    }
+}
+
+/// Stalls of one reason since the database was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallMetrics {
+    /// Why.
+    pub reason: StallReason,
+    /// How many times a writer stopped or was slowed.
+    pub count: u64,
+    /// For how long altogether.
+    pub time: Duration,
+    /// The longest single wait.
+    pub longest: Duration,
+}
+
+/// One level of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LevelMetrics {
+    /// The level's number; 0 receives flushes.
+    pub level: u32,
+    /// Tables on it, those being merged included.
+    pub table_count: u64,
+    /// Merges in flight.
+    pub merging_count: u64,
+    /// Nodes, superseded ones included.
+    pub entry_count: u64,
+    /// Bytes of extents that its tables own.
+    pub bytes: u64,
+}
+
+/// One kind of background job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobMetrics {
+    /// "flush", "merge", "drain" or "reclaim".
+    pub kind: &'static str,
+    /// Jobs ended.
+    pub count: u64,
+    /// Nodes moved or copied.
+    pub entry_count: u64,
+    /// Time spent in steps, over all threads.
+    pub time: Duration,
+}
+
+/// The repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BottomMetrics {
+    /// Extents it owns.
+    pub extent_count: u64,
+    /// Bytes of those extents.
+    pub bytes: u64,
+    /// Bytes written in them.
+    pub used_bytes: u64,
+    /// Bytes of superseded and deleted nodes, not yet given back.
+    pub dead_bytes: u64,
+}
+
+/// The pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolMetrics {
+    /// Medium, instructions and path, as a line for people.
+    pub description: String,
+    /// Hard cap in bytes.
+    pub cap_bytes: u64,
+    /// Size of the file now.
+    pub committed_bytes: u64,
+    /// Bytes of live extents.
+    pub allocated_bytes: u64,
+}
+
+/// Everything that the store counts, at one moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Entries written by users, tombstones included.
+    pub put_count: u64,
+    /// Tombstones among them.
+    pub delete_count: u64,
+    /// Key and value bytes of those entries.
+    pub user_written_bytes: u64,
+    /// Point reads.
+    pub get_count: u64,
+    /// Point reads that found a value.
+    pub get_hit_count: u64,
+    /// Sources asked by point reads, filters that said no excluded.
+    pub get_source_count: u64,
+    /// Tables that a filter ruled out.
+    pub filter_saved_count: u64,
+    /// Searches started again because a merge moved a node under them.
+    pub relink_retry_count: u64,
+    /// Bytes of memtables, active and sealed.
+    pub memtable_bytes: u64,
+    /// Sealed memtables that wait for their flush.
+    pub sealed_count: u64,
+    /// Bytes of logs that recovery would replay.
+    pub log_bytes: u64,
+    /// The buffer, by level; only levels that have tables.
+    pub levels: Vec<LevelMetrics>,
+    /// The bottom.
+    pub bottom: BottomMetrics,
+    /// The pool.
+    pub pool: PoolMetrics,
+    /// Lines, flushes, fences and bytes written to the pool, by purpose.
+    pub pm: Counts,
+    /// Bytes written to log files (medium `Dram`).
+    pub log_file_bytes: u64,
+    /// Stalls by reason.
+    pub stalls: Vec<StallMetrics>,
+    /// Background jobs by kind.
+    pub jobs: Vec<JobMetrics>,
+    /// Snapshots and iterators that pin old versions.
+    pub snapshot_count: u64,
+}
+
+impl Metrics {
+    /// Bytes written to the pool for each byte that users wrote; 0 before the first write.
+    pub fn write_amp_pm(&self) -> f64 {
+        if self.user_written_bytes == 0 {
+            return 0.0;
+        }
+        self.pm.total().bytes as f64 / self.user_written_bytes as f64
+    }
+}

@@ -1,0 +1,231 @@
+//! This file is the OPTIONS file of a database: what was fixed when it was created.
+//!
+//! One `name = value` a line, so that people can read it, ended by a checksum line, so that a torn
+//! or edited file is not believed. It is replaced as a whole (write, sync, rename, sync the folder).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_media::{FileSystem, OpenMode, OsFs};
+
+use super::Options;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The version of everything that a database keeps on media.
+pub(crate) const FORMAT: u32 = 1;
+const NAME: &str = "OPTIONS";
+/// BOUND: a longer file is not one of ours.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// What is fixed at creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    pub(crate) design: String,
+    /// `None`: medium `Dram`.
+    pub(crate) pool_path: Option<PathBuf>,
+    pub(crate) pool_uuid: String,
+    pub(crate) pool_size_bytes: u64,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) levels: u32,
+    pub(crate) extent_bytes: u64,
+}
+
+impl Fixed {
+    /// What `options` fix for the pool with this uuid.
+    pub(crate) fn of(options: &Options, pool_uuid: String) -> Fixed {
+        Fixed {
+            design: options.design.to_string(),
+            pool_path: options.pool.path.clone(),
+            pool_uuid,
+            pool_size_bytes: options.pool.size_bytes,
+            memtable_bytes: options.front.memtable_bytes,
+            levels: options.buffer.levels,
+            extent_bytes: options.bottom.extent_bytes,
+        }
+    }
+
+    fn print(&self) -> String {
+        let pool = self
+            .pool_path
+            .as_ref()
+            .map(|p| p.display().to_string())
+            .unwrap_or_default();
+        let mut text = format!(
+            "# Written by Terrace; do not edit.\nformat = {FORMAT}\ndesign = {}\npool = {pool}\n\
+             pool_uuid = {}\npool_size_bytes = {}\nmemtable_bytes = {}\nlevels = {}\n\
+             extent_bytes = {}\n",
+            self.design,
+            self.pool_uuid,
+            self.pool_size_bytes,
+            self.memtable_bytes,
+            self.levels,
+            self.extent_bytes,
+        );
+        let crc = crc32c::crc32c(text.as_bytes());
+        text.push_str(&format!("checksum = {crc:08x}\n"));
+        text
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Fixed> {
+        let damaged = |what: String| {
+            Error::corruption(format!(
+                "{} is damaged ({what}); restore it from a copy of the database",
+                path.display()
+            ))
+        };
+        let lines = || text.lines().filter_map(|line| line.split_once(" = "));
+        let values: BTreeMap<&str, &str> = lines()
+            .chain(
+                text.lines()
+                    .filter_map(|l| l.strip_suffix(" =").map(|n| (n, ""))),
+            )
+            .collect();
+        let get = |name: &str| {
+            values
+                .get(name)
+                .copied()
+                .ok_or_else(|| damaged(format!("it has no line for {name}")))
+        };
+        let number = |name: &str| {
+            let value = get(name)?;
+            value
+                .parse::<u64>()
+                .map_err(|_| damaged(format!("{name} is {value:?}, no number")))
+        };
+        let format = number("format")?;
+        if format > u64::from(FORMAT) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} has format {format} and this version knows formats up to {FORMAT}: open \
+                     the database with a newer version",
+                    path.display()
+                ),
+            ));
+        }
+        let body = text.rfind("checksum = ").unwrap_or(text.len());
+        let crc = format!("{:08x}", crc32c::crc32c(&text.as_bytes()[..body]));
+        if get("checksum")? != crc || !text.ends_with(&format!("checksum = {crc}\n")) {
+            return Err(damaged("its checksum is wrong".into()));
+        }
+        let pool = get("pool")?;
+        let small = |name: &str| {
+            u32::try_from(number(name)?).map_err(|_| damaged(format!("{name} is too large")))
+        };
+        Ok(Fixed {
+            design: get("design")?.to_owned(),
+            pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
+            pool_uuid: get("pool_uuid")?.to_owned(),
+            pool_size_bytes: number("pool_size_bytes")?,
+            memtable_bytes: number("memtable_bytes")?,
+            levels: small("levels")?,
+            extent_bytes: number("extent_bytes")?,
+        })
+    }
+
+    /// Reads the file in the folder `dir`; `None` when there is none.
+    pub(crate) fn read(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Option<Fixed>> {
+        let path = dir.join(NAME);
+        if !fs
+            .exists(&path)
+            .map_err(|e| Error::io("look for", &path, e))?
+        {
+            return Ok(None);
+        }
+        let file = fs
+            .open(&path, OpenMode::Read)
+            .map_err(|e| Error::io("open", &path, e))?;
+        let len = file.len().map_err(|e| Error::io("read", &path, e))?;
+        if len > BYTES_MAX {
+            return Err(Error::corruption(format!(
+                "{} has {len} bytes, which no OPTIONS file has; restore it from a copy",
+                path.display()
+            )));
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(0, &mut bytes)
+            .map_err(|e| Error::io("read", &path, e))?;
+        Fixed::parse(&String::from_utf8_lossy(&bytes), &path).map(Some)
+    }
+
+    /// Writes the file, durable on return.
+    pub(crate) fn write(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
+        let path = dir.join(NAME);
+        let draft = dir.join("OPTIONS.new");
+        let failed = |e| Error::io("write", &path, e);
+        let file = fs.open(&draft, OpenMode::Truncate).map_err(failed)?;
+        file.write_at(0, self.print().as_bytes()).map_err(failed)?;
+        // PERSIST: the text before the name. Reversed, a power loss could leave an empty file.
+        file.sync_data().map_err(failed)?;
+        fs.rename(&draft, &path).map_err(failed)?;
+        fs.sync_dir(dir).map_err(failed)
+    }
+}
+
+impl Options {
+    /// The options that the database in the folder `path` was created with; `None` when there is no
+    /// database. What is not fixed at creation has its default.
+    ///
+    /// # Errors
+    /// `Io` when the file cannot be read, `Corruption` when it is damaged, `Unsupported` when a
+    /// newer version wrote it.
+    pub fn load(path: impl AsRef<Path>) -> Result<Option<Options>> {
+        let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
+        let Some(fixed) = Fixed::read(&fs, path.as_ref())? else {
+            return Ok(None);
+        };
+        let mut options = Options {
+            design: fixed.design.parse()?,
+            ..Options::default()
+        };
+        options.pool.path = fixed.pool_path;
+        options.pool.size_bytes = fixed.pool_size_bytes;
+        options.front.memtable_bytes = fixed.memtable_bytes;
+        options.buffer.levels = fixed.levels;
+        options.bottom.extent_bytes = fixed.extent_bytes;
+        Ok(Some(options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed() -> Fixed {
+        let mut options = Options::default();
+        options.pool.path = Some("pool = with spaces".into());
+        Fixed::of(&options, "00ff".into())
+    }
+
+    /// After a file is printed, it parses back to the same; with any byte changed it never parses
+    /// to something else.
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let text = fixed().print();
+        let path = Path::new("OPTIONS");
+        assert_eq!(Fixed::parse(&text, path).unwrap(), fixed());
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let changed = String::from_utf8_lossy(&bytes).into_owned();
+            if let Ok(found) = Fixed::parse(&changed, path) {
+                panic!("byte {at} changed and {found:?} was believed");
+            }
+        }
+        for end in 0..text.len() {
+            assert!(
+                Fixed::parse(&text[..end], path).is_err(),
+                "cut at byte {end}"
+            );
+        }
+    }
+
+    /// A newer format is refused as such.
+    #[test]
+    fn a_newer_format_is_unsupported() {
+        let text = fixed().print().replace("format = 1", "format = 2");
+        let error = Fixed::parse(&text, Path::new("OPTIONS")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,266 @@
+//! This file is every tunable of the store: meaning, unit, default, range, when it may change.
+//!
+//! Plain data with defaults; [`Options::validate`] names every problem at once.
+
+pub(crate) mod file;
+
+use std::path::PathBuf;
+
+pub use terrace_media::{Emulation, MediumChoice, Prefault};
+
+use crate::designs::Design;
+use crate::error::{Error, Result};
+use crate::types::Durability;
+
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;
+
+/// All options of a database.
+///
+/// ```
+/// use terrace::Options;
+/// let mut options = Options::default();
+/// options.pool.size_bytes = 1 << 30;
+/// options.front.memtable_bytes = 16 << 20;
+/// options.validate().unwrap();
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Which composition of stages to build.
+    /// Default: `MioDb`. Changes: fixed at creation.
+    pub design: Design,
+    /// What a write waits for when the call does not say.
+    /// Default: `Buffered`. Changes: on reopen.
+    pub durability: Durability,
+    /// Whether a database that exists already is an error.
+    /// Default: false. Changes: on reopen.
+    pub error_if_exists: bool,
+    /// Whether a database that does not exist is an error instead of being created.
+    /// Default: false. Changes: on reopen.
+    pub error_if_missing: bool,
+    /// The pool: where the buffer and the bottom live.
+    pub pool: PoolOptions,
+    /// The front: where writes become durable.
+    pub front: FrontOptions,
+    /// The buffer: sorted tables in the pool.
+    pub buffer: BufferOptions,
+    /// The bottom: the home of cold data.
+    pub bottom: BottomOptions,
+    /// Background work.
+    pub background: BackgroundOptions,
+}
+
+/// The pool that holds tables, and on persistent memory also logs and manifest.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// The pool's file or DAX device. Relative paths start at the database's folder.
+    /// `None` keeps tables in anonymous memory (medium `Dram`) and logs in files.
+    /// Default: `None`. Changes: fixed at creation (a moved file may be named again).
+    pub path: Option<PathBuf>,
+    /// The hard cap of the pool in bytes; the file grows up to it in steps.
+    /// Larger: more data. Smaller: back-pressure sooner.
+    /// Default: 8 GiB. Range: at least 8 memtables. Changes: may be raised on reopen.
+    pub size_bytes: u64,
+    /// Which medium to treat the pool as. `ForceDax` runs the flush instructions of persistent
+    /// memory on any mapping and says so in every report.
+    /// Default: `Auto`. Changes: on reopen.
+    pub medium: MediumChoice,
+    /// When pages are faulted in: as extents are allocated, all at creation, or on first touch.
+    /// Default: `Ahead`. Changes: on reopen.
+    pub prefault: Prefault,
+    /// Slows stores to the proportions of a persistent memory; for measurement only.
+    /// Default: `None`. Changes: on reopen.
+    pub emulation: Option<Emulation>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            path: None,
+            size_bytes: 8 << 30,
+            medium: MediumChoice::Auto,
+            prefault: Prefault::Ahead,
+            emulation: None,
+        }
+    }
+}
+
+/// Options of the front stage.
+#[derive(Debug, Clone)]
+pub struct FrontOptions {
+    /// The size of a memtable, of its log and of the table that a flush makes of it, in bytes.
+    /// Larger: fewer, longer merges and a longer replay. Smaller: less DRAM.
+    /// Default: 64 MiB (MioDB, section 5.1). Range: 4 KiB to 4 GiB. Changes: on reopen.
+    pub memtable_bytes: u64,
+    /// How many sealed memtables may wait for their flush before writers wait.
+    /// Default: 2. Range: 1 to 64. Changes: on reopen.
+    pub sealed_count_max: usize,
+}
+
+impl Default for FrontOptions {
+    fn default() -> FrontOptions {
+        FrontOptions {
+            memtable_bytes: 64 * MIB,
+            sealed_count_max: 2,
+        }
+    }
+}
+
+/// Options of the buffer stage.
+#[derive(Debug, Clone)]
+pub struct BufferOptions {
+    /// How many levels of tables the elastic buffer has.
+    /// Larger: more merging before data is copied to the bottom. Smaller: earlier drains.
+    /// Default: 8 (MioDB, section 4.2). Range: 1 to 32. Changes: on reopen.
+    pub levels: u32,
+    /// Bits of filter for each key of a table.
+    /// Default: 16 (MioDB, section 4.6). Range: 0 (no filter) to 64. Changes: on reopen.
+    pub filter_bits_per_key: u32,
+    /// A merge is not begun when its result would be larger than this many bytes; such tables
+    /// drain instead. Bounds the space that one drain needs.
+    /// Default: `None`, an eighth of the pool. Changes: on reopen.
+    pub table_bytes_max: Option<u64>,
+}
+
+impl Default for BufferOptions {
+    fn default() -> BufferOptions {
+        BufferOptions {
+            levels: 8,
+            filter_bits_per_key: 16,
+            table_bytes_max: None,
+        }
+    }
+}
+
+/// Options of the bottom stage.
+#[derive(Debug, Clone)]
+pub struct BottomOptions {
+    /// The size in which the repository takes space from the pool, in bytes.
+    /// Larger: fewer extents. Smaller: space comes back in smaller pieces.
+    /// Default: 16 MiB. Range: 16 KiB to 1 GiB. Changes: on reopen.
+    pub extent_bytes: u64,
+    /// An extent of which at least this percentage is dead is emptied and given back.
+    /// Larger: less copying. Smaller: less garbage.
+    /// Default: 50. Range: 10 to 95. Changes: on reopen.
+    pub garbage_percent: u32,
+}
+
+impl Default for BottomOptions {
+    fn default() -> BottomOptions {
+        BottomOptions {
+            extent_bytes: 16 * MIB,
+            garbage_percent: 50,
+        }
+    }
+}
+
+/// Options of the background work.
+#[derive(Debug, Clone, Default)]
+pub struct BackgroundOptions {
+    /// Who runs flushes, merges, drains and reclaims.
+    /// Default: `Auto`. Changes: on reopen.
+    pub workers: Workers,
+}
+
+/// Who runs background jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Workers {
+    /// One thread for flushes and one for each two cores (at least one) for the rest.
+    #[default]
+    Auto,
+    /// One thread for flushes and this many for the rest.
+    Threads(usize),
+    /// Nobody: steps run when [`Db::step`](crate::Db::step) is called, or inside a write that
+    /// would have to wait. Deterministic; for tests.
+    Manual,
+}
+
+impl Options {
+    /// Checks every option and reports all problems in one `Invalid` error.
+    pub fn validate(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, problem: String| {
+            if !ok {
+                problems.push(problem);
+            }
+        };
+        let memtable = self.front.memtable_bytes;
+        check(
+            (4096..=4 << 30).contains(&memtable),
+            format!("front.memtable_bytes is {memtable}, but must be 4 KiB to 4 GiB"),
+        );
+        check(
+            (1..=64).contains(&self.front.sealed_count_max),
+            format!(
+                "front.sealed_count_max is {}, not 1 to 64",
+                self.front.sealed_count_max
+            ),
+        );
+        check(
+            (1..=32).contains(&self.buffer.levels),
+            format!(
+                "buffer.levels is {}, but must be 1 to 32",
+                self.buffer.levels
+            ),
+        );
+        check(
+            self.buffer.filter_bits_per_key <= 64,
+            format!(
+                "buffer.filter_bits_per_key is {}, over 64",
+                self.buffer.filter_bits_per_key
+            ),
+        );
+        let extent = self.bottom.extent_bytes;
+        check(
+            (16 << 10..=1 << 30).contains(&extent),
+            format!("bottom.extent_bytes is {extent}, but must be 16 KiB to 1 GiB"),
+        );
+        check(
+            (10..=95).contains(&self.bottom.garbage_percent),
+            format!(
+                "bottom.garbage_percent is {}, not 10 to 95",
+                self.bottom.garbage_percent
+            ),
+        );
+        let least = self.pool_bytes_min();
+        check(
+            self.pool.size_bytes >= least,
+            format!(
+                "pool.size_bytes is {}, but memtables of {memtable} bytes and repository extents \
+                 of {extent} bytes need at least {least}",
+                self.pool.size_bytes
+            ),
+        );
+        if let Workers::Threads(n) = self.background.workers {
+            check(
+                (1..=256).contains(&n),
+                format!("background threads are {n}, not 1 to 256"),
+            );
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the options cannot be used: {}",
+            problems.join("; ")
+        )))
+    }
+
+    /// The smallest pool these options can work in: logs and tables of every memtable alive at
+    /// once, and room for the repository to move.
+    pub(crate) fn pool_bytes_min(&self) -> u64 {
+        let memtables = self.front.sealed_count_max as u64 + 2;
+        memtables * 2 * (self.front.memtable_bytes + 64 * 1024)
+            + 4 * self.bottom.extent_bytes
+            + 512 * 1024
+    }
+
+    /// The largest table that a merge may make, in bytes.
+    pub(crate) fn table_bytes_max(&self) -> u64 {
+        let eighth = self.pool.size_bytes / 8;
+        self.buffer
+            .table_bytes_max
+            .unwrap_or(eighth)
+            .max(self.front.memtable_bytes)
+    }
+}

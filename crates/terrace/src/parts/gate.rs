@@ -1,0 +1,49 @@
+//! Gate: lets cursors hold a list still for the time of one chunk, and tells them whether it has
+//! been relinked since.
+//!
+//! Point reads never touch a gate unless merging has overtaken them many times. A job that relinks
+//! holds the gate for one bounded batch. LOCK: gates are taken from the newest source to the oldest,
+//! by cursors and by jobs alike.
+
+use std::sync::Arc;
+
+use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
+use parking_lot::{RawRwLock, RwLock};
+
+/// The gate of one list; clones are the same gate.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<RwLock<u64>>);
+
+/// While it lives, the list is not relinked.
+pub(crate) struct Held(ArcRwLockReadGuard<RawRwLock, u64>);
+
+/// While it lives, no cursor reads the list; its end counts as one relink.
+pub(crate) struct Relinking(ArcRwLockWriteGuard<RawRwLock, u64>);
+
+impl Gate {
+    /// Waits for the batch in flight, then holds the list still.
+    pub(crate) fn hold(&self) -> Held {
+        Held(RwLock::read_arc(&self.0))
+    }
+
+    /// Waits for the cursors in flight, then allows one batch of changes.
+    pub(crate) fn relink(&self) -> Relinking {
+        let mut guard = RwLock::write_arc(&self.0);
+        *guard += 1;
+        Relinking(guard)
+    }
+}
+
+impl Held {
+    /// How many batches have changed the list so far.
+    pub(crate) fn relink_count(&self) -> u64 {
+        *self.0
+    }
+}
+
+impl Relinking {
+    /// How many batches have changed the list so far, this one included.
+    pub(crate) fn relink_count(&self) -> u64 {
+        *self.0
+    }
+}

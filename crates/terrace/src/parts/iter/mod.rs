@@ -1,0 +1,55 @@
+//! Cursors: one way to walk any sorted source, and the merge of several.
+//!
+//! A cursor is *held* while a chunk of entries is taken from it and *released* between chunks. Held,
+//! its source does not move nodes; released, it may, and the next hold says whether the position
+//! is still good.
+
+mod list;
+mod merge;
+
+use crate::error::Result;
+use crate::parts::skiplist::Target;
+use crate::types::SeqNo;
+
+pub(crate) use list::ListCursor;
+pub(crate) use merge::MergeCursor;
+
+/// One entry under a cursor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryView<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) seq: SeqNo,
+    pub(crate) kind: u8,
+}
+
+impl<'a> EntryView<'a> {
+    /// The entry's place in the sort order.
+    pub(crate) fn target(&self) -> Target<'a> {
+        Target {
+            keyspace: self.keyspace,
+            key: self.key,
+            seq: self.seq,
+        }
+    }
+}
+
+/// A position in one sorted source.
+pub(crate) trait Cursor: Send {
+    /// Holds the source still until [`release`](Cursor::release). False: entries have moved since
+    /// the last release, and the cursor must seek before it is read.
+    fn hold(&mut self) -> bool;
+    /// Lets the source move entries again.
+    fn release(&mut self);
+    /// Goes to the first entry not before `target`.
+    fn seek(&mut self, target: &Target<'_>) -> Result<()>;
+    /// Goes to an entry before `target`, about 4^`breadth` entries before it; off the source when
+    /// there are not so many.
+    fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()>;
+    /// Goes to the next entry.
+    fn advance(&mut self) -> Result<()>;
+    /// The entry under the cursor, `None` off the source.
+    fn entry(&self) -> Result<Option<EntryView<'_>>>;
+    /// The value of the entry under the cursor, its checksum found right; empty off the source.
+    fn value(&self) -> Result<&[u8]>;
+}

@@ -1,0 +1,13 @@
+//! Parts: what two stages or more are built from. A part knows media and other parts, nothing above.
+
+pub(crate) mod batch;
+pub(crate) mod codec;
+pub(crate) mod filter;
+pub(crate) mod gate;
+pub(crate) mod iter;
+pub(crate) mod log;
+pub(crate) mod manifest;
+pub(crate) mod redo;
+pub(crate) mod sequence;
+pub(crate) mod skiplist;
+pub(crate) mod snapshots;

@@ -1,0 +1,241 @@
+//! Redo area: the only way in which words of the pool that are already reachable change.
+//!
+//! Relinking one node takes several 8-byte stores, and a crash between two of them would lose the
+//! rest of a list. So stores are gathered in batches. A batch is written to a slot and made
+//! durable, then applied, then the changed lines are made durable, and only then may the next batch
+//! take its place. Recovery applies what the slots hold, again if need be: a batch names final
+//! values, so applying it twice is applying it once. (MioDB's insertion mark, section 4.3, records
+//! one node; a batch records some hundred, for two fences in all.)
+//!
+//! Invariants
+//!   R1  A word belongs to one slot at a time: a job owns the lists that it changes, and its slot
+//!       is cleared before anyone else may change them.
+//!   R2  No store of a batch is made before the whole batch is durable.
+//!   R3  A batch is overwritten only after everything that it stored is durable.
+//!
+//! Bytes: layout.rs. After a crash: `recover`.
+
+pub(crate) mod layout;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use terrace_media::{Extent, Medium, Pool, Purpose, Region};
+
+use crate::error::{Error, Result};
+use crate::parts::skiplist::fingers::Plan;
+
+use layout::{SLOT_BYTES, SLOT_COUNT, STORES_MAX};
+
+/// All slots of a pool.
+pub(crate) struct RedoArea {
+    extent: Arc<Extent>,
+    volatile: bool,
+    free: Mutex<Vec<usize>>,
+}
+
+/// One job's slot; goes back to the area when dropped.
+pub(crate) struct RedoSlot {
+    area: Arc<RedoArea>,
+    index: usize,
+    generation: u64,
+    stores: Vec<(u64, u64)>,
+    bytes: Vec<u8>,
+    purpose: Purpose,
+}
+
+impl RedoArea {
+    /// Bytes that the area takes in the pool.
+    pub(crate) const BYTES: u64 = (SLOT_BYTES * SLOT_COUNT) as u64;
+
+    /// Makes an empty area in `extent`, durable when this returns.
+    pub(crate) fn create(pool: &Pool, extent: Arc<Extent>) -> Result<Arc<RedoArea>> {
+        let area = RedoArea::over(pool, extent);
+        area.clear_all()?;
+        Ok(area)
+    }
+
+    /// Opens the area and finishes the batches that a crash has left in it. Returns how many.
+    ///
+    /// CRASH: a slot holds (a) nothing or part of a batch: none of its stores was made (R2); (b) a
+    /// whole batch: any subset of its stores was made, and all are made here; (c) a batch that had
+    /// been applied: making its stores again changes nothing (R1, R3).
+    pub(crate) fn recover(pool: &Pool, extent: Arc<Extent>) -> Result<(Arc<RedoArea>, u64)> {
+        let area = RedoArea::over(pool, extent);
+        let region = area.extent.region().clone();
+        let mut applied = 0;
+        for index in 0..SLOT_COUNT {
+            let off = area.slot_off(index);
+            let Some(bytes) = region.bytes(off, SLOT_BYTES) else {
+                return Err(Error::corruption(format!(
+                    "the redo area at pool offset {off:#x} lies outside the pool; restore the \
+                     database from a copy"
+                )));
+            };
+            let Some((_, stores)) = layout::decode(bytes) else {
+                continue;
+            };
+            if stores.is_empty() {
+                continue;
+            }
+            for (at, value) in &stores {
+                let Some(word) = region.word(*at) else {
+                    return Err(Error::corruption(format!(
+                        "redo slot {index} names the word at {at:#x}, which is not in the pool; \
+                         restore the database from a copy"
+                    )));
+                };
+                word.store(*value, Ordering::Release);
+                region.flush(*at, 8, Purpose::Merge);
+            }
+            applied += 1;
+        }
+        // PERSIST: the stores before the slots are cleared; reversed, a crash between the two would
+        // leave half a batch and nothing to finish it with.
+        region.fence(Purpose::Merge);
+        area.clear_all()?;
+        Ok((area, applied))
+    }
+
+    fn over(pool: &Pool, extent: Arc<Extent>) -> Arc<RedoArea> {
+        Arc::new(RedoArea {
+            extent,
+            volatile: pool.medium() == Medium::Dram,
+            free: Mutex::new((0..SLOT_COUNT).rev().collect()),
+        })
+    }
+
+    fn slot_off(&self, index: usize) -> u64 {
+        self.extent.off() + (index * SLOT_BYTES) as u64
+    }
+
+    /// Forgets every batch, durably, against power loss too.
+    pub(crate) fn clear_all(&self) -> Result<()> {
+        let region = self.extent.region();
+        let mut empty = Vec::new();
+        layout::encode(&[], 0, &mut empty);
+        for index in 0..SLOT_COUNT {
+            self.write_slot(index, &empty, Purpose::Merge);
+        }
+        region.fence(Purpose::Merge);
+        region
+            .sync(self.extent.off(), RedoArea::BYTES as usize)
+            .map_err(|e| {
+                Error::new(
+                    crate::ErrorKind::Io,
+                    format!("the redo area cannot be synced: {e}"),
+                )
+                .because(e)
+            })
+    }
+
+    fn write_slot(&self, index: usize, bytes: &[u8], purpose: Purpose) {
+        let at = (index * SLOT_BYTES) as u64;
+        if let Some(mut claim) = self.extent.claim(at, bytes.len()) {
+            claim.write_streaming(0, bytes, purpose);
+        }
+    }
+
+    /// Takes a slot for a job of `purpose`; `None` when all are taken.
+    pub(crate) fn slot(self: &Arc<Self>, purpose: Purpose) -> Option<RedoSlot> {
+        let index = self.free.lock().pop()?;
+        Some(RedoSlot {
+            area: Arc::clone(self),
+            index,
+            generation: 0,
+            stores: Vec::with_capacity(STORES_MAX),
+            bytes: Vec::with_capacity(SLOT_BYTES),
+            purpose,
+        })
+    }
+}
+
+impl Plan for RedoSlot {
+    fn store(&mut self, off: u64, value: u64) {
+        self.stores.push((off, value));
+    }
+}
+
+impl RedoSlot {
+    /// Whether `more` stores still fit in the batch.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        self.stores.len() + more <= STORES_MAX
+    }
+
+    /// Whether nothing is planned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stores.is_empty()
+    }
+
+    /// The region that the stores go to.
+    pub(crate) fn region(&self) -> &Region {
+        self.area.extent.region()
+    }
+
+    /// Charges later batches to `purpose`.
+    pub(crate) fn charge(&mut self, purpose: Purpose) {
+        self.purpose = purpose;
+    }
+
+    /// Makes the planned stores: durable as one, visible to readers in their order.
+    ///
+    /// Everything streamed or flushed before this call is durable before the first store is made.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        if self.stores.is_empty() {
+            return Ok(());
+        }
+        let region = self.area.extent.region().clone();
+        if !self.area.volatile {
+            self.generation += 1;
+            layout::encode(&self.stores, self.generation, &mut self.bytes);
+            self.area.write_slot(self.index, &self.bytes, self.purpose);
+            // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
+            // crash could keep some of the stores and no batch to finish them from.
+            region.fence(self.purpose);
+        }
+        for (off, value) in &self.stores {
+            let Some(word) = region.word(*off) else {
+                return Err(Error::corruption(format!(
+                    "a link at {off:#x} lies outside the pool: run verify, and restore the \
+                     database from a copy"
+                )));
+            };
+            word.store(*value, Ordering::Release);
+        }
+        // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
+        let mut last_line = u64::MAX;
+        for (off, _) in &self.stores {
+            let line = off / 64;
+            if line != last_line {
+                region.flush(*off, 8, self.purpose);
+                last_line = line;
+            }
+        }
+        // PERSIST: the stores before the next batch may take this one's place (R3).
+        region.fence(self.purpose);
+        self.stores.clear();
+        Ok(())
+    }
+
+    /// Forgets the last batch, durably: other jobs may now change the words that it named (R1).
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        self.stores.clear();
+        if self.area.volatile {
+            return Ok(());
+        }
+        layout::encode(&[], 0, &mut self.bytes);
+        self.area
+            .write_slot(self.index, &self.bytes[..64], self.purpose);
+        // PERSIST: the empty slot before any other job's batch. Reversed, a crash could replay this
+        // slot over newer stores.
+        self.area.extent.region().fence(self.purpose);
+        Ok(())
+    }
+}
+
+impl Drop for RedoSlot {
+    fn drop(&mut self) {
+        self.area.free.lock().push(self.index);
+    }
+}

@@ -1,0 +1,153 @@
+//! This file walks whole lists: to check them and to estimate how much lies between two keys.
+
+use std::cmp::Ordering as Order;
+
+use super::SkipList;
+use super::layout::HEIGHT_MAX;
+use super::node::{Node, Target};
+use super::search::cycle;
+use crate::parts::codec::DecodeError;
+use crate::parts::gate::Gate;
+use crate::types::{KEY_BYTES_MAX, SEQ_MAX, key_hash};
+
+/// Nodes checked while the gate is held once.
+const CHUNK: usize = 256;
+/// Nodes counted on one level before an estimate is good enough.
+const SAMPLE: u64 = 64;
+
+/// What is called for each node: the node and whether its value is sound.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Node<'_>, Result<(), DecodeError>);
+
+impl SkipList {
+    /// Calls `visit` for every node in order and checks order (S1), towers (S2), sizes and hashes.
+    /// Nodes that a merge moves in or out meanwhile may be left out, never counted twice.
+    pub(crate) fn check(&self, gate: &Gate, visit: Visit<'_>) -> Result<(), DecodeError> {
+        self.walk_list(gate, true, visit)
+    }
+
+    /// Like [`check`](SkipList::check) for a list that others insert into, whose towers may be half
+    /// linked at any moment.
+    pub(crate) fn check_growing(&self, visit: Visit<'_>) -> Result<(), DecodeError> {
+        self.walk_list(&Gate::default(), false, visit)
+    }
+
+    fn walk_list(&self, gate: &Gate, towers: bool, visit: Visit<'_>) -> Result<(), DecodeError> {
+        let mut last: Option<(u32, Vec<u8>, u64)> = None;
+        loop {
+            let _held = gate.hold();
+            let target = match &last {
+                Some((keyspace, key, seq)) => Target {
+                    keyspace: *keyspace,
+                    key,
+                    seq: *seq,
+                },
+                None => Target {
+                    keyspace: 0,
+                    key: &[],
+                    seq: SEQ_MAX,
+                },
+            };
+            let splice = self.splice(&target)?;
+            // On every level, the next node that the walk along level 0 must meet.
+            let mut expected = splice.next;
+            let mut at = expected[0];
+            for _ in 0..CHUNK {
+                if at == 0 {
+                    if !towers {
+                        return Ok(());
+                    }
+                    return match expected.iter().position(|&off| off != 0) {
+                        Some(level) => Err(missing(expected[level], level)),
+                        None => Ok(()),
+                    };
+                }
+                let node = self.node(at)?;
+                if towers {
+                    self.check_tower(&node, &mut expected)?;
+                }
+                let place = (node.header.keyspace, node.key, node.header.seq);
+                if let Some((keyspace, key, seq)) = &last {
+                    let before = Target {
+                        keyspace: *keyspace,
+                        key,
+                        seq: *seq,
+                    };
+                    match node.compare(&before) {
+                        Order::Greater => {}
+                        Order::Equal => {
+                            at = self.next(at, 0)?;
+                            continue;
+                        }
+                        Order::Less => return Err(cycle(at)),
+                    }
+                }
+                visit(&node, self.check_node(&node));
+                last = Some((place.0, place.1.to_vec(), place.2));
+                at = self.next(at, 0)?;
+            }
+        }
+    }
+
+    fn check_node(&self, node: &Node<'_>) -> Result<(), DecodeError> {
+        node.checked_value()?;
+        let hash = key_hash(node.header.keyspace, node.key);
+        if node.header.hash != hash || node.key.len() > KEY_BYTES_MAX {
+            return Err(DecodeError {
+                what: "hash in a skip-list node",
+                offset: node.off,
+                expected: format!("{hash:#x}"),
+                found: format!("{:#x}", node.header.hash),
+            });
+        }
+        Ok(())
+    }
+
+    fn check_tower(
+        &self,
+        node: &Node<'_>,
+        expected: &mut [u64; HEIGHT_MAX],
+    ) -> Result<(), DecodeError> {
+        for (level, expected) in expected.iter_mut().enumerate() {
+            let on_level = level < usize::from(node.header.height);
+            if on_level != (*expected == node.off) {
+                return Err(missing(node.off, level));
+            }
+            if on_level {
+                *expected = self.next(node.off, level)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// About how many nodes lie between `from` and `to`.
+    pub(crate) fn count_between(
+        &self,
+        from: &Target<'_>,
+        to: &Target<'_>,
+    ) -> Result<u64, DecodeError> {
+        let splice = self.splice(from)?;
+        for level in (0..HEIGHT_MAX).rev() {
+            let mut at = splice.next[level];
+            let mut count = 0;
+            // BOUND: a level that has many more nodes than the one above it is sampled enough.
+            while at != 0 && self.node(at)?.compare(to) == Order::Less && count < 64 * SAMPLE {
+                count += 1;
+                at = self.next(at, level)?;
+            }
+            if count >= SAMPLE || level == 0 {
+                return Ok(count << (2 * level));
+            }
+        }
+        Ok(0)
+    }
+}
+
+#[cold]
+fn missing(off: u64, level: usize) -> DecodeError {
+    DecodeError {
+        what: "skip-list links",
+        offset: off,
+        expected: format!("a node's place on level {level} to agree with level 0"),
+        found: "a node that the level skips or has alone".into(),
+    }
+}

@@ -1,0 +1,278 @@
+//! This file reads and writes single nodes, in DRAM arenas and in the pool alike.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_media::{Claim, Region};
+
+use super::layout::{self, HEADER_BYTES, HEIGHT_MAX, Header, LINK_OFFSET};
+use crate::parts::codec::DecodeError;
+use crate::types::{SEQ_MAX, SeqNo};
+
+/// A position in the sort order: keyspace and key ascending, sequence number descending.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) seq: SeqNo,
+}
+
+impl<'a> Target<'a> {
+    /// The place before every version of `key`.
+    pub(crate) fn first_of(keyspace: u32, key: &'a [u8]) -> Target<'a> {
+        Target {
+            keyspace,
+            key,
+            seq: SEQ_MAX,
+        }
+    }
+}
+
+/// What is to be written as a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewNode<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) seq: SeqNo,
+    pub(crate) kind: u8,
+    pub(crate) hash: u64,
+    pub(crate) height: u8,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) value_crc: u32,
+}
+
+impl NewNode<'_> {
+    /// Bytes that the node will take.
+    pub(crate) fn bytes(&self) -> usize {
+        layout::node_bytes(self.height, self.key.len(), self.value.len())
+    }
+
+    /// The node's header bytes.
+    pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
+        Header {
+            checksum: 0,
+            keyspace: self.keyspace,
+            seq: self.seq,
+            kind: self.kind,
+            hash: self.hash,
+            key_len: self.key.len() as u32,
+            height: self.height,
+            value_len: self.value.len() as u32,
+        }
+        .encode(self.key, self.value_crc)
+    }
+
+    /// Writes the node at byte `at` of `claim`, its links all zero.
+    pub(crate) fn write<R: Borrow<Region>>(&self, claim: &mut Claim<R>, at: usize) {
+        claim.write(at, &self.header());
+        for level in 0..usize::from(self.height) {
+            claim.store(at + HEADER_BYTES + 8 * level, 0);
+        }
+        let key_at = at + HEADER_BYTES + 8 * usize::from(self.height);
+        claim.write(key_at, self.key);
+        claim.write(key_at + self.key.len(), self.value);
+    }
+}
+
+/// A head node's bytes: kind 0, every link zero.
+pub(crate) fn head_bytes() -> [u8; layout::HEAD_BYTES] {
+    let header = Header {
+        checksum: 0,
+        keyspace: 0,
+        seq: 0,
+        kind: 0,
+        hash: 0,
+        key_len: 0,
+        height: HEIGHT_MAX as u8,
+        value_len: 0,
+    };
+    let mut bytes = [0u8; layout::HEAD_BYTES];
+    bytes[..HEADER_BYTES].copy_from_slice(&header.encode(&[], 0));
+    bytes
+}
+
+/// The height of the tower for an entry: geometric with ratio 1/4, and the same on every run.
+#[inline]
+pub(crate) fn height_for(hash: u64, seq: SeqNo) -> u8 {
+    // Sequence numbers of one key differ, so that rewriting one key cannot build equal towers.
+    let mut x = hash ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 32;
+    x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^= x >> 32;
+    (1 + (x.trailing_zeros() / 2).min(HEIGHT_MAX as u32 - 1)) as u8
+}
+
+/// A node as read from its bytes. Sizes are checked to lie in the region; the checksum is not
+/// checked until [`Node::checked_value`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Node<'a> {
+    pub(crate) off: u64,
+    pub(crate) header: Header,
+    pub(crate) key: &'a [u8],
+    region: &'a Region,
+}
+
+/// The error of a link that leads outside the region.
+#[cold]
+fn outside(off: u64) -> DecodeError {
+    DecodeError {
+        what: "skip-list link",
+        offset: off,
+        expected: "the offset of a node inside the pool".into(),
+        found: format!("{off:#x}"),
+    }
+}
+
+/// The error of a node whose header cannot be one.
+#[cold]
+fn malformed(off: u64, header: &Header) -> DecodeError {
+    DecodeError {
+        what: "skip-list node",
+        offset: off,
+        expected: format!("a height of 1 to {HEIGHT_MAX} and sizes inside the pool"),
+        found: format!(
+            "height {}, key of {} bytes, value of {} bytes",
+            header.height, header.key_len, header.value_len
+        ),
+    }
+}
+
+impl<'a> Node<'a> {
+    /// Reads the node at `off`.
+    #[inline(always)]
+    pub(crate) fn read(region: &'a Region, off: u64) -> Result<Node<'a>, DecodeError> {
+        let bytes = region
+            .bytes(off, HEADER_BYTES)
+            .and_then(|b| b.first_chunk());
+        let Some(bytes) = bytes else {
+            return Err(outside(off));
+        };
+        let header = Header::decode(bytes);
+        let key_at = off + HEADER_BYTES as u64 + 8 * u64::from(header.height);
+        let key = region.bytes(key_at, header.key_len as usize);
+        match key {
+            Some(key) if header.height.wrapping_sub(1) < HEIGHT_MAX as u8 => Ok(Node {
+                off,
+                header,
+                key,
+                region,
+            }),
+            _ => Err(malformed(off, &header)),
+        }
+    }
+
+    /// The node's value, unchecked.
+    #[inline]
+    pub(crate) fn value(&self) -> Result<&'a [u8], DecodeError> {
+        let at = self.off
+            + HEADER_BYTES as u64
+            + 8 * u64::from(self.header.height)
+            + u64::from(self.header.key_len);
+        self.region
+            .bytes(at, self.header.value_len as usize)
+            .ok_or_else(|| malformed(self.off, &self.header))
+    }
+
+    /// The node's value, after its checksum has been found right; and that checksum of the value.
+    #[inline]
+    pub(crate) fn checked_value(&self) -> Result<(&'a [u8], u32), DecodeError> {
+        let value = self.value()?;
+        let value_crc = crc32c::crc32c(value);
+        let bytes = self
+            .region
+            .bytes(self.off, HEADER_BYTES)
+            .and_then(|b| b.first_chunk());
+        let Some(bytes) = bytes else {
+            return Err(outside(self.off));
+        };
+        let computed = layout::checksum(bytes, self.key, value_crc);
+        if computed != self.header.checksum {
+            return Err(self.damaged(computed));
+        }
+        Ok((value, value_crc))
+    }
+
+    #[cold]
+    fn damaged(&self, computed: u32) -> DecodeError {
+        DecodeError {
+            what: "checksum of the node of a key",
+            offset: self.off,
+            expected: format!("{computed:#010x}"),
+            found: format!(
+                "{:#010x} (keyspace {}, key {})",
+                self.header.checksum,
+                self.header.keyspace,
+                self.key.escape_ascii()
+            ),
+        }
+    }
+
+    /// The node's place in the order.
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'a> {
+        Target {
+            keyspace: self.header.keyspace,
+            key: self.key,
+            seq: self.header.seq,
+        }
+    }
+
+    /// Compares the node with `target` in the sort order.
+    #[inline(always)]
+    pub(crate) fn compare(&self, target: &Target<'_>) -> Order {
+        if self.header.keyspace != target.keyspace {
+            return self.header.keyspace.cmp(&target.keyspace);
+        }
+        match compare_keys(self.key, target.key) {
+            Order::Equal => target.seq.cmp(&self.header.seq),
+            order => order,
+        }
+    }
+
+    /// Whether both nodes are versions of one user key.
+    #[inline]
+    pub(crate) fn same_key(&self, keyspace: u32, key: &[u8]) -> bool {
+        self.header.keyspace == keyspace && self.key == key
+    }
+}
+
+/// Compares keys by words of eight bytes, since a call of memcmp costs more than short keys do.
+#[inline(always)]
+pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Order {
+    let mut a = a;
+    let mut b = b;
+    while let (Some(x), Some(y)) = (a.first_chunk::<8>(), b.first_chunk::<8>()) {
+        let (x, y) = (u64::from_be_bytes(*x), u64::from_be_bytes(*y));
+        if x != y {
+            return x.cmp(&y);
+        }
+        a = &a[8..];
+        b = &b[8..];
+    }
+    a.cmp(b)
+}
+
+/// The word that holds the link of `node` at `level`.
+#[inline(always)]
+pub(crate) fn link_at(node: u64, level: usize) -> u64 {
+    node + HEADER_BYTES as u64 + 8 * level as u64
+}
+
+/// The atomic word of a link.
+#[inline(always)]
+pub(crate) fn link_word(
+    region: &Region,
+    node: u64,
+    level: usize,
+) -> Result<&AtomicU64, DecodeError> {
+    region
+        .word(link_at(node, level))
+        .ok_or_else(|| outside(node))
+}
+
+/// The node that follows `node` at `level`, 0 at the end.
+#[inline(always)]
+pub(crate) fn next(region: &Region, node: u64, level: usize) -> Result<u64, DecodeError> {
+    Ok(link_word(region, node, level)?.load(Ordering::Acquire) & LINK_OFFSET)
+}

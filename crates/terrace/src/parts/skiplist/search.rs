@@ -1,0 +1,165 @@
+//! This file finds places in a list: for reads, for reads backward, and for insertion.
+//!
+//! Every search goes down the levels and never compares a node twice in a row. The node that the
+//! level below would look at next is prefetched while the current one is compared, so that two
+//! misses overlap. Links come from media: a search that takes more steps than any sound list
+//! needs ends in an error rather than in a loop.
+
+use std::cmp::Ordering as Order;
+
+use super::SkipList;
+use super::layout::HEIGHT_MAX;
+use super::node::{Node, Target, next};
+use crate::parts::codec::DecodeError;
+
+/// BOUND: a sound list of 2^40 nodes needs a few hundred steps; a cycle of links needs more.
+const STEPS_MAX: u32 = 1 << 20;
+
+/// Where a search ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// The first node not before the target, 0 at the end.
+    pub(crate) node: u64,
+    /// The first node that the search stepped on after the head, 0 when it stepped on none.
+    pub(crate) first: u64,
+}
+
+/// For each level, the last node before a target (the head counts) and the one after it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Splice {
+    pub(crate) prev: [u64; HEIGHT_MAX],
+    pub(crate) next: [u64; HEIGHT_MAX],
+}
+
+impl SkipList {
+    /// Finds the first node not before `target`.
+    #[inline]
+    pub(crate) fn seek(&self, target: &Target<'_>) -> Result<Found, DecodeError> {
+        let region = &self.region;
+        let mut current = self.head;
+        let mut first = 0;
+        let mut bounded_by = 0;
+        let mut steps = 0;
+        let mut level = self.top_level()?;
+        loop {
+            let candidate = next(region, current, level)?;
+            if candidate != 0 && candidate != bounded_by {
+                if level > 0 {
+                    region.prefetch(next(region, current, level - 1)?);
+                }
+                if Node::read(region, candidate)?.compare(target) == Order::Less {
+                    if first == 0 {
+                        first = candidate;
+                    }
+                    current = candidate;
+                    steps += 1;
+                    if steps > STEPS_MAX {
+                        return Err(cycle(current));
+                    }
+                    continue;
+                }
+                bounded_by = candidate;
+            }
+            if level == 0 {
+                return Ok(Found {
+                    node: candidate,
+                    first,
+                });
+            }
+            level -= 1;
+        }
+    }
+
+    /// The last node before `target` at `level`, 0 when that is the head. At level 0 this is the
+    /// predecessor; higher levels give a place some nodes earlier.
+    pub(crate) fn seek_before(&self, target: &Target<'_>, stop: usize) -> Result<u64, DecodeError> {
+        let region = &self.region;
+        let mut current = self.head;
+        let mut bounded_by = 0;
+        let mut steps = 0;
+        let mut level = self.top_level()?.max(stop);
+        loop {
+            let candidate = next(region, current, level)?;
+            if candidate != 0 && candidate != bounded_by {
+                if Node::read(region, candidate)?.compare(target) == Order::Less {
+                    current = candidate;
+                    steps += 1;
+                    if steps > STEPS_MAX {
+                        return Err(cycle(current));
+                    }
+                    continue;
+                }
+                bounded_by = candidate;
+            }
+            if level == stop {
+                return Ok(if current == self.head { 0 } else { current });
+            }
+            level -= 1;
+        }
+    }
+
+    /// Finds the neighbours of `target` at every level.
+    pub(crate) fn splice(&self, target: &Target<'_>) -> Result<Splice, DecodeError> {
+        let mut splice = Splice {
+            prev: [self.head; HEIGHT_MAX],
+            next: [0; HEIGHT_MAX],
+        };
+        self.splice_from(&mut splice, HEIGHT_MAX, target)?;
+        Ok(splice)
+    }
+
+    /// Moves the levels below `height` of `splice` forward to `target`, starting at the top.
+    fn splice_from(
+        &self,
+        splice: &mut Splice,
+        height: usize,
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        let region = &self.region;
+        let mut current = splice.prev[height - 1];
+        let mut bounded_by = 0;
+        let mut steps = 0;
+        for level in (0..height).rev() {
+            loop {
+                let candidate = next(region, current, level)?;
+                if candidate == 0 || candidate == bounded_by {
+                    splice.next[level] = candidate;
+                    break;
+                }
+                if Node::read(region, candidate)?.compare(target) != Order::Less {
+                    bounded_by = candidate;
+                    splice.next[level] = candidate;
+                    break;
+                }
+                current = candidate;
+                steps += 1;
+                if steps > STEPS_MAX {
+                    return Err(cycle(current));
+                }
+            }
+            splice.prev[level] = current;
+        }
+        Ok(())
+    }
+
+    /// The highest level that has a node; 0 for an empty list.
+    #[inline(always)]
+    fn top_level(&self) -> Result<usize, DecodeError> {
+        let mut level = HEIGHT_MAX - 1;
+        while level > 0 && next(&self.region, self.head, level)? == 0 {
+            level -= 1;
+        }
+        Ok(level)
+    }
+}
+
+/// The error of links that form a circle.
+#[cold]
+pub(super) fn cycle(off: u64) -> DecodeError {
+    DecodeError {
+        what: "skip-list links",
+        offset: off,
+        expected: "nodes in ascending order".into(),
+        found: "links that do not end".into(),
+    }
+}

@@ -1,0 +1,105 @@
+//! Snapshots: which old versions somebody may still read.
+//!
+//! A snapshot is a sequence number that was visible when it was registered. Registering reads the
+//! visible number under the lock, so a job that captures the list afterwards either finds the
+//! snapshot or works on entries that are all older than it.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::sequence::Sequencer;
+use crate::types::SeqNo;
+
+/// The registered snapshots of one database, with how many holders each has.
+#[derive(Default)]
+pub(crate) struct SnapshotList {
+    seqs: Mutex<BTreeMap<SeqNo, u64>>,
+}
+
+impl SnapshotList {
+    /// Registers what is visible now.
+    pub(crate) fn register(&self, sequencer: &Sequencer) -> SeqNo {
+        let mut seqs = self.seqs.lock();
+        let seq = sequencer.visible();
+        *seqs.entry(seq).or_insert(0) += 1;
+        seq
+    }
+
+    /// Registers one more holder of `seq`, which is registered already.
+    pub(crate) fn register_again(&self, seq: SeqNo) {
+        *self.seqs.lock().entry(seq).or_insert(0) += 1;
+    }
+
+    /// Gives one registration of `seq` back.
+    pub(crate) fn release(&self, seq: SeqNo) {
+        let mut seqs = self.seqs.lock();
+        if let Some(holders) = seqs.get_mut(&seq) {
+            *holders -= 1;
+            if *holders == 0 {
+                seqs.remove(&seq);
+            }
+        }
+    }
+
+    /// How many registrations there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.seqs.lock().values().sum()
+    }
+
+    /// The stripes that the registered snapshots cut time into.
+    pub(crate) fn stripes(&self) -> Stripes {
+        Stripes {
+            seqs: self.seqs.lock().keys().copied().collect(),
+        }
+    }
+}
+
+/// The pieces of time between snapshots. Of several versions of a key in one stripe, only the
+/// newest can be read by anyone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stripes {
+    seqs: Vec<SeqNo>,
+}
+
+impl Stripes {
+    /// Whether nobody can tell versions `newer` and `older` of a key apart from `newer` alone.
+    pub(crate) fn same(&self, newer: SeqNo, older: SeqNo) -> bool {
+        // A snapshot in older..newer sees the older version.
+        let at = self.seqs.partition_point(|&s| s < older);
+        self.seqs.get(at).is_none_or(|&s| s >= newer)
+    }
+
+    /// Whether a snapshot is older than `seq`.
+    pub(crate) fn any_before(&self, seq: SeqNo) -> bool {
+        self.seqs.first().is_some_and(|&s| s < seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After versions are compared with a list of snapshots, exactly those that some snapshot or
+    /// the present reads are kept.
+    #[test]
+    fn stripes_keep_what_a_snapshot_reads() {
+        let stripes = Stripes { seqs: vec![5, 10] };
+        let reads =
+            |at: SeqNo, versions: &[SeqNo]| versions.iter().copied().filter(|&v| v <= at).max();
+        for newer in 1..15 {
+            for older in 1..newer {
+                let versions = [older, newer];
+                let needed = stripes
+                    .seqs
+                    .iter()
+                    .any(|&s| reads(s, &versions) == Some(older));
+                assert_eq!(
+                    stripes.same(newer, older),
+                    !needed,
+                    "versions {newer} and {older}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! This file drains: entries of a table are copied into the repository, in key order, and replace
+//! what they supersede (MioDB, 4.4: lazy-copy compaction with in-place update).
+//!
+//! CRASH: a drain that is interrupted begins again. What it had copied is found by key and sequence
+//! number and not copied twice; the table is removed from the manifest only at the end.
+
+use std::sync::Arc;
+
+use terrace_media::Purpose;
+
+use super::{Body, last_of};
+use crate::error::Result;
+use crate::parts::skiplist::fingers::Fingers;
+use crate::parts::skiplist::layout::HEADER_BYTES;
+use crate::parts::skiplist::node::height_for;
+use crate::parts::skiplist::{NewNode, Target};
+use crate::parts::snapshots::Stripes;
+use crate::stages::{Completion, Drain, Job, JobKind, Step};
+use crate::types::{EntryKind, SeqNo, key_hash};
+
+/// Entries and bytes of one step.
+const STEP_ENTRIES: u32 = 64;
+const STEP_BYTES: usize = 256 * 1024;
+
+/// One drain.
+pub(super) struct Absorb {
+    body: Arc<Body>,
+    drain: Option<Drain>,
+    stripes: Stripes,
+    dropped: Arc<Vec<u32>>,
+    fingers: Option<(Fingers, u64)>,
+    /// The key being drained, and the sequence number of the last version of it that was kept.
+    key: Vec<u8>,
+    keyspace: u32,
+    kept: Option<SeqNo>,
+    node: Vec<u8>,
+    started: bool,
+    entries: u64,
+}
+
+/// What became of one entry.
+enum Placed {
+    Yes(usize),
+    PoolFull,
+}
+
+impl Absorb {
+    pub(super) fn begin(body: Arc<Body>, drain: Drain) -> Absorb {
+        Absorb {
+            stripes: body.ground.snapshots.stripes(),
+            dropped: body.ground.dropped.all(),
+            body,
+            drain: Some(drain),
+            fingers: None,
+            key: Vec::new(),
+            keyspace: 0,
+            kept: None,
+            node: Vec::new(),
+            started: false,
+            entries: 0,
+        }
+    }
+
+    /// Drains one step's worth. True when the source is empty.
+    fn drain_some(&mut self, drain: &mut Drain) -> Result<Option<bool>> {
+        let body = Arc::clone(&self.body);
+        let mut relinker = body.relinker.lock();
+        // Another job may have changed the list since the last step.
+        if self
+            .fingers
+            .as_ref()
+            .is_some_and(|(_, batch)| *batch != relinker.batches)
+        {
+            self.fingers = None;
+        }
+        let mut bytes = 0;
+        let mut full = false;
+        let mut finished = false;
+        let mut count = 0;
+        loop {
+            if !relinker.has_room() {
+                relinker.commit(&body, Purpose::Drain)?;
+            }
+            let Some(entry) = drain.cursor.entry()? else {
+                self.finish_key(&body, &mut relinker)?;
+                finished = true;
+                break;
+            };
+            let next_key = self.kept.is_none()
+                || entry.keyspace != self.keyspace
+                || entry.key != self.key.as_slice();
+            if next_key {
+                self.finish_key(&body, &mut relinker)?;
+                if count >= STEP_ENTRIES || bytes >= STEP_BYTES {
+                    break;
+                }
+            }
+            match self.place(&body, &mut relinker, drain)? {
+                Placed::Yes(size) => bytes += size,
+                Placed::PoolFull => {
+                    full = true;
+                    break;
+                }
+            }
+            count += 1;
+            drain.cursor.advance()?;
+        }
+        relinker.commit(&body, Purpose::Drain)?;
+        if let Some((_, batch)) = &mut self.fingers {
+            *batch = relinker.batches;
+        }
+        self.entries += u64::from(count);
+        Ok(if full { None } else { Some(finished) })
+    }
+
+    /// Puts the entry under the cursor into the list, unless nobody can read it.
+    fn place(
+        &mut self,
+        body: &Body,
+        relinker: &mut super::Relinker,
+        drain: &Drain,
+    ) -> Result<Placed> {
+        let Some(entry) = drain.cursor.entry()? else {
+            return Ok(Placed::Yes(0));
+        };
+        if self.dropped.binary_search(&entry.keyspace).is_ok() {
+            return Ok(Placed::Yes(0));
+        }
+        // `finish_key` has cleared `kept` unless the entry is another version of the same key.
+        if self
+            .kept
+            .is_some_and(|newer| self.stripes.same(newer, entry.seq))
+        {
+            return Ok(Placed::Yes(0));
+        }
+        let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
+        let needed = !tombstone || self.stripes.any_before(entry.seq);
+        let mut size = 0;
+        if !relinker.has_room() {
+            relinker.commit(body, Purpose::Drain)?;
+        }
+        if needed {
+            let target = entry.target();
+            let fingers = fingers_at(&mut self.fingers, relinker.batches, body, &target)?;
+            let following = fingers.following();
+            let present = following != 0
+                && body.list.node(following)?.compare(&target) == std::cmp::Ordering::Equal;
+            if present {
+                fingers.pass(&body.list)?;
+            } else {
+                let hash = key_hash(entry.keyspace, entry.key);
+                let value = drain.cursor.value()?;
+                let node = NewNode {
+                    keyspace: entry.keyspace,
+                    seq: entry.seq,
+                    kind: entry.kind,
+                    hash,
+                    height: height_for(hash, entry.seq),
+                    key: entry.key,
+                    value,
+                    value_crc: crc32c::crc32c(value),
+                };
+                size = node.bytes();
+                let claim = relinker.space.claim(&body.ground, size, Purpose::Drain)?;
+                let Some(mut claim) = claim else {
+                    return Ok(Placed::PoolFull);
+                };
+                encode_node(&mut self.node, &node, fingers.links(node.height));
+                // PERSIST: the node's bytes are durable at the fence that makes the batch durable,
+                // which comes before the first link to it (P2).
+                claim.write_streaming(0, &self.node, Purpose::Drain);
+                fingers.insert_linked(claim.off(), node.height, &mut relinker.slot);
+                relinker.entries += 1;
+                if tombstone {
+                    // Kept for a snapshot only: counts as garbage from the start.
+                    relinker.space.retain(claim.off(), size as u64);
+                }
+            }
+        }
+        if self.kept.is_none() {
+            self.keyspace = entry.keyspace;
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+        }
+        self.kept = Some(entry.seq);
+        Ok(Placed::Yes(size))
+    }
+
+    /// Removes the older versions that the list still has of the key just drained.
+    fn finish_key(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+        let Some(mut newer) = self.kept.take() else {
+            return Ok(());
+        };
+        // From just behind the last version drained.
+        let after = Target {
+            keyspace: self.keyspace,
+            key: &self.key,
+            seq: newer - 1,
+        };
+        let fingers = fingers_at(&mut self.fingers, relinker.batches, body, &after)?;
+        // BOUND: one turn for each version of one key.
+        loop {
+            let off = fingers.following();
+            if off == 0 {
+                return Ok(());
+            }
+            let node = body.list.node(off)?;
+            if !node.same_key(self.keyspace, &self.key) {
+                return Ok(());
+            }
+            if self.stripes.same(newer, node.header.seq) {
+                if !relinker.has_room() {
+                    relinker.commit(body, Purpose::Drain)?;
+                }
+                relinker.unlink_dead(&body.list, fingers)?;
+            } else {
+                // A snapshot reads it. It is garbage all the same once that snapshot is gone, and a
+                // reclaim will then drop it.
+                newer = node.header.seq;
+                relinker.space.retain(off, node.header.node_bytes() as u64);
+                fingers.pass(&body.list)?;
+            }
+        }
+    }
+}
+
+/// The job's fingers, moved to `target`; found anew when another job has changed the list.
+fn fingers_at<'f>(
+    fingers: &'f mut Option<(Fingers, u64)>,
+    batch: u64,
+    body: &Body,
+    target: &Target<'_>,
+) -> Result<&'f mut Fingers> {
+    let (fingers, _) = match fingers {
+        Some(fingers) => {
+            fingers.0.advance(&body.list, target)?;
+            fingers
+        }
+        None => fingers.insert((Fingers::at(&body.list, target)?, batch)),
+    };
+    Ok(fingers)
+}
+
+/// A node's bytes with its links.
+pub(super) fn encode_node(bytes: &mut Vec<u8>, node: &NewNode<'_>, links: &[u64]) {
+    bytes.clear();
+    bytes.reserve(node.bytes());
+    bytes.extend_from_slice(&node.header());
+    for link in links {
+        bytes.extend_from_slice(&link.to_le_bytes());
+    }
+    debug_assert_eq!(bytes.len(), HEADER_BYTES + 8 * usize::from(node.height));
+    bytes.extend_from_slice(node.key);
+    bytes.extend_from_slice(node.value);
+}
+
+impl Job for Absorb {
+    fn kind(&self) -> JobKind {
+        JobKind::Drain
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let Some(mut drain) = self.drain.take() else {
+            return Ok(Step::More);
+        };
+        if !self.started {
+            drain.cursor.hold();
+            drain.cursor.seek(&Target::first_of(0, &[]))?;
+            // The table belongs to this job: nobody relinks it.
+            drain.cursor.release();
+            self.started = true;
+        }
+        match self.drain_some(&mut drain)? {
+            None => {
+                self.drain = Some(drain);
+                return Ok(Step::Wait);
+            }
+            Some(false) => {
+                self.drain = Some(drain);
+                return Ok(Step::More);
+            }
+            Some(true) => {}
+        }
+        let body = Arc::clone(&self.body);
+        {
+            let mut relinker = body.relinker.lock();
+            // PERSIST: the copies and the dead flags before the edit that removes the table.
+            // Reversed, a power loss on `Mapped` could lose entries, or bring deleted keys back.
+            body.sync(&relinker)?;
+            relinker.purged.clear();
+        }
+        Ok(Step::Done(Completion {
+            edit: drain.edit,
+            apply: drain.forget,
+            garbage: Vec::new(),
+            entries: self.entries,
+        }))
+    }
+}
+
+/// The end of a keyspace in the sort order.
+pub(super) fn end_of_keyspace(keyspace: u32) -> Target<'static> {
+    last_of(keyspace + 1, &[])
+}

@@ -1,0 +1,94 @@
+//! Repository: the header of its head and of each extent that its nodes are copied to.
+//!
+//! Head extent, 64 bytes, followed by the list's head node (`parts/skiplist/layout.rs`):
+//!
+//! | at | size | field       |                                                      |
+//! |----|------|-------------|------------------------------------------------------|
+//! |  0 |    4 | magic       | "TREP"                                               |
+//! |  4 |    4 | version     | 1                                                    |
+//! |  8 |    8 | zero        |                                                      |
+//! | 16 |    4 | checksum    | crc32c of bytes 0..16                                |
+//! | 20 |   12 | zero        |                                                      |
+//! | 32 |    8 | entry count | nodes in the list; changes through the redo area     |
+//! | 40 |   24 | zero        |                                                      |
+//!
+//! Extent, 64 bytes, followed by nodes without gaps up to `used`:
+//!
+//! | at | size | field    |                                                          |
+//! |----|------|----------|----------------------------------------------------------|
+//! |  0 |    4 | magic    | "TREX"                                                   |
+//! |  4 |    4 | version  | 1                                                        |
+//! |  8 |    8 | length   | bytes of the extent                                      |
+//! | 16 |    4 | checksum | crc32c of bytes 0..16                                    |
+//! | 20 |   12 | zero     |                                                          |
+//! | 32 |    8 | used     | bytes from the start; changes through the redo area      |
+//! | 40 |    8 | dead     | bytes of nodes that are superseded; through the redo area |
+//! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take      |
+//! | 56 |    8 | zero     |                                                          |
+
+use crate::parts::codec::DecodeError;
+
+/// Size of either header.
+pub(super) const HEADER_BYTES: usize = 64;
+/// Where the entry count is in the head extent.
+pub(super) const ENTRIES_AT: u64 = 32;
+/// Where `used` is in an extent.
+pub(super) const USED_AT: u64 = 32;
+/// Where `dead` is in an extent.
+pub(super) const DEAD_AT: u64 = 40;
+/// Where `synced` is in an extent.
+pub(super) const SYNCED_AT: u64 = 48;
+
+const HEAD_MAGIC: [u8; 4] = *b"TREP";
+const EXTENT_MAGIC: [u8; 4] = *b"TREX";
+const VERSION: u32 = 1;
+
+const _: () = assert!(
+    USED_AT.is_multiple_of(8) && DEAD_AT.is_multiple_of(8),
+    "atomic words"
+);
+const _: () = assert!(SYNCED_AT + 8 <= HEADER_BYTES as u64, "inside the header");
+
+fn encode(magic: [u8; 4], length: u64, word: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0u8; HEADER_BYTES];
+    bytes[0..4].copy_from_slice(&magic);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..16].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..16]);
+    bytes[16..20].copy_from_slice(&crc.to_le_bytes());
+    bytes[32..40].copy_from_slice(&word.to_le_bytes());
+    bytes
+}
+
+/// The header of a head extent without entries.
+pub(super) fn encode_head() -> [u8; HEADER_BYTES] {
+    encode(HEAD_MAGIC, 0, 0)
+}
+
+/// The header of an extent without nodes.
+pub(super) fn encode_extent(length: u64) -> [u8; HEADER_BYTES] {
+    encode(EXTENT_MAGIC, length, HEADER_BYTES as u64)
+}
+
+fn check(bytes: &[u8], at: u64, magic: [u8; 4], length: u64) -> Result<(), DecodeError> {
+    let wanted = encode(magic, length, 0);
+    if bytes.len() < HEADER_BYTES || bytes[..20] != wanted[..20] {
+        return Err(DecodeError {
+            what: "repository header",
+            offset: at,
+            expected: format!("{:02x?}", &wanted[..20]),
+            found: format!("{:02x?}", &bytes[..bytes.len().min(20)]),
+        });
+    }
+    Ok(())
+}
+
+/// Checks that `bytes`, found at `at`, begin a head extent.
+pub(super) fn check_head(bytes: &[u8], at: u64) -> Result<(), DecodeError> {
+    check(bytes, at, HEAD_MAGIC, 0)
+}
+
+/// Checks that `bytes`, found at `at`, begin an extent of `length` bytes.
+pub(super) fn check_extent(bytes: &[u8], at: u64, length: u64) -> Result<(), DecodeError> {
+    check(bytes, at, EXTENT_MAGIC, length)
+}

@@ -1,0 +1,254 @@
+//! Repository: one huge skip list in the pool, the last home of every key (MioDB, 4.4).
+//!
+//! A drain copies entries in key order to the end of the repository's extents and links them. A new
+//! version takes the place of the old one, and a tombstone vanishes with what it deletes, unless
+//! a snapshot still reads the old version. Space comes back by extents: when half of one is
+//! dead, the live rest is copied on and the extent returns to the pool, so the repository stays
+//! within about twice its live data whatever the sizes of the values are.
+//!
+//! Invariants
+//!   P1  Links, flags and header words change only through the one redo slot, under `relinker`.
+//!   P2  A node is copied and durable before a link leads to it.
+//!   P3  A superseded node is marked dead in the same batch that unlinks it, so that no rebuild
+//!       brings it back after the tombstone that deleted it is gone.
+//!   P4  An extent is given back only when no view that could lead into it is left.
+//!
+//! Bytes: layout.rs. After a crash: recover.rs.
+
+mod absorb;
+mod layout;
+mod reclaim;
+pub(crate) mod recover;
+mod space;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use terrace_media::{Extent, Medium, Purpose};
+
+use crate::error::{Error, Result};
+use crate::metrics::{BottomMetrics, Metrics};
+use crate::parts::codec::DecodeError;
+use crate::parts::gate::Gate;
+use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::redo::RedoSlot;
+use crate::parts::skiplist::fingers::{Fingers, Plan};
+use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
+use crate::parts::skiplist::node::{link_at, link_word};
+use crate::parts::skiplist::{SkipList, Target};
+use crate::stages::{
+    Bottom, Census, Drain, Ground, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
+};
+use crate::types::EntryKind;
+
+use layout::{ENTRIES_AT, SYNCED_AT};
+use space::Space;
+
+/// Stores that one change may need: links of a tower, a flag, header words.
+const CHANGE_STORES: usize = 2 * HEIGHT_MAX + 4;
+
+/// The bottom of one database.
+pub(crate) struct Repository {
+    body: Arc<Body>,
+}
+
+/// What jobs and views share.
+pub(super) struct Body {
+    ground: Arc<Ground>,
+    list: SkipList,
+    gate: Gate,
+    /// LOCK: taken before the gate; held for one step of a job.
+    relinker: Mutex<Relinker>,
+    /// The head extent, whose header counts the entries.
+    head: Arc<Extent>,
+}
+
+/// Who may change the repository: one job's step at a time.
+pub(super) struct Relinker {
+    slot: RedoSlot,
+    space: Space,
+    entries: u64,
+    /// How many batches have changed the list: fingers of an earlier batch are stale.
+    batches: u64,
+    /// The extent that a reclaim job is emptying.
+    reclaiming: Option<u64>,
+    /// Dropped keyspaces whose nodes have been looked for since the last drain.
+    purged: Vec<u32>,
+}
+
+impl Relinker {
+    /// Makes the planned changes under the gate.
+    fn commit(&mut self, body: &Body, purpose: Purpose) -> Result<()> {
+        if self.slot.is_empty() && self.space.words_changed() == 0 {
+            return Ok(());
+        }
+        self.space.plan_words(&mut self.slot);
+        self.slot.store(body.head.off() + ENTRIES_AT, self.entries);
+        self.slot.charge(purpose);
+        self.batches += 1;
+        let _relinking = body.gate.relink();
+        self.slot.commit()
+    }
+
+    /// Whether another change fits in the batch.
+    fn has_room(&self) -> bool {
+        self.slot
+            .has_room(CHANGE_STORES + self.space.words_changed() + 1)
+    }
+
+    /// Unlinks the node at the current place of `fingers`, and marks it dead (P3).
+    fn unlink_dead(&mut self, list: &SkipList, fingers: &mut Fingers) -> Result<(), DecodeError> {
+        let off = fingers.following();
+        let bytes = list.node(off)?.header.node_bytes() as u64;
+        let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
+        fingers.unlink(list, &mut self.slot)?;
+        self.slot.store(link_at(off, 0), link | LINK_DEAD);
+        self.space.bury(off, bytes);
+        self.entries = self.entries.saturating_sub(1);
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Makes the nodes and flags of every extent durable against power loss on `Mapped`; nothing
+    /// needs it on other media.
+    fn sync(&self, relinker: &Relinker) -> Result<()> {
+        if self.ground.pool.medium() != Medium::Mapped {
+            return Ok(());
+        }
+        let failed = |e: std::io::Error| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("the repository cannot be synced: {e}"),
+            )
+            .because(e)
+        };
+        let region = self.list.region();
+        for room in relinker.space.rooms.values() {
+            region
+                .sync(room.extent.off(), room.used as usize)
+                .map_err(failed)?;
+        }
+        for (off, room) in &relinker.space.rooms {
+            let Some(word) = region.word(off + SYNCED_AT) else {
+                continue;
+            };
+            if word.swap(room.used, Ordering::Release) != room.used {
+                // PERSIST: the nodes before the word that vouches for them. Reversed, a rebuild
+                // would take pages that were never written for damage.
+                region.sync(*off, layout::HEADER_BYTES).map_err(failed)?;
+            }
+        }
+        region
+            .sync(self.head.off(), self.head.len() as usize)
+            .map_err(failed)
+    }
+}
+
+impl Source for Body {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        stats.sources += 1;
+        // No frontier is needed here: an unlinked node keeps its links (S3), what it leads to was
+        // in the list when it was unlinked, and a key linked behind it since came from a source
+        // that the reader has asked already or was written after the read began.
+        let off = self.list.seek(&probe.settled_target())?.node;
+        if off == 0 {
+            return Ok(None);
+        }
+        let node = self.list.node(off)?;
+        if !node.same_key(probe.keyspace, probe.key) {
+            return Ok(None);
+        }
+        Lookup::from_node(&node).map(Some)
+    }
+
+    fn cursor(&self) -> Box<dyn Cursor> {
+        Box::new(ListCursor::new(self.list.clone(), Some(self.gate.clone())))
+    }
+
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
+        let relinker = self.relinker.lock();
+        let entries = self.list.count_between(from, to)?;
+        let live: u64 = relinker
+            .space
+            .rooms
+            .values()
+            .map(|r| r.used.saturating_sub(r.dead))
+            .sum();
+        let mean = live.checked_div(relinker.entries).unwrap_or(0);
+        Ok((
+            entries.min(relinker.entries),
+            entries.min(relinker.entries) * mean,
+        ))
+    }
+
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        let problems = &mut census.problems;
+        let (mut entries, mut tombstones, mut bytes) = (0, 0, 0);
+        let walked = self.list.check(&self.gate, &mut |node, value| {
+            entries += 1;
+            bytes += node.header.node_bytes() as u64;
+            visited(node.header.node_bytes() as u64);
+            tombstones +=
+                u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
+            if let Err(problem) = value {
+                problems.push(format!("repository: {problem}"));
+            }
+        });
+        if let Err(problem) = walked {
+            problems.push(format!("repository: {problem}"));
+        }
+        census.entries += entries;
+        census.tombstones += tombstones;
+        census.bytes += bytes;
+    }
+
+    fn verify_bytes(&self) -> u64 {
+        let relinker = self.relinker.lock();
+        relinker
+            .space
+            .rooms
+            .values()
+            .map(|r| r.used.saturating_sub(r.dead))
+            .sum()
+    }
+}
+
+impl Bottom for Repository {
+    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
+        Ok(Box::new(absorb::Absorb::begin(
+            Arc::clone(&self.body),
+            drain,
+        )))
+    }
+
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        reclaim::next(&self.body, urgency)
+    }
+
+    fn sources(&self) -> Sources {
+        vec![Arc::clone(&self.body) as Arc<dyn Source>]
+    }
+
+    fn measure(&self, metrics: &mut Metrics) {
+        let relinker = self.body.relinker.lock();
+        let mut bottom = BottomMetrics::default();
+        for room in relinker.space.rooms.values() {
+            bottom.extent_count += 1;
+            bottom.bytes += room.extent.len();
+            bottom.used_bytes += room.used;
+            bottom.dead_bytes += room.dead;
+        }
+        metrics.bottom = bottom;
+    }
+}
+
+/// The place of a user key's oldest possible version.
+fn last_of(keyspace: u32, key: &[u8]) -> Target<'_> {
+    Target {
+        keyspace,
+        key,
+        seq: 0,
+    }
+}

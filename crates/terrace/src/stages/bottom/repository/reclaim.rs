@@ -1,0 +1,251 @@
+//! This file gives space back: extents that are mostly dead are emptied, dropped keyspaces purged.
+//!
+//! The live nodes of an extent are copied to where drains append and take their own places in the
+//! list. Then one edit removes the extent, and it returns to the pool when the last view that could
+//! lead into it is gone (P4).
+//!
+//! CRASH: between a copy and the edit a node may exist twice. On `Dax` the list has exactly one of
+//! them. A rebuild from nodes finds both and keeps one, since key and sequence number are equal.
+
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
+
+use terrace_media::{Extent, Purpose};
+
+use super::absorb::{encode_node, end_of_keyspace};
+use super::layout::HEADER_BYTES;
+use super::{Body, Relinker};
+use crate::error::Result;
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::skiplist::fingers::{Fingers, Plan};
+use crate::parts::skiplist::node::{Node, link_at};
+use crate::parts::skiplist::walk::{Walk, is_dead};
+use crate::parts::skiplist::{NewNode, Target};
+use crate::parts::snapshots::Stripes;
+use crate::stages::{Completion, Job, JobKind, Step, Urgency};
+use crate::types::EntryKind;
+
+/// Nodes looked at in one step.
+const STEP_NODES: u32 = 32;
+/// Under pressure an extent is emptied from this share of dead bytes on.
+const URGENT_PERCENT: u64 = 10;
+
+/// The job that gives most space back, if one is worth its copying.
+pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+    let mut relinker = body.relinker.lock();
+    if relinker.reclaiming.is_some() {
+        return Ok(None);
+    }
+    let dropped = body.ground.dropped.all();
+    if let Some(&keyspace) = dropped.iter().find(|id| !relinker.purged.contains(id)) {
+        relinker.purged.push(keyspace);
+        let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
+        if first != 0 && body.list.node(first)?.header.keyspace == keyspace {
+            relinker.reclaiming = Some(0);
+            return Ok(Some(Box::new(Purge {
+                body: Arc::clone(body),
+                keyspace,
+                entries: 0,
+            })));
+        }
+    }
+    let least = match urgency {
+        Urgency::None => u64::from(body.ground.options.bottom.garbage_percent),
+        Urgency::Space | Urgency::Everything => {
+            u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT)
+        }
+    };
+    // While snapshots are held, what they retain counts as dead but would only be copied round.
+    let held = body.ground.snapshots.count() > 0;
+    let best = relinker
+        .space
+        .rooms
+        .iter()
+        .filter(|(_, room)| room.dead > 0 && room.dead_percent(held) >= least)
+        .max_by_key(|(_, room)| room.dead_percent(held));
+    let Some((&off, room)) = best else {
+        return Ok(None);
+    };
+    let extent = Arc::clone(&room.extent);
+    let end = off + room.used;
+    relinker.space.leave(off);
+    relinker.reclaiming = Some(off);
+    Ok(Some(Box::new(Reclaim {
+        stripes: body.ground.snapshots.stripes(),
+        dropped,
+        body: Arc::clone(body),
+        at: off + HEADER_BYTES as u64,
+        end,
+        extent,
+        node: Vec::new(),
+        entries: 0,
+    })))
+}
+
+/// Empties one extent.
+struct Reclaim {
+    body: Arc<Body>,
+    stripes: Stripes,
+    dropped: Arc<Vec<u32>>,
+    extent: Arc<Extent>,
+    at: u64,
+    end: u64,
+    node: Vec<u8>,
+    entries: u64,
+}
+
+impl Reclaim {
+    /// Copies or drops one node. False: the pool is full.
+    fn move_node(&mut self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<bool> {
+        if is_dead(body.list.region(), node.off)? {
+            return Ok(true);
+        }
+        let target = node.target();
+        let mut fingers = Fingers::at(&body.list, &target)?;
+        let following = fingers.following();
+        if following != node.off {
+            // Another copy of the node is in the list, or the node never came to be linked.
+            return Ok(true);
+        }
+        if self.readable_by_nobody(body, &fingers, node)? {
+            relinker.unlink_dead(&body.list, &mut fingers)?;
+            return Ok(true);
+        }
+        let (value, value_crc) = node.checked_value()?;
+        let copy = NewNode {
+            keyspace: node.header.keyspace,
+            seq: node.header.seq,
+            kind: node.header.kind,
+            hash: node.header.hash,
+            height: node.header.height,
+            key: node.key,
+            value,
+            value_crc,
+        };
+        let size = copy.bytes();
+        let Some(mut claim) = relinker.space.claim(&body.ground, size, Purpose::Reclaim)? else {
+            return Ok(false);
+        };
+        let height = usize::from(copy.height);
+        let mut links = Vec::with_capacity(height);
+        for level in 0..height {
+            links.push(body.list.next(node.off, level)?);
+        }
+        encode_node(&mut self.node, &copy, &links);
+        // PERSIST: the copy is durable at the fence of the batch, before a link leads to it (P2).
+        claim.write_streaming(0, &self.node, Purpose::Reclaim);
+        for level in 0..height {
+            relinker
+                .slot
+                .store(link_at(fingers.before(level), level), claim.off());
+        }
+        if relinker.space.is_retained(node.off) {
+            relinker.space.retain(claim.off(), size as u64);
+        }
+        self.entries += 1;
+        Ok(true)
+    }
+
+    /// Whether the node under `fingers` is a leftover that only a snapshot, now gone, could read.
+    fn readable_by_nobody(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<bool> {
+        if self.dropped.binary_search(&node.header.keyspace).is_ok() {
+            return Ok(true);
+        }
+        let before = fingers.before(0);
+        if before != body.list.head() {
+            let newer = body.list.node(before)?;
+            if newer.same_key(node.header.keyspace, node.key)
+                && self.stripes.same(newer.header.seq, node.header.seq)
+            {
+                return Ok(true);
+            }
+        }
+        if EntryKind::from_raw(node.header.kind) != Some(EntryKind::Delete) {
+            return Ok(false);
+        }
+        // A tombstone is needed while it hides an older version from somebody.
+        let after = body.list.next(node.off, 0)?;
+        let hides = after != 0
+            && body
+                .list
+                .node(after)?
+                .same_key(node.header.keyspace, node.key);
+        Ok(!hides && !self.stripes.any_before(node.header.seq))
+    }
+}
+
+impl Job for Reclaim {
+    fn kind(&self) -> JobKind {
+        JobKind::Reclaim
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let body = Arc::clone(&self.body);
+        let mut relinker = body.relinker.lock();
+        for _ in 0..STEP_NODES {
+            let mut walk = Walk::new(body.list.region(), self.at, self.end);
+            let Some(node) = walk.next_node()? else {
+                // PERSIST: the copies before the edit that removes the extent they came from.
+                body.sync(&relinker)?;
+                relinker.reclaiming = None;
+                let off = self.extent.off();
+                relinker.space.remove(off);
+                return Ok(Step::Done(Completion {
+                    edit: Edit {
+                        changes: vec![Change::RepositoryExtentRemoved { off }],
+                    },
+                    apply: Box::new(|| {}),
+                    garbage: vec![Arc::clone(&self.extent)],
+                    entries: self.entries,
+                }));
+            };
+            if !self.move_node(&body, &mut relinker, &node)? {
+                relinker.commit(&body, Purpose::Reclaim)?;
+                return Ok(Step::Wait);
+            }
+            // Each node is found from the head, so its neighbours' changes must be made by then.
+            relinker.commit(&body, Purpose::Reclaim)?;
+            self.at = walk.position();
+        }
+        Ok(Step::More)
+    }
+}
+
+/// Takes every node of a dropped keyspace out of the list.
+struct Purge {
+    body: Arc<Body>,
+    keyspace: u32,
+    entries: u64,
+}
+
+impl Job for Purge {
+    fn kind(&self) -> JobKind {
+        JobKind::Reclaim
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let body = Arc::clone(&self.body);
+        let mut relinker = body.relinker.lock();
+        let mut fingers = Fingers::at(&body.list, &Target::first_of(self.keyspace, &[]))?;
+        let end = end_of_keyspace(self.keyspace);
+        while relinker.has_room() {
+            let off = fingers.following();
+            if off == 0 || body.list.node(off)?.compare(&end) != Order::Less {
+                relinker.commit(&body, Purpose::Reclaim)?;
+                relinker.reclaiming = None;
+                return Ok(Step::Done(Completion {
+                    edit: Edit {
+                        changes: Vec::new(),
+                    },
+                    apply: Box::new(|| {}),
+                    garbage: Vec::new(),
+                    entries: self.entries,
+                }));
+            }
+            relinker.unlink_dead(&body.list, &mut fingers)?;
+            self.entries += 1;
+        }
+        relinker.commit(&body, Purpose::Reclaim)?;
+        Ok(Step::More)
+    }
+}

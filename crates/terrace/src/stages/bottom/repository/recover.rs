@@ -1,0 +1,216 @@
+//! This file makes the repository, and brings it back after a close, a crash or a power loss.
+//!
+//! A crash can leave
+//!   - an extent named in the manifest with nothing in it: drains append to it;
+//!   - bytes behind `used`: a node that was copied and never linked, overwritten by the next;
+//!   - a drain half done: its table is still in the buffer and drains again;
+//!   - an extent half emptied: the next reclaim goes on with it.
+//!
+//! A power loss on `Mapped` leaves links without meaning. Every node below `synced` is then found
+//! where it lies and must be sound; nodes behind it are kept as far as they are, since
+//! their table is still in the buffer; dead ones are left out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use terrace_media::{Extent, Purpose};
+
+use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, SYNCED_AT, USED_AT};
+use super::space::Space;
+use super::{Body, Relinker, Repository};
+use crate::error::{Error, Result};
+use crate::parts::gate::Gate;
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::skiplist::SkipList;
+use crate::parts::skiplist::node::head_bytes;
+use crate::parts::skiplist::walk::{self, Walk};
+use crate::stages::Ground;
+
+/// Makes an empty repository and names it in the manifest.
+pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
+    let mut bytes = layout::encode_head().to_vec();
+    bytes.extend_from_slice(&head_bytes());
+    let extent = ground.pool.alloc(bytes.len() as u64)?;
+    if let Some(mut claim) = extent.claim(0, bytes.len()) {
+        claim.write_streaming(0, &bytes, Purpose::Drain);
+    }
+    // PERSIST: the head before the edit that names it.
+    extent.region().fence(Purpose::Drain);
+    extent
+        .region()
+        .sync(extent.off(), bytes.len())
+        .map_err(|e| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("the repository cannot be synced: {e}"),
+            )
+            .because(e)
+        })?;
+    let created = Change::RepositoryCreated {
+        head: extent.span(),
+    };
+    Ok(ground.manifest.commit(Edit {
+        changes: vec![created],
+    })?)
+}
+
+/// Opens the repository that the manifest names. `rebuild` is called with bytes done and in all
+/// when the list must be built from its nodes.
+pub(crate) fn recover(
+    ground: &Arc<Ground>,
+    links_lost: bool,
+    rebuild: &mut dyn FnMut(u64, u64),
+) -> Result<Repository> {
+    let meta = ground.manifest.with_state(|state| state.repository.clone()).ok_or_else(|| {
+        Error::corruption(
+            "the manifest names no repository, which every database of this design has; restore \
+             the database from a copy",
+        )
+    })?;
+    let region = ground.pool.region().clone();
+    let head = ground.pool.adopt(meta.head)?;
+    layout::check_head(
+        region.bytes(head.off(), HEADER_BYTES).unwrap_or_default(),
+        head.off(),
+    )?;
+    let mut space = Space::default();
+    for span in &meta.extents {
+        let extent = ground.pool.adopt(*span)?;
+        let bytes = region.bytes(extent.off(), HEADER_BYTES).unwrap_or_default();
+        layout::check_extent(bytes, extent.off(), extent.len())?;
+        let (used, dead) = (read(&extent, USED_AT), read(&extent, DEAD_AT));
+        if !(HEADER_BYTES as u64..=extent.len()).contains(&used) {
+            return Err(Error::corruption(format!(
+                "the repository extent at pool offset {:#x} says that {used} of its {} bytes are \
+                 used; restore the database from a copy",
+                extent.off(),
+                extent.len()
+            )));
+        }
+        space.adopt(extent, used, dead);
+    }
+    let list = SkipList::new(region, head.off() + HEADER_BYTES as u64);
+    let mut entries = read(&head, ENTRIES_AT);
+    if links_lost {
+        entries = rebuild_links(&list, &mut space, rebuild)?;
+    }
+    let slot = ground
+        .redo
+        .slot(Purpose::Drain)
+        .ok_or_else(|| Error::invalid("every redo slot is taken before the repository is open"))?;
+    Ok(Repository {
+        body: Arc::new(Body {
+            ground: Arc::clone(ground),
+            list,
+            gate: Gate::default(),
+            relinker: Mutex::new(Relinker {
+                slot,
+                space,
+                entries,
+                batches: 0,
+                reclaiming: None,
+                purged: Vec::new(),
+            }),
+            head,
+        }),
+    })
+}
+
+fn read(extent: &Extent, at: u64) -> u64 {
+    extent
+        .region()
+        .word(extent.off() + at)
+        .map_or(0, |word| word.load(Ordering::Acquire))
+}
+
+/// Builds the list from its nodes; returns how many it has.
+fn rebuild_links(
+    list: &SkipList,
+    space: &mut Space,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64> {
+    let region = list.region().clone();
+    let total: u64 = space.rooms.values().map(|room| room.used).sum();
+    let mut nodes = Vec::new();
+    let mut done = 0;
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    for (&off, room) in &mut space.rooms {
+        let synced = read(&room.extent, SYNCED_AT).min(room.extent.len());
+        let end = off + room.used.max(synced);
+        let mut walk = Walk::new(&region, off + HEADER_BYTES as u64, end);
+        loop {
+            let at = walk.position();
+            let sound = walk.next_node().and_then(|node| {
+                if let Some(node) = &node {
+                    node.checked_value()?;
+                }
+                Ok(node)
+            });
+            match sound {
+                Ok(Some(node)) => {
+                    if !walk::is_dead(&region, node.off)? {
+                        nodes.push(node.off);
+                    }
+                    done += node.header.node_bytes() as u64;
+                }
+                Ok(None) => {
+                    room.used = walk.position() - off;
+                    break;
+                }
+                Err(problem) if at < off + synced => return Err(problem.into()),
+                // Behind what was synced: lost, and still in the buffer.
+                Err(_) => {
+                    room.used = at - off;
+                    break;
+                }
+            }
+            if nodes.len().is_multiple_of(4096) {
+                progress(done, total);
+            }
+        }
+    }
+    sort_by_key(list, &mut nodes)?;
+    for &off in &nodes {
+        if let Some((&at, _)) = space.rooms.range(..=off).next_back() {
+            *live.entry(at).or_insert(0) += list.node(off)?.header.node_bytes() as u64;
+        }
+    }
+    for (off, room) in &mut space.rooms {
+        let nodes_bytes = room.used - HEADER_BYTES as u64;
+        room.dead = nodes_bytes.saturating_sub(live.get(off).copied().unwrap_or(0));
+        store(&region, off + USED_AT, room.used);
+        store(&region, off + DEAD_AT, room.dead);
+    }
+    let count = nodes.len() as u64;
+    walk::relink_sorted(&region, list.head(), nodes.into_iter())?;
+    store(
+        &region,
+        list.head() - HEADER_BYTES as u64 + ENTRIES_AT,
+        count,
+    );
+    progress(total, total);
+    Ok(count)
+}
+
+fn store(region: &terrace_media::Region, at: u64, value: u64) {
+    if let Some(word) = region.word(at) {
+        word.store(value, Ordering::Release);
+    }
+}
+
+/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves.
+fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<()> {
+    let mut problem = None;
+    let mut compare = |a: u64, b: u64| match (list.node(a), list.node(b)) {
+        (Ok(a), Ok(b)) => a.compare(&b.target()),
+        (Err(e), _) | (_, Err(e)) => {
+            problem = Some(e);
+            std::cmp::Ordering::Equal
+        }
+    };
+    nodes.sort_by(|&a, &b| compare(a, b));
+    nodes.dedup_by(|a, b| compare(*a, *b) == std::cmp::Ordering::Equal);
+    problem.map_or(Ok(()), |problem| Err(problem.into()))
+}

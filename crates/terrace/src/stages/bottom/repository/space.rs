@@ -1,0 +1,264 @@
+//! This file is the repository's space: extents that nodes are appended to, and how much of each is
+//! dead.
+//!
+//! `used` and `dead` of an extent live in its header and change in the same batches as the links
+//! that make them true, so neither ever disagrees with the list after a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use terrace_media::{AllocError, Claim, Extent, Purpose};
+
+use super::layout::{self, DEAD_AT, HEADER_BYTES, USED_AT};
+use crate::error::{Error, Result};
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::skiplist::fingers::Plan;
+use crate::stages::Ground;
+
+/// One extent of the repository.
+pub(super) struct Room {
+    pub(super) extent: Arc<Extent>,
+    pub(super) used: u64,
+    pub(super) dead: u64,
+    /// Bytes of `dead` that are still linked because a snapshot reads them.
+    retained: u64,
+    /// Header words differ from what was last planned.
+    used_changed: bool,
+    dead_changed: bool,
+}
+
+/// All extents by offset, and the one that nodes are appended to.
+#[derive(Default)]
+pub(super) struct Space {
+    pub(super) rooms: BTreeMap<u64, Room>,
+    current: Option<u64>,
+    /// Header words not yet planned.
+    changed: Vec<u64>,
+    /// Linked nodes that are counted as dead, because they are kept for a snapshot only. Not known
+    /// after a restart: then their extent is emptied a little early.
+    retained: BTreeSet<u64>,
+}
+
+impl Space {
+    /// Takes an extent found at recovery, its words read from its header.
+    pub(super) fn adopt(&mut self, extent: Arc<Extent>, used: u64, dead: u64) {
+        let off = extent.off();
+        let room = Room {
+            extent,
+            used,
+            dead,
+            retained: 0,
+            used_changed: false,
+            dead_changed: false,
+        };
+        let emptier = match self.current.and_then(|at| self.rooms.get(&at)) {
+            Some(current) => room.free() > current.free(),
+            None => true,
+        };
+        self.rooms.insert(off, room);
+        if emptier {
+            self.current = Some(off);
+        }
+    }
+
+    /// Whether nodes are being appended to the extent at `off`.
+    pub(super) fn is_current(&self, off: u64) -> bool {
+        self.current == Some(off)
+    }
+
+    /// Stops appending to the current extent when it is the one at `off`.
+    pub(super) fn leave(&mut self, off: u64) {
+        if self.is_current(off) {
+            self.current = None;
+        }
+    }
+
+    /// Takes `bytes` for a node. `None`: the pool is full. A new extent is durable and in the
+    /// manifest when this returns.
+    pub(super) fn claim(
+        &mut self,
+        ground: &Ground,
+        bytes: usize,
+        purpose: Purpose,
+    ) -> Result<Option<Claim>> {
+        let bytes = bytes as u64;
+        let fits = |room: &Room| room.free() >= bytes;
+        let large = bytes > ground.options.bottom.extent_bytes / 4;
+        let at = match self.current {
+            Some(at) if self.rooms.get(&at).is_some_and(fits) => at,
+            // A large node gets an extent of its own and the current one stays open for others.
+            _ => match self.extend(ground, bytes, large, purpose)? {
+                Some(at) => at,
+                None => return Ok(None),
+            },
+        };
+        let Some(room) = self.rooms.get_mut(&at) else {
+            return Ok(None);
+        };
+        let claim = room.extent.claim(room.used, bytes as usize);
+        room.used += bytes;
+        if !room.used_changed {
+            room.used_changed = true;
+            self.changed.push(at);
+        }
+        claim.map(Some).ok_or_else(|| {
+            Error::corruption(format!(
+                "the repository extent at pool offset {at:#x} is shorter than its header says"
+            ))
+        })
+    }
+
+    /// Gets an extent from the pool and names it in the manifest.
+    fn extend(
+        &mut self,
+        ground: &Ground,
+        node_bytes: u64,
+        large: bool,
+        purpose: Purpose,
+    ) -> Result<Option<u64>> {
+        let alone = node_bytes + HEADER_BYTES as u64;
+        let wanted = if large {
+            alone
+        } else {
+            ground.options.bottom.extent_bytes.max(alone)
+        };
+        let extent = match ground.pool.alloc(wanted) {
+            Ok(extent) => extent,
+            Err(AllocError::Full { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        ground.pool.prefault(&extent);
+        let header = layout::encode_extent(extent.len());
+        if let Some(mut claim) = extent.claim(0, header.len()) {
+            claim.write_streaming(0, &header, purpose);
+        }
+        let region = extent.region();
+        // PERSIST: the header before the edit that names the extent. Reversed, recovery could find
+        // an extent that is no extent.
+        region.fence(purpose);
+        region.sync(extent.off(), HEADER_BYTES).map_err(|e| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("a new extent cannot be synced: {e}"),
+            )
+            .because(e)
+        })?;
+        let added = Change::RepositoryExtentAdded {
+            span: extent.span(),
+        };
+        ground.manifest.commit(Edit {
+            changes: vec![added],
+        })?;
+        let off = extent.off();
+        let used = HEADER_BYTES as u64;
+        let room = Room {
+            extent,
+            used,
+            dead: 0,
+            retained: 0,
+            used_changed: false,
+            dead_changed: false,
+        };
+        self.rooms.insert(off, room);
+        if !large {
+            self.current = Some(off);
+        }
+        Ok(Some(off))
+    }
+
+    /// Counts a node of `bytes` at `off`, just unlinked, as dead.
+    pub(super) fn bury(&mut self, off: u64, bytes: u64) {
+        let counted = self.retained.remove(&off);
+        let Some((at, room)) = self.room_of(off) else {
+            return;
+        };
+        if counted {
+            room.retained = room.retained.saturating_sub(bytes);
+            return;
+        }
+        room.dead += bytes;
+        if !std::mem::replace(&mut room.dead_changed, true) {
+            self.changed.push(at);
+        }
+    }
+
+    /// Counts a node as dead that stays linked while a snapshot reads it.
+    pub(super) fn retain(&mut self, off: u64, bytes: u64) {
+        if !self.retained.insert(off) {
+            return;
+        }
+        let Some((at, room)) = self.room_of(off) else {
+            return;
+        };
+        room.dead += bytes;
+        room.retained += bytes;
+        if !std::mem::replace(&mut room.dead_changed, true) {
+            self.changed.push(at);
+        }
+    }
+
+    /// Whether the node at `off` is kept for a snapshot only.
+    pub(super) fn is_retained(&self, off: u64) -> bool {
+        self.retained.contains(&off)
+    }
+
+    fn room_of(&mut self, off: u64) -> Option<(u64, &mut Room)> {
+        self.rooms
+            .range_mut(..=off)
+            .next_back()
+            .map(|(&at, room)| (at, room))
+    }
+
+    /// Forgets the extent at `off`, whose nodes have all been moved or unlinked.
+    pub(super) fn remove(&mut self, off: u64) {
+        if let Some(room) = self.rooms.remove(&off) {
+            let inside: Vec<u64> = self
+                .retained
+                .range(off..off + room.extent.len())
+                .copied()
+                .collect();
+            for node in inside {
+                self.retained.remove(&node);
+            }
+        }
+        self.changed.retain(|&at| at != off);
+    }
+
+    /// How many stores `plan_words` will plan.
+    pub(super) fn words_changed(&self) -> usize {
+        2 * self.changed.len()
+    }
+
+    /// Plans the header words that have changed.
+    pub(super) fn plan_words(&mut self, plan: &mut impl Plan) {
+        for at in self.changed.drain(..) {
+            let Some(room) = self.rooms.get_mut(&at) else {
+                continue;
+            };
+            if std::mem::take(&mut room.used_changed) {
+                plan.store(at + USED_AT, room.used);
+            }
+            if std::mem::take(&mut room.dead_changed) {
+                plan.store(at + DEAD_AT, room.dead);
+            }
+        }
+    }
+}
+
+impl Room {
+    fn free(&self) -> u64 {
+        self.extent.len() - self.used
+    }
+
+    /// How much of the nodes a reclaim would free, in percent; what snapshots retain stays when any
+    /// is `held`.
+    pub(super) fn dead_percent(&self, held: bool) -> u64 {
+        let nodes = self.used - HEADER_BYTES as u64;
+        let dead = if held {
+            self.dead.saturating_sub(self.retained)
+        } else {
+            self.dead
+        };
+        (dead * 100).checked_div(nodes).unwrap_or(0)
+    }
+}

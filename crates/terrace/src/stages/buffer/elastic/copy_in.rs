@@ -1,0 +1,179 @@
+//! This file flushes: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2).
+//!
+//! The copy streams past the caches and is fenced once. Links need no change, since they are pool
+//! offsets from the moment a node is written. The filter is built from the hashes in the nodes,
+//! read in the order in which they lie, while they are being copied.
+
+use std::sync::Arc;
+
+use terrace_media::{AllocError, Purpose};
+
+use super::Tables;
+use super::table::{Body, Table};
+use crate::error::{Error, Result};
+use crate::parts::filter::{Filter, FilterBuilder};
+use crate::parts::manifest::{Change, Edit, TableExtent, TableMeta};
+use crate::parts::skiplist::SkipList;
+use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
+use crate::parts::skiplist::walk::Walk;
+use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Step};
+
+/// Bytes copied in one step: about 20 us, so that a flush never holds a thread for long.
+const STEP_BYTES: u64 = 256 * 1024;
+
+/// The flush of one memtable.
+pub(super) struct CopyIn {
+    ground: Arc<Ground>,
+    tables: Arc<Tables>,
+    /// Taken by the last step.
+    sealed: Option<SealedTable>,
+    copied: u64,
+    /// How far the walk over the nodes has come, from the start of the image.
+    hashed: u64,
+    filter: Option<FilterBuilder>,
+}
+
+impl CopyIn {
+    pub(super) fn begin(ground: Arc<Ground>, tables: Arc<Tables>, sealed: SealedTable) -> CopyIn {
+        let bits = ground.options.buffer.filter_bits_per_key;
+        let filter = (bits > 0).then(|| FilterBuilder::new(sealed.entries, bits));
+        CopyIn {
+            ground,
+            tables,
+            sealed: Some(sealed),
+            copied: 0,
+            hashed: TABLE_NODES_AT as u64,
+            filter,
+        }
+    }
+
+    /// Copies the next piece. False when all is copied.
+    fn copy_piece(&mut self, sealed: &SealedTable) -> Result<bool> {
+        let left = sealed.used - self.copied;
+        if left == 0 {
+            return Ok(false);
+        }
+        let len = left.min(STEP_BYTES) as usize;
+        let at = sealed.extent.off() + self.copied;
+        let outside = || Error::corruption("a memtable is larger than its extent in the pool");
+        let bytes = sealed.image.bytes(at, len).ok_or_else(outside)?;
+        let mut claim = sealed.extent.claim(self.copied, len).ok_or_else(outside)?;
+        claim.write_streaming(0, bytes, Purpose::Flush);
+        self.copied += len as u64;
+        if let Some(filter) = &mut self.filter {
+            let base = sealed.extent.off();
+            let mut walk = Walk::new(&sealed.image, base + self.hashed, base + sealed.used);
+            while walk.position() < base + self.copied {
+                match walk.next_node()? {
+                    Some(node) => filter.insert(node.header.hash),
+                    None => break,
+                }
+            }
+            self.hashed = walk.position() - base;
+        }
+        Ok(true)
+    }
+
+    /// Writes the filter. A pool without room for it gets a table without a filter.
+    fn write_filter(&mut self) -> Result<Option<Arc<Filter>>> {
+        let Some(builder) = self.filter.take() else {
+            return Ok(None);
+        };
+        let extent = match self.ground.pool.alloc(builder.len_bytes()) {
+            Ok(extent) => extent,
+            Err(AllocError::Full { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        Ok(Some(Arc::new(builder.finish(&extent, Purpose::Flush))))
+    }
+
+    fn complete(&mut self, sealed: SealedTable) -> Result<Completion> {
+        let filter = self.write_filter()?;
+        let region = self.ground.pool.region();
+        // PERSIST: the table's bytes and its filter before the edit that names them. Reversed, a
+        // crash could leave a table of garbage and no log to rebuild it from.
+        region.fence(Purpose::Flush);
+        let sync = |off, len: u64| {
+            region.sync(off, len as usize).map_err(|e| {
+                Error::new(
+                    crate::ErrorKind::Io,
+                    format!("a flushed table cannot be synced: {e}"),
+                )
+                .because(e)
+            })
+        };
+        sync(sealed.extent.off(), sealed.used)?;
+        if let Some(filter) = &filter {
+            sync(filter.span().off, filter.span().len)?;
+        }
+        let head = sealed.extent.off() + TABLE_HEADER_BYTES as u64;
+        let meta = TableMeta {
+            id: sealed.id,
+            level: 0,
+            head,
+            extents: vec![TableExtent {
+                span: sealed.extent.span(),
+                used: sealed.used,
+            }],
+            filter: filter.as_ref().map(|f| f.span()),
+            entries: sealed.entries,
+            bytes: sealed.used,
+            seq_first: sealed.seq_first,
+            seq_last: sealed.seq_last,
+            merging_into: None,
+        };
+        let mut changes = vec![
+            Change::TableAdded(meta),
+            Change::LastSeq {
+                seq: sealed.seq_last,
+            },
+            Change::NextId { id: sealed.id + 1 },
+        ];
+        changes.extend(sealed.retire);
+        let body = Body {
+            level: 0,
+            extents: vec![(Arc::clone(&sealed.extent), sealed.used)],
+            entries: sealed.entries,
+            bytes: sealed.used,
+            seq_first: sealed.seq_first,
+            seq_last: sealed.seq_last,
+            busy: false,
+            merging_into: None,
+        };
+        let list = SkipList::new(region.clone(), head);
+        let table = Arc::new(Table::new(
+            sealed.id,
+            list,
+            filter.into_iter().collect(),
+            body,
+        ));
+        let tables = Arc::clone(&self.tables);
+        let forget = sealed.forget;
+        Ok(Completion {
+            edit: Edit { changes },
+            apply: Box::new(move || {
+                tables.insert(table);
+                forget();
+            }),
+            garbage: Vec::new(),
+            entries: sealed.entries,
+        })
+    }
+}
+
+impl Job for CopyIn {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let Some(sealed) = self.sealed.take() else {
+            return Ok(Step::More);
+        };
+        if self.copy_piece(&sealed)? {
+            self.sealed = Some(sealed);
+            return Ok(Step::More);
+        }
+        Ok(Step::Done(self.complete(sealed)?))
+    }
+}

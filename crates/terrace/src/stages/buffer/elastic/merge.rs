@@ -1,0 +1,313 @@
+//! This file merges two tables by relinking: the newer is emptied into the older (MioDB, 4.3).
+//!
+//! Both lists are walked in key order. A node of the newer list is linked into the older at its
+//! place; a version that nobody can read any more is left out. No key and no value is copied. The
+//! filter of the result is built on the way from the hashes in the nodes.
+//!
+//! Each step plans some hundred changes from links that nobody else may change, then makes them all
+//! through the redo area while it holds the gates of both lists. Until the merge ends, the older
+//! list answers with both tables' filters (E3), and readers ask the newer list first (E1).
+//!
+//! Durable order: MergeBegun, then batches of links, then the filter, then MergeEnded.
+
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_media::{AllocError, Purpose};
+
+use super::Tables;
+use super::table::Table;
+use crate::error::{Error, Result};
+use crate::parts::filter::{Filter, FilterBuilder};
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::redo::RedoSlot;
+use crate::parts::skiplist::fingers::{Fingers, Plan};
+use crate::parts::skiplist::layout::HEIGHT_MAX;
+use crate::parts::skiplist::node::{Node, link_at};
+use crate::parts::snapshots::Stripes;
+use crate::stages::{Completion, Ground, Job, JobKind, Step};
+use crate::types::SeqNo;
+
+/// Nodes looked at in one step: some tens of microseconds.
+const STEP_NODES: u32 = 256;
+/// Stores that one node may need: its own links, its neighbours', and the newer list's head.
+const NODE_STORES: usize = 2 * HEIGHT_MAX;
+
+/// One merge.
+pub(super) struct Merge {
+    ground: Arc<Ground>,
+    tables: Arc<Tables>,
+    newer: Arc<Table>,
+    older: Arc<Table>,
+    slot: RedoSlot,
+    stripes: Stripes,
+    dropped: Arc<Vec<u32>>,
+    begun: bool,
+    fingers: Fingers,
+    /// What the newer list's head links will be after the planned changes.
+    heads: [u64; HEIGHT_MAX],
+    heads_written: [u64; HEIGHT_MAX],
+    /// The last node kept: later versions of its key are compared with it.
+    kept: Option<(u64, SeqNo)>,
+    /// The last node taken out of the newer list.
+    taken: u64,
+    filter: Option<FilterBuilder>,
+    entries: u64,
+    bytes: u64,
+}
+
+impl Merge {
+    /// Prepares the merge of `newer` into `older`, which the caller has marked busy.
+    pub(super) fn begin(
+        ground: Arc<Ground>,
+        tables: Arc<Tables>,
+        newer: Arc<Table>,
+        older: Arc<Table>,
+        slot: RedoSlot,
+    ) -> Result<Merge> {
+        let bits = ground.options.buffer.filter_bits_per_key;
+        // Entries of an interrupted merge were counted in both tables already; the sum bounds them.
+        let entries = newer.body.lock().entries + older.body.lock().entries;
+        let filter = (bits > 0).then(|| FilterBuilder::new(entries, bits));
+        let begun = newer.body.lock().merging_into.is_some();
+        let mut heads = [0; HEIGHT_MAX];
+        for (level, head) in heads.iter_mut().enumerate() {
+            *head = newer.list.next(newer.list.head(), level)?;
+        }
+        Ok(Merge {
+            fingers: Fingers::at_start(&older.list)?,
+            stripes: ground.snapshots.stripes(),
+            dropped: ground.dropped.all(),
+            begun,
+            heads,
+            heads_written: heads,
+            kept: None,
+            taken: 0,
+            filter,
+            entries: 0,
+            bytes: 0,
+            ground,
+            tables,
+            newer,
+            older,
+            slot,
+        })
+    }
+
+    /// Names the merge in the manifest and lets the older table answer for both (E3).
+    fn announce(&mut self) -> Result<()> {
+        let (newer, older) = (self.newer.id, self.older.id);
+        let edit = Edit {
+            changes: vec![Change::MergeBegun { newer, older }],
+        };
+        // PERSIST: the announcement before the first link. Reversed, a crash would leave nodes of
+        // the newer table in a list whose filter denies them.
+        self.ground.manifest.commit(edit)?;
+        self.newer.body.lock().merging_into = Some(older);
+        let mut filters = Vec::clone(&self.older.filters.load());
+        let newer_filters = self.newer.filters.load();
+        if filters.is_empty() || newer_filters.is_empty() {
+            // A table without a filter answers for every key, and so must the pair.
+            filters.clear();
+        } else {
+            filters.extend(newer_filters.iter().cloned());
+        }
+        self.older.filters.store(Arc::new(filters));
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Whether nobody can read `node`, given the last node kept.
+    fn superseded(&self, node: &Node<'_>) -> Result<bool> {
+        if self.dropped.binary_search(&node.header.keyspace).is_ok() {
+            return Ok(true);
+        }
+        let Some((off, seq)) = self.kept else {
+            return Ok(false);
+        };
+        if !self.stripes.same(seq, node.header.seq) {
+            return Ok(false);
+        }
+        let kept = self.older.list.node(off)?;
+        Ok(kept.same_key(node.header.keyspace, node.key))
+    }
+
+    fn keep(&mut self, off: u64, seq: SeqNo, hash: u64, bytes: usize) {
+        self.kept = Some((off, seq));
+        self.entries += 1;
+        self.bytes += bytes as u64;
+        if let Some(filter) = &mut self.filter {
+            filter.insert(hash);
+        }
+    }
+
+    /// Plans what happens to the next node of either list. False when both are at their ends.
+    fn plan_node(&mut self) -> Result<bool> {
+        let newer = Arc::clone(&self.newer);
+        let older = Arc::clone(&self.older);
+        let (a, b) = (self.heads[0], self.fingers.following());
+        let from_newer = match (a, b) {
+            (0, 0) => return Ok(false),
+            (0, _) => false,
+            (_, 0) => true,
+            _ => newer.list.node(a)?.compare(&older.list.node(b)?.target()) == Order::Less,
+        };
+        if !from_newer {
+            let node = older.list.node(b)?;
+            if self.superseded(&node)? {
+                self.fingers.unlink(&older.list, &mut self.slot)?;
+            } else {
+                self.keep(
+                    b,
+                    node.header.seq,
+                    node.header.hash,
+                    node.header.node_bytes(),
+                );
+                self.fingers.pass(&older.list)?;
+            }
+            return Ok(true);
+        }
+        let node = newer.list.node(a)?;
+        for level in 0..usize::from(node.header.height) {
+            self.heads[level] = newer.list.next(a, level)?;
+        }
+        newer.list.region().prefetch(self.heads[0]);
+        newer.list.region().prefetch(self.heads[1]);
+        self.taken = a;
+        if !self.superseded(&node)? {
+            self.keep(
+                a,
+                node.header.seq,
+                node.header.hash,
+                node.header.node_bytes(),
+            );
+            self.fingers.insert(a, node.header.height, &mut self.slot);
+        }
+        Ok(true)
+    }
+
+    /// Makes the planned changes.
+    fn commit(&mut self) -> Result<()> {
+        for level in 0..HEIGHT_MAX {
+            if self.heads[level] != self.heads_written[level] {
+                self.slot
+                    .store(link_at(self.newer.list.head(), level), self.heads[level]);
+                self.heads_written[level] = self.heads[level];
+            }
+        }
+        if self.slot.is_empty() {
+            return Ok(());
+        }
+        let _newer = self.newer.gate.relink();
+        let _older = self.older.gate.relink();
+        if self.taken != 0 {
+            // Before any link of these nodes changes (E2).
+            self.newer.frontier.store(self.taken, Ordering::Release);
+        }
+        self.slot.commit()
+    }
+
+    fn write_filter(&mut self) -> Result<Option<Arc<Filter>>> {
+        let Some(builder) = self.filter.take() else {
+            return Ok(None);
+        };
+        let extent = match self.ground.pool.alloc(builder.len_bytes()) {
+            Ok(extent) => extent,
+            Err(AllocError::Full { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let filter = builder.finish(&extent, Purpose::Merge);
+        let region = self.ground.pool.region();
+        // PERSIST: the filter before the edit that names it; reversed, a crash could leave a filter
+        // of garbage that denies keys.
+        region.fence(Purpose::Merge);
+        let span = filter.span();
+        region.sync(span.off, span.len as usize).map_err(|e| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("a filter cannot be synced: {e}"),
+            )
+            .because(e)
+        })?;
+        Ok(Some(Arc::new(filter)))
+    }
+
+    fn complete(&mut self) -> Result<Completion> {
+        self.slot.clear()?;
+        let filter = self.write_filter()?;
+        let level = self
+            .older
+            .body
+            .lock()
+            .level
+            .max(self.newer.body.lock().level)
+            + 1;
+        let level = level.min(self.ground.options.buffer.levels - 1);
+        let (entries, bytes) = (self.entries, self.bytes);
+        let edit = Edit {
+            changes: vec![Change::MergeEnded {
+                newer: self.newer.id,
+                older: self.older.id,
+                level,
+                filter: filter.as_ref().map(|f| f.span()),
+                entries,
+                bytes,
+            }],
+        };
+        let (tables, newer, older) = (
+            Arc::clone(&self.tables),
+            Arc::clone(&self.newer),
+            Arc::clone(&self.older),
+        );
+        Ok(Completion {
+            edit,
+            apply: Box::new(move || {
+                let newer_body = newer.body.lock();
+                {
+                    let mut body = older.body.lock();
+                    // The newer table keeps its own handles: older views may still start at its head.
+                    body.extents.extend(newer_body.extents.iter().cloned());
+                    body.entries = entries;
+                    body.bytes = bytes;
+                    body.seq_last = newer_body.seq_last;
+                    body.level = level;
+                    body.busy = false;
+                }
+                drop(newer_body);
+                older.filters.store(Arc::new(filter.into_iter().collect()));
+                tables.remove(newer.id);
+            }),
+            garbage: Vec::new(),
+            entries,
+        })
+    }
+}
+
+impl Job for Merge {
+    fn kind(&self) -> JobKind {
+        JobKind::Merge
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        if !self.begun {
+            self.announce()?;
+            return Ok(Step::More);
+        }
+        let mut more = true;
+        for _ in 0..STEP_NODES {
+            if !self.slot.has_room(NODE_STORES + HEIGHT_MAX) {
+                break;
+            }
+            more = self.plan_node()?;
+            if !more {
+                break;
+            }
+        }
+        self.commit()?;
+        if more {
+            return Ok(Step::More);
+        }
+        Ok(Step::Done(self.complete()?))
+    }
+}

@@ -1,0 +1,156 @@
+//! This file brings the elastic buffer back after a close, a crash or a power loss.
+//!
+//! A crash can leave
+//!   - a table whose flush had not been committed: its extent is free, its log is replayed;
+//!   - a merge between MergeBegun and MergeEnded: both lists are sound, since the redo area has been
+//!     applied, every node is in one of them, and the merge goes on from where the lists are;
+//!   - a filter that was written but not named: its extent is free.
+//!
+//! A power loss on `Mapped` leaves nodes, which were synced before they were named, and links
+//! without meaning. Then each list is built anew from the nodes in its extents.
+
+use std::sync::Arc;
+
+use terrace_media::Shutdown;
+
+use super::Elastic;
+use super::table::{Body, Table};
+use crate::error::{Error, Result};
+use crate::parts::filter::Filter;
+use crate::parts::manifest::TableMeta;
+use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
+use crate::parts::skiplist::{SkipList, walk};
+use crate::stages::Ground;
+
+/// What the recovery of the buffer did.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Recovered {
+    pub(crate) merges_resumed: u64,
+    pub(crate) tables_rebuilt: u64,
+}
+
+/// Opens every table that the manifest names. `rebuild` is called with bytes done and bytes in all
+/// when lists must be built from their nodes.
+pub(crate) fn recover(
+    ground: &Arc<Ground>,
+    links_lost: bool,
+    rebuild: &mut dyn FnMut(u64, u64),
+) -> Result<(Elastic, Recovered)> {
+    let metas: Vec<TableMeta> = ground
+        .manifest
+        .with_state(|state| state.tables.values().cloned().collect());
+    let mut recovered = Recovered::default();
+    let total: u64 = metas.iter().map(|m| m.bytes).sum();
+    let mut done = 0;
+    let mut tables = Vec::with_capacity(metas.len());
+    for meta in &metas {
+        let table = open_table(ground, meta)?;
+        if links_lost {
+            rebuild_links(&table, &mut |bytes| rebuild(done + bytes, total))?;
+            done += meta.bytes;
+            recovered.tables_rebuilt += 1;
+        }
+        tables.push(Arc::new(table));
+    }
+    for meta in &metas {
+        let Some(into) = meta.merging_into else {
+            continue;
+        };
+        recovered.merges_resumed += 1;
+        let newer = tables.iter().find(|t| t.id == meta.id);
+        let older = tables.iter().find(|t| t.id == into);
+        let (Some(newer), Some(older)) = (newer, older) else {
+            return Err(Error::corruption(format!(
+                "the manifest merges table {} into table {into}, which it does not name; restore \
+                 the database from a copy",
+                meta.id
+            )));
+        };
+        let both = [newer.filters.load_full(), older.filters.load_full()];
+        let filters = if both.iter().any(|f| f.is_empty()) {
+            Vec::new()
+        } else {
+            both.iter().flat_map(|f| f.iter().cloned()).collect()
+        };
+        older.filters.store(Arc::new(filters));
+        newer.body.lock().merging_into = Some(into);
+        // Until the merge goes on, no other job may take the older table.
+        older.body.lock().busy = true;
+    }
+    Ok((Elastic::over(Arc::clone(ground), tables), recovered))
+}
+
+/// Whether links in the pool may be without meaning.
+pub(crate) fn links_lost(ground: &Ground) -> bool {
+    ground.pool.medium() == terrace_media::Medium::Mapped
+        && ground.pool.shutdown() == Shutdown::PowerLost
+}
+
+fn open_table(ground: &Ground, meta: &TableMeta) -> Result<Table> {
+    let region = ground.pool.region();
+    let mut extents = Vec::with_capacity(meta.extents.len());
+    for extent in &meta.extents {
+        let off = extent.span.off;
+        let bytes = region.bytes(off, TABLE_HEADER_BYTES).unwrap_or_default();
+        decode_table_header(bytes, off)?;
+        if extent.used > extent.span.len {
+            return Err(Error::corruption(format!(
+                "the manifest says that {} bytes of the {}-byte extent at pool offset {off:#x} \
+                 are used; restore the database from a copy",
+                extent.used, extent.span.len
+            )));
+        }
+        extents.push((ground.pool.adopt(extent.span)?, extent.used));
+    }
+    let filters = match meta.filter {
+        Some(span) => vec![Arc::new(Filter::open(ground.pool.adopt(span)?)?)],
+        None => Vec::new(),
+    };
+    let body = Body {
+        level: meta.level.min(ground.options.buffer.levels - 1),
+        extents,
+        entries: meta.entries,
+        bytes: meta.bytes,
+        seq_first: meta.seq_first,
+        seq_last: meta.seq_last,
+        busy: false,
+        merging_into: None,
+    };
+    Ok(Table::new(
+        meta.id,
+        SkipList::new(region.clone(), meta.head),
+        filters,
+        body,
+    ))
+}
+
+/// Builds the list of a table from the nodes in its extents, each of which must be sound.
+fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    let region = table.list.region().clone();
+    let mut nodes = Vec::new();
+    let mut bytes = 0;
+    table.walk_extents(&mut |off| {
+        let node = table.list.node(off)?;
+        node.checked_value()?;
+        nodes.push(off);
+        bytes += node.header.node_bytes() as u64;
+        if nodes.len().is_multiple_of(4096) {
+            progress(bytes);
+        }
+        Ok(())
+    })?;
+    let mut problem = None;
+    nodes.sort_by(|&a, &b| match (table.list.node(a), table.list.node(b)) {
+        (Ok(a), Ok(b)) => a.compare(&b.target()),
+        (Err(e), _) | (_, Err(e)) => {
+            problem = Some(e);
+            std::cmp::Ordering::Equal
+        }
+    });
+    if let Some(problem) = problem {
+        return Err(problem.into());
+    }
+    walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;
+    progress(bytes);
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! This file is one table of the elastic buffer: a skip list in the pool, its filters, its extents,
+//! and how it is read while a merge empties it.
+//!
+//! Invariants
+//!   E1  A node is linked into the older list before it is unlinked from the newer one, so a reader
+//!       that asks newer, then older, finds it in one of them.
+//!   E2  `frontier` names the last node that has left (or is leaving) the list; it is stored before
+//!       any link of such a node changes. A search that stepped only on nodes behind the frontier
+//!       has read only links of this list.
+//!   E3  The filters together cover every key that the list has or is about to get.
+
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_media::Extent;
+
+use crate::error::Result;
+use crate::parts::codec::DecodeError;
+use crate::parts::filter::Filter;
+use crate::parts::gate::Gate;
+use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::skiplist::layout::TABLE_NODES_AT;
+use crate::parts::skiplist::walk::Walk;
+use crate::parts::skiplist::{SkipList, Target};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::types::{EntryKind, SeqNo};
+
+/// BOUND: after so many restarts a point read takes the gate, and the merge waits for it.
+const RETRIES_MAX: u32 = 64;
+
+/// A table of the buffer.
+pub(super) struct Table {
+    pub(super) id: u64,
+    pub(super) list: SkipList,
+    pub(super) gate: Gate,
+    /// Offset of the last node that a merge has taken out of this list; 0 before the first.
+    pub(super) frontier: AtomicU64,
+    pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
+    pub(super) body: Mutex<Body>,
+}
+
+/// What changes when tables move and merge.
+pub(super) struct Body {
+    pub(super) level: u32,
+    pub(super) extents: Vec<(Arc<Extent>, u64)>,
+    pub(super) entries: u64,
+    /// Bytes of nodes, superseded ones included.
+    pub(super) bytes: u64,
+    pub(super) seq_first: SeqNo,
+    pub(super) seq_last: SeqNo,
+    /// A job owns the table.
+    pub(super) busy: bool,
+    /// The table that this one is being emptied into.
+    pub(super) merging_into: Option<u64>,
+}
+
+impl Table {
+    /// A table over a list that is complete in the pool.
+    pub(super) fn new(id: u64, list: SkipList, filters: Vec<Arc<Filter>>, body: Body) -> Table {
+        Table {
+            id,
+            list,
+            gate: Gate::default(),
+            frontier: AtomicU64::new(0),
+            filters: ArcSwap::from_pointee(filters),
+            body: Mutex::new(body),
+        }
+    }
+
+    /// Whether the filters leave open that the table has a key of this hash.
+    #[inline]
+    fn may_contain(&self, hash: u64) -> bool {
+        let filters = self.filters.load();
+        filters.is_empty() || filters.iter().any(|filter| filter.may_contain(hash))
+    }
+
+    /// Whether a search that began by stepping on `first` has read only links of this list (E2).
+    #[inline]
+    fn path_is_sound(&self, first: u64) -> Result<bool, DecodeError> {
+        // Acquire: the links that the search read were loaded with Acquire, so if one of them was
+        // changed by a merge, the frontier stored before that change is seen here.
+        let frontier = self.frontier.load(Ordering::Acquire);
+        if frontier == 0 || first == 0 {
+            return Ok(true);
+        }
+        let moved = self.list.node(frontier)?.target();
+        Ok(self.list.node(first)?.compare(&moved) == Order::Greater)
+    }
+
+    /// Finds the first node not before `target`, 0 at the end, whatever a merge does meanwhile.
+    fn seek(&self, target: &Target<'_>, stats: &mut ReadStats) -> Result<u64, DecodeError> {
+        for _ in 0..RETRIES_MAX {
+            let found = self.list.seek(target)?;
+            if self.path_is_sound(found.first)? {
+                return Ok(found.node);
+            }
+            stats.relink_retries += 1;
+            std::hint::spin_loop();
+        }
+        let _held = self.gate.hold();
+        Ok(self.list.seek(target)?.node)
+    }
+}
+
+impl Source for Table {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        if !self.may_contain(probe.hash) {
+            stats.filter_saved += 1;
+            return Ok(None);
+        }
+        stats.sources += 1;
+        let off = self.seek(&probe.settled_target(), stats)?;
+        if off == 0 {
+            return Ok(None);
+        }
+        let node = self.list.node(off)?;
+        if !node.same_key(probe.keyspace, probe.key) {
+            return Ok(None);
+        }
+        Lookup::from_node(&node).map(Some)
+    }
+
+    fn cursor(&self) -> Box<dyn Cursor> {
+        Box::new(ListCursor::new(self.list.clone(), Some(self.gate.clone())))
+    }
+
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
+        let _held = self.gate.hold();
+        let entries = self.list.count_between(from, to)?;
+        let body = self.body.lock();
+        let mean = body.bytes.checked_div(body.entries).unwrap_or(0);
+        Ok((entries, entries * mean))
+    }
+
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        census.tables += 1;
+        if let Err(problem) = self.verify_list(census, visited) {
+            census
+                .problems
+                .push(format!("table {}: {problem}", self.id));
+        }
+        for filter in self.filters.load().iter() {
+            if let Err(problem) = filter.verify() {
+                census
+                    .problems
+                    .push(format!("filter of table {}: {problem}", self.id));
+            }
+        }
+    }
+
+    fn verify_bytes(&self) -> u64 {
+        self.body.lock().bytes
+    }
+}
+
+impl Table {
+    /// Walks the list under its gate, chunk by chunk: order, towers, checksums, filters.
+    fn verify_list(
+        &self,
+        census: &mut Census,
+        visited: &mut dyn FnMut(u64),
+    ) -> Result<(), DecodeError> {
+        let problems = &mut census.problems;
+        let mut entries = 0;
+        let mut tombstones = 0;
+        let mut bytes = 0;
+        self.list.check(&self.gate, &mut |node, value| {
+            entries += 1;
+            bytes += node.header.node_bytes() as u64;
+            visited(node.header.node_bytes() as u64);
+            if EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete) {
+                tombstones += 1;
+            }
+            if let Err(problem) = value {
+                problems.push(format!("table {}: {problem}", self.id));
+            }
+            if !self.may_contain(node.header.hash) {
+                problems.push(format!(
+                    "table {}: the filter denies the key of the node at pool offset {:#x}",
+                    self.id, node.off
+                ));
+            }
+        })?;
+        census.entries += entries;
+        census.tombstones += tombstones;
+        census.bytes += bytes;
+        Ok(())
+    }
+
+    /// The nodes of the table where they lie, dropped ones included.
+    pub(super) fn walk_extents(&self, visit: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let extents = self.body.lock().extents.clone();
+        for (extent, used) in extents {
+            let start = extent.off() + TABLE_NODES_AT as u64;
+            let mut walk = Walk::new(extent.region(), start, extent.off() + used);
+            while let Some(node) = walk.next_node()? {
+                visit(node.off)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! This file is the memtable: a skip list in a DRAM arena, laid out as it will lie in the pool.
+//!
+//! The arena's offsets are those of the pool extent that the memtable was given when it was made, so
+//! the links between nodes are pool offsets from the start and a flush copies bytes.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrace_media::{Arena, Bump, Claim, Extent, Region};
+
+use crate::error::{Error, Result};
+use crate::parts::batch::Batch;
+use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::log::{Log, LogEntry};
+use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
+use crate::parts::skiplist::node::{head_bytes, height_for};
+use crate::parts::skiplist::{NewNode, SkipList, Target};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::types::{EntryKind, SeqNo, key_hash};
+
+/// DRAM arenas that no memtable uses any more. Faulting pages in costs more than all else that a
+/// memtable does, so arenas are used again.
+#[derive(Default)]
+pub(super) struct Arenas(Mutex<Vec<Arena>>);
+
+impl Arenas {
+    /// An arena of at least `bytes`, used before if there is one.
+    pub(super) fn take(&self, bytes: u64) -> Result<Arena> {
+        {
+            let mut arenas = self.0.lock();
+            // Twice the size would be memory that a limit does not know of.
+            let fits = |a: &Arena| a.is_idle() && (bytes..=2 * bytes).contains(&a.len());
+            if let Some(at) = arenas.iter().position(fits) {
+                return Ok(arenas.swap_remove(at));
+            }
+            // The others are of a size that is not asked for any more, or still read.
+            if arenas.len() > 4 {
+                arenas.remove(0);
+            }
+        }
+        Arena::new(bytes).map_err(|e| {
+            Error::new(
+                crate::ErrorKind::Full,
+                format!("there is no memory for a memtable of {bytes} bytes: {e}"),
+            )
+            .because(e)
+        })
+    }
+}
+
+/// A memtable, active or sealed.
+pub(super) struct Memtable {
+    pub(super) id: u64,
+    pub(super) list: SkipList,
+    pub(super) bump: Bump,
+    /// Where the memtable will lie in the pool.
+    pub(super) extent: Arc<Extent>,
+    /// What makes it durable. `None` after a replay: the old log is kept by `kept`.
+    pub(super) log: Option<Box<dyn Log>>,
+    /// The extent of the log that this memtable was replayed from.
+    pub(super) kept: Option<Arc<Extent>>,
+    /// Logs that are not needed once the memtable has been flushed.
+    pub(super) logs: Vec<u64>,
+    entries: AtomicU64,
+    seq_first: AtomicU64,
+    seq_last: AtomicU64,
+    arena: Mutex<Option<Arena>>,
+    arenas: Arc<Arenas>,
+}
+
+impl Memtable {
+    /// An empty memtable that will be flushed to `extent`.
+    pub(super) fn new(
+        id: u64,
+        extent: Arc<Extent>,
+        capacity: u64,
+        arenas: &Arc<Arenas>,
+    ) -> Result<Memtable> {
+        let mut arena = arenas.take(capacity)?;
+        let bump = arena.bump(extent.off());
+        let full = || Error::invalid(format!("a memtable of {capacity} bytes holds nothing"));
+        let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(full)?;
+        claim.write(0, &encode_table_header(id));
+        claim.write(TABLE_HEADER_BYTES, &head_bytes());
+        let list = SkipList::new(
+            bump.region().clone(),
+            extent.off() + TABLE_HEADER_BYTES as u64,
+        );
+        Ok(Memtable {
+            id,
+            list,
+            bump,
+            extent,
+            log: None,
+            kept: None,
+            logs: Vec::new(),
+            entries: AtomicU64::new(0),
+            seq_first: AtomicU64::new(u64::MAX),
+            seq_last: AtomicU64::new(0),
+            arena: Mutex::new(Some(arena)),
+            arenas: Arc::clone(arenas),
+        })
+    }
+
+    /// Bytes that a memtable must have to take `payload_bytes` of `entries` for sure.
+    pub(super) fn bytes_for(payload_bytes: usize, entries: usize) -> u64 {
+        // A node has 16 bytes more than the entry's header, and a tower.
+        let towers = entries * (16 + 8 * crate::parts::skiplist::layout::HEIGHT_MAX);
+        (TABLE_NODES_AT + payload_bytes + towers) as u64
+    }
+
+    /// Bytes of the nodes of `batch`, if its first entry gets the number `first`.
+    pub(super) fn node_bytes(batch: &Batch, first: SeqNo) -> usize {
+        let mut bytes = 0;
+        for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
+            bytes += new_node(&entry, hash, seq).bytes();
+        }
+        bytes
+    }
+
+    /// Counts entries that a writer is about to insert. The caller holds the commit lock.
+    pub(super) fn count(&self, first: SeqNo, entries: u64) {
+        let relaxed = Ordering::Relaxed;
+        self.entries.fetch_add(entries, relaxed);
+        self.seq_first.fetch_min(first, relaxed);
+        self.seq_last.fetch_max(first + entries - 1, relaxed);
+    }
+
+    /// Entries inserted, or about to be.
+    pub(super) fn entry_count(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// The first and last sequence number.
+    pub(super) fn seqs(&self) -> (SeqNo, SeqNo) {
+        (
+            self.seq_first.load(Ordering::Relaxed),
+            self.seq_last.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Writes and links one entry into `claim` at `at`; returns the bytes it took.
+    #[inline]
+    pub(super) fn insert<R: Borrow<Region>>(
+        &self,
+        claim: &mut Claim<R>,
+        at: usize,
+        entry: &LogEntry<'_>,
+        hash: u64,
+        seq: SeqNo,
+    ) -> Result<usize> {
+        let node = new_node(entry, hash, seq);
+        node.write(claim, at);
+        let target = Target {
+            keyspace: entry.keyspace,
+            key: entry.key,
+            seq,
+        };
+        self.list
+            .insert(claim.off() + at as u64, node.height, &target)?;
+        Ok(node.bytes())
+    }
+
+    /// Inserts an entry found in a log; false: the memtable is full.
+    pub(super) fn replay(&self, entry: &LogEntry<'_>, seq: SeqNo) -> Result<bool> {
+        let hash = key_hash(entry.keyspace, entry.key);
+        let Some(mut claim) = self.bump.lend(new_node(entry, hash, seq).bytes(), 8) else {
+            return Ok(false);
+        };
+        self.count(seq, 1);
+        self.insert(&mut claim, 0, entry, hash, seq)?;
+        Ok(true)
+    }
+}
+
+#[inline]
+fn new_node<'a>(entry: &LogEntry<'a>, hash: u64, seq: SeqNo) -> NewNode<'a> {
+    NewNode {
+        keyspace: entry.keyspace,
+        seq,
+        kind: entry.kind,
+        hash,
+        height: height_for(hash, seq),
+        key: entry.key,
+        value: entry.value,
+        value_crc: entry.value_crc,
+    }
+}
+
+impl Drop for Memtable {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.get_mut().take() {
+            self.arenas.0.lock().push(arena);
+        }
+    }
+}
+
+impl Source for Memtable {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        stats.sources += 1;
+        let off = self.list.seek(&probe.front_target())?.node;
+        if off == 0 {
+            return Ok(None);
+        }
+        let node = self.list.node(off)?;
+        if !node.same_key(probe.keyspace, probe.key) {
+            return Ok(None);
+        }
+        Lookup::from_node(&node).map(Some)
+    }
+
+    fn cursor(&self) -> Box<dyn Cursor> {
+        Box::new(ListCursor::new(self.list.clone(), None))
+    }
+
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
+        let entries = self.list.count_between(from, to)?.min(self.entry_count());
+        let mean = self
+            .bump
+            .used()
+            .checked_div(self.entry_count())
+            .unwrap_or(0);
+        Ok((entries, entries * mean))
+    }
+
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        census.tables += 1;
+        let walked = self.list.check_growing(&mut |node, value| {
+            census.entries += 1;
+            census.bytes += node.header.node_bytes() as u64;
+            visited(node.header.node_bytes() as u64);
+            census.tombstones +=
+                u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
+            if let Err(problem) = value {
+                census
+                    .problems
+                    .push(format!("memtable {}: {problem}", self.id));
+            }
+        });
+        if let Err(problem) = walked {
+            census
+                .problems
+                .push(format!("memtable {}: {problem}", self.id));
+        }
+    }
+
+    fn verify_bytes(&self) -> u64 {
+        self.bump.used()
+    }
+}

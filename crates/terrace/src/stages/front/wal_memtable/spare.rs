@@ -1,0 +1,116 @@
+//! This file makes spare memtables: a DRAM arena, a place in the pool for the flush, and a log.
+//!
+//! All that is slow about a new memtable (space from the pool, page faults, the manifest edit) is
+//! done here, beside writers, so that sealing a memtable only swaps pointers.
+
+use std::sync::Arc;
+
+use terrace_media::Medium;
+
+use super::memtable::Memtable;
+use super::{LogFiles, WalMemtable};
+use crate::error::{Error, Result};
+use crate::parts::batch::Batch;
+use crate::parts::log::layout::LOG_HEADER_BYTES;
+use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
+use crate::parts::manifest::{Change, Edit, LogPlace};
+use crate::stages::Ground;
+
+/// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
+/// their nodes, by up to a line; a memtable of such values is sealed a little early.
+pub(super) fn log_bytes(table_bytes: u64) -> u64 {
+    table_bytes + table_bytes / 4
+}
+
+/// Whether the log of `spare` takes `batch`, of which it will be the first record.
+pub(super) fn log_fits(spare: &Memtable, batch: &Batch) -> bool {
+    let needed = LOG_HEADER_BYTES as u64 + record_bytes(batch.payload.len_bytes());
+    needed <= log_bytes(spare.bump.capacity())
+}
+
+impl WalMemtable {
+    /// Bytes of the table and of the log of a spare that takes `batch`.
+    pub(super) fn spare_sizes(&self, batch: Option<&Batch>) -> (u64, u64) {
+        let memtable = self.ground.options.front.memtable_bytes;
+        let Some(batch) = batch else {
+            return (memtable, log_bytes(memtable));
+        };
+        let payload = batch.payload.len_bytes();
+        let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
+        let table = Memtable::bytes_for(payload, batch.len()).max(memtable);
+        (table, log_bytes(table).max(record))
+    }
+
+    /// Makes a spare that takes `batch`.
+    pub(super) fn make_spare(&self, batch: Option<&Batch>) -> Result<Memtable> {
+        let (table_bytes, log_bytes) = self.spare_sizes(batch);
+        new_memtable(
+            &self.ground,
+            &self.files,
+            &self.arenas,
+            table_bytes,
+            log_bytes,
+        )
+    }
+}
+
+/// A memtable with its place in the pool and its log, both named and faulted in.
+pub(super) fn new_memtable(
+    ground: &Arc<Ground>,
+    files: &LogFiles,
+    arenas: &Arc<super::Arenas>,
+    table_bytes: u64,
+    log_bytes: u64,
+) -> Result<Memtable> {
+    let pool = &ground.pool;
+    let extent = pool.alloc(table_bytes)?;
+    pool.prefault(&extent);
+    let id = ground.next_id();
+    let mut memtable = Memtable::new(id, extent, table_bytes, arenas)?;
+    let failed = |e: std::io::Error| {
+        let full = e.kind() == std::io::ErrorKind::StorageFull;
+        let kind = if full {
+            crate::ErrorKind::Full
+        } else {
+            crate::ErrorKind::Io
+        };
+        Error::new(kind, format!("a log cannot be created: {e}")).because(e)
+    };
+    let (log, place): (Box<dyn Log>, LogPlace) = if pool.medium() == Medium::Dram {
+        let path = files.dir.join(log_file_name(id));
+        let log = FileLog::create(&files.fs, &path, id, log_bytes).map_err(failed)?;
+        (Box::new(log), LogPlace::File)
+    } else {
+        let extent = pool.alloc(log_bytes)?;
+        pool.prefault(&extent);
+        let span = extent.span();
+        let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
+        (Box::new(log), LogPlace::Pool(span))
+    };
+    // PERSIST: the log's name before its first record (W2). Reversed, a crash would lose every
+    // record in it.
+    let changes = vec![
+        Change::LogCreated { id, place },
+        Change::NextId { id: id + 1 },
+    ];
+    ground.manifest.commit(Edit { changes })?;
+    memtable.log = Some(log);
+    // Log files are kept: on this medium they are all that a restart finds.
+    if place != LogPlace::File {
+        memtable.logs.push(id);
+    }
+    Ok(memtable)
+}
+
+/// The name of the file of log `id`.
+pub(super) fn log_file_name(id: u64) -> String {
+    format!("wal-{id:016}.log")
+}
+
+/// The id in the name of a log file.
+pub(super) fn log_file_id(name: &str) -> Option<u64> {
+    name.strip_prefix("wal-")?
+        .strip_suffix(".log")?
+        .parse()
+        .ok()
+}

@@ -1,0 +1,359 @@
+//! Stages: the three contracts that a design is composed of, and what travels between them.
+//!
+//! A *front* makes a write durable and readable; a *buffer* holds sorted tables and merges them; a
+//! *bottom* is the home of cold data. Data moves down by two hand-overs: flush (front to buffer) and
+//! drain (buffer to bottom). Each ends in one manifest edit, and only then do the stages *apply* the
+//! change to what readers see: the receiver first, the giver second, so that a view built from the
+//! newest source to the oldest at any moment misses nothing.
+//!
+//! The read rule: for one key, every version in an older source is older than every version in a
+//! newer source, so the first source that has the key wins.
+
+pub(crate) mod bottom;
+pub(crate) mod buffer;
+pub(crate) mod front;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use terrace_media::{Extent, Pool, Region};
+
+use crate::error::Result;
+use crate::metrics::{Counters, Metrics};
+use crate::options::Options;
+use crate::parts::batch::Batch;
+use crate::parts::iter::Cursor;
+use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::redo::RedoArea;
+use crate::parts::sequence::Sequencer;
+use crate::parts::skiplist::{Node, Target};
+use crate::parts::snapshots::SnapshotList;
+use crate::types::{Durability, EntryKind, SeqNo};
+
+/// What every stage stands on.
+pub(crate) struct Ground {
+    pub(crate) pool: Pool,
+    pub(crate) manifest: Manifest,
+    pub(crate) redo: Arc<RedoArea>,
+    pub(crate) sequencer: Sequencer,
+    pub(crate) snapshots: SnapshotList,
+    pub(crate) dropped: DroppedKeyspaces,
+    pub(crate) counters: Counters,
+    pub(crate) options: Options,
+    ids: AtomicU64,
+}
+
+impl Ground {
+    /// The ground of a database whose manifest is open.
+    pub(crate) fn new(
+        pool: Pool,
+        manifest: Manifest,
+        redo: Arc<RedoArea>,
+        options: Options,
+    ) -> Ground {
+        let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
+        let sequencer = Sequencer::default();
+        sequencer.start_after(last_seq);
+        Ground {
+            pool,
+            manifest,
+            redo,
+            sequencer,
+            snapshots: SnapshotList::default(),
+            dropped: DroppedKeyspaces::default(),
+            counters: Counters::default(),
+            options,
+            ids: AtomicU64::new(ids),
+        }
+    }
+
+    /// An id for a log and the table that it becomes; never given out twice.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Gives out no id below `least` any more.
+    pub(crate) fn skip_ids(&self, least: u64) {
+        self.ids.fetch_max(least, Ordering::Relaxed);
+    }
+}
+
+/// Keyspaces that were dropped and whose entries nobody may read again.
+#[derive(Default)]
+pub(crate) struct DroppedKeyspaces(ArcSwap<Vec<u32>>);
+
+impl DroppedKeyspaces {
+    /// Whether `keyspace` was dropped.
+    #[inline]
+    pub(crate) fn contains(&self, keyspace: u32) -> bool {
+        self.0.load().binary_search(&keyspace).is_ok()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Arc<Vec<u32>> {
+        self.0.load_full()
+    }
+
+    /// Adds one.
+    pub(crate) fn insert(&self, keyspace: u32) {
+        self.0.rcu(|ids| {
+            let mut ids = Vec::clone(ids);
+            if let Err(at) = ids.binary_search(&keyspace) {
+                ids.insert(at, keyspace);
+            }
+            ids
+        });
+    }
+}
+
+/// A point read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    /// The newest sequence number that the read may see.
+    pub(crate) at: SeqNo,
+    /// Whether the read wants the newest version there is. Then sources below the front ignore
+    /// `at`: all that they hold was visible before the read's view was built, or was written after
+    /// the read began, so the newest version is right even when a merge has just dropped the one
+    /// that was newest at `at`.
+    pub(crate) latest: bool,
+}
+
+impl<'a> Probe<'a> {
+    /// The place of the newest version that a source below the front may return.
+    #[inline]
+    pub(crate) fn settled_target(&self) -> Target<'a> {
+        let seq = if self.latest {
+            crate::types::SEQ_MAX
+        } else {
+            self.at
+        };
+        Target {
+            keyspace: self.keyspace,
+            key: self.key,
+            seq,
+        }
+    }
+
+    /// The place of the newest version that a front may return.
+    #[inline]
+    pub(crate) fn front_target(&self) -> Target<'a> {
+        Target {
+            keyspace: self.keyspace,
+            key: self.key,
+            seq: self.at,
+        }
+    }
+}
+
+/// What the newest source that has a key says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    Value(Vec<u8>),
+    Deleted,
+}
+
+impl Lookup {
+    /// Turns the node of the sought key into an answer, its checksum found right.
+    pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
+        let (value, _) = node.checked_value()?;
+        match EntryKind::from_raw(node.header.kind) {
+            Some(EntryKind::Put) => Ok(Lookup::Value(value.to_vec())),
+            Some(EntryKind::Delete) => Ok(Lookup::Deleted),
+            None => Err(crate::Error::corruption(format!(
+                "the node at pool offset {:#x} has the unknown kind {}; restore the database \
+                 from a copy",
+                node.off, node.header.kind
+            ))),
+        }
+    }
+}
+
+/// What one point read did; added to the counters at its end.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ReadStats {
+    pub(crate) sources: u64,
+    pub(crate) filter_saved: u64,
+    pub(crate) relink_retries: u64,
+}
+
+/// What a walk over everything found.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Census {
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tables: u64,
+    pub(crate) problems: Vec<String>,
+}
+
+/// A sorted set of entries that a reader may consult.
+pub(crate) trait Source: Send + Sync {
+    /// The newest entry for the probe's key that the probe may see.
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
+    /// A cursor off the source.
+    fn cursor(&self) -> Box<dyn Cursor>;
+    /// About how many entries, and bytes of them, lie between two places.
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
+    /// Checks everything that can be checked, calling `visited` with bytes as they are read.
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
+    /// About how many bytes `verify` will read.
+    fn verify_bytes(&self) -> u64;
+}
+
+/// Sources, newest first.
+pub(crate) type Sources = Vec<Arc<dyn Source>>;
+
+/// The order in which background jobs are preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum JobKind {
+    Flush,
+    Merge,
+    Drain,
+    Reclaim,
+}
+
+/// Background work of one stage, in steps of bounded length.
+pub(crate) trait Job: Send {
+    /// Its kind, for priorities and metrics.
+    fn kind(&self) -> JobKind;
+    /// Does the next step.
+    fn step(&mut self) -> Result<Step>;
+}
+
+/// How a step ended.
+pub(crate) enum Step {
+    /// There is more to do.
+    More,
+    /// Nothing can be done until space comes back; the pool is full.
+    Wait,
+    /// The job has done its work; the engine commits the edit, then applies it.
+    Done(Completion),
+}
+
+/// What the engine does when a job has done its work.
+pub(crate) struct Completion {
+    /// Becomes durable first; may be empty.
+    pub(crate) edit: Edit,
+    /// Then runs, and a view is built from what it has changed.
+    pub(crate) apply: Box<dyn FnOnce() + Send>,
+    /// Extents that older views may still read.
+    pub(crate) garbage: Vec<Arc<Extent>>,
+    /// How many entries the job moved or copied.
+    pub(crate) entries: u64,
+}
+
+/// A memtable that is no longer written, on its way to the buffer.
+pub(crate) struct SealedTable {
+    pub(crate) id: u64,
+    /// The table's bytes in DRAM, by the offsets that they will have in the pool.
+    pub(crate) image: Region,
+    /// Where the bytes go; their first offset is the extent's.
+    pub(crate) extent: Arc<Extent>,
+    pub(crate) used: u64,
+    pub(crate) entries: u64,
+    pub(crate) seq_first: SeqNo,
+    pub(crate) seq_last: SeqNo,
+    /// Edits that retire what made the memtable durable.
+    pub(crate) retire: Vec<Change>,
+    /// Lets the front forget the memtable, once the buffer shows the table.
+    pub(crate) forget: Box<dyn FnOnce() + Send>,
+}
+
+/// How a front took a write.
+pub(crate) enum Written {
+    /// Durable as asked, and visible.
+    Done,
+    /// The memtable is full; a new one is needed first.
+    NeedsRoom,
+}
+
+/// What the replay of one log found.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Replayed {
+    pub(crate) records: u64,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Stage 1: where a write becomes durable and readable.
+pub(crate) trait Front: Send + Sync {
+    /// Takes one batch: all of it or nothing.
+    fn write(&self, batch: &mut Batch, durability: Durability) -> Result<Written>;
+    /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
+    /// False: there is no spare, or it is too small for `batch`.
+    fn rotate(&self, batch: Option<&Batch>, install: &dyn Fn()) -> Result<bool>;
+    /// Whether a spare memtable is missing and may be made.
+    fn wants_spare(&self) -> bool;
+    /// Bytes of the pool that a spare takes, large enough for `batch`.
+    fn spare_bytes(&self, batch: Option<&Batch>) -> u64;
+    /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
+    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<()>;
+    /// The oldest sealed memtable that no flush has taken yet.
+    fn next_sealed(&self) -> Result<Option<SealedTable>>;
+    /// How many sealed memtables wait for the end of their flush.
+    fn sealed_count(&self) -> usize;
+    /// Whether the active memtable has entries.
+    fn has_entries(&self) -> bool;
+    /// Makes everything written so far durable against power loss.
+    fn sync(&self) -> Result<()>;
+    /// Replays the next log that recovery has found into a sealed memtable. `None`: all are done.
+    fn replay_next(&self) -> Result<Option<Replayed>>;
+    /// Newest first.
+    fn sources(&self) -> Sources;
+    /// Adds what the front knows.
+    fn measure(&self, metrics: &mut Metrics);
+}
+
+/// How badly space is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// Data moves when it is cheapest.
+    None,
+    /// The pool fills: move data that need not move yet.
+    Space,
+    /// Somebody waits for an empty buffer.
+    Everything,
+}
+
+/// Stage 2: sorted tables in the pool.
+pub(crate) trait Buffer: Send + Sync {
+    /// Takes a sealed memtable.
+    fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>>;
+    /// Work inside the buffer: merges.
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// What should go to the bottom next.
+    fn next_drain(&self, urgency: Urgency) -> Result<Option<Drain>>;
+    /// Newest first.
+    fn sources(&self) -> Sources;
+    /// How many tables there are.
+    fn table_count(&self) -> usize;
+    /// Bytes that the largest drain may need in the bottom.
+    fn drain_bytes_max(&self) -> u64;
+    /// Adds what the buffer knows.
+    fn measure(&self, metrics: &mut Metrics);
+}
+
+/// Entries on their way from the buffer to the bottom, in order.
+pub(crate) struct Drain {
+    pub(crate) cursor: Box<dyn Cursor>,
+    /// Removes what was drained, once it is durable in the bottom.
+    pub(crate) edit: Edit,
+    /// Lets the buffer forget it, once the bottom shows it.
+    pub(crate) forget: Box<dyn FnOnce() + Send>,
+}
+
+/// Stage 3: the home of cold data.
+pub(crate) trait Bottom: Send + Sync {
+    /// Takes a drain.
+    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
+    /// Work inside the bottom: giving garbage back.
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// Newest first.
+    fn sources(&self) -> Sources;
+    /// Adds what the bottom knows.
+    fn measure(&self, metrics: &mut Metrics);
+}

@@ -1,0 +1,17 @@
+//! Settings for tests: a store small enough to be made thousands of times.
+
+use crate::options::{MediumChoice, Options, Workers};
+
+/// Options of a small store: a pool of 4 MiB in the database's folder with forced `Dax`
+/// instructions, memtables of 16 KiB, and background steps run by hand.
+pub fn small_options() -> Options {
+    let mut options = Options::default();
+    options.pool.path = Some("pool".into());
+    options.pool.size_bytes = 4 << 20;
+    options.pool.medium = MediumChoice::ForceDax;
+    options.front.memtable_bytes = 16 << 10;
+    options.bottom.extent_bytes = 32 << 10;
+    options.buffer.levels = 3;
+    options.background.workers = Workers::Manual;
+    options
+}

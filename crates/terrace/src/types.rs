@@ -1,0 +1,75 @@
+//! This file is the words that every folder shares: sequence numbers, entry kinds, durability.
+
+use std::fmt;
+
+/// A position in the one order of all writes. Ascending, never reused, 56 bits.
+pub(crate) type SeqNo = u64;
+
+/// The largest sequence number; a read at it sees everything.
+pub(crate) const SEQ_MAX: SeqNo = (1 << 56) - 1;
+
+/// The keyspace that holds the store's own records (names of keyspaces, drops not yet purged).
+pub(crate) const SYSTEM_KEYSPACE: u32 = 0;
+
+/// The keyspace that calls without a keyspace use.
+pub(crate) const DEFAULT_KEYSPACE: u32 = 1;
+
+/// The longest key in bytes.
+pub const KEY_BYTES_MAX: usize = 64 * 1024;
+
+/// What an entry says about its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum EntryKind {
+    /// The key has the entry's value.
+    Put = 1,
+    /// The key is absent; prose calls such an entry a tombstone.
+    Delete = 2,
+}
+
+impl EntryKind {
+    /// The kind stored as `raw`, if there is one.
+    pub(crate) fn from_raw(raw: u8) -> Option<EntryKind> {
+        match raw {
+            1 => Some(EntryKind::Put),
+            2 => Some(EntryKind::Delete),
+            _ => None,
+        }
+    }
+}
+
+/// What a write waits for before it returns. `docs/durability.md` has the table by medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Durability {
+    /// Not logged: durable only after the next [`flush`](crate::Db::flush). Lost by any crash
+    /// before that.
+    Volatile,
+    /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
+    #[default]
+    Buffered,
+    /// Logged and synced: survives power loss on every medium.
+    Sync,
+}
+
+impl Durability {
+    /// The mode's name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Volatile => "volatile",
+            Durability::Buffered => "buffered",
+            Durability::Sync => "sync",
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The hash stored in every node and used by every filter.
+#[inline]
+pub(crate) fn key_hash(keyspace: u32, key: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot_with_seed(u64::from(keyspace), key)
+}
