@@ -191,16 +191,6 @@ pub(crate) fn put_u8(out: &mut Vec<u8>, value: u8) {
     out.push(value);
 }
 
-/// Appends four bytes, little-endian.
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// Appends eight bytes, little-endian.
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
 /// Appends a varint in its shortest form.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     // BOUND: seven bits fewer each time.

@@ -17,8 +17,8 @@ fn numbers_round_trip() {
         put_varint(&mut out, value);
         assert!(out.len() <= VARINT_BYTES_MAX);
         put_u8(&mut out, value as u8);
-        put_u32(&mut out, value as u32);
-        put_u64(&mut out, value);
+        out.extend_from_slice(&(value as u32).to_le_bytes());
+        out.extend_from_slice(&value.to_le_bytes());
         let mut r = Reader::new("number", 100, &out);
         assert_eq!(r.varint().unwrap(), value);
         assert_eq!(r.u8().unwrap(), value as u8);

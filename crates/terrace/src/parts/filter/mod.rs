@@ -25,11 +25,6 @@ use crate::parts::filter::layout::{
     WORD_SHIFT,
 };
 
-/// Bytes of the extent that a filter of up to `keys` keys needs.
-pub(crate) fn filter_bytes(keys: u64, bits_per_key: u32) -> u64 {
-    (u64::from(block_count(keys, bits_per_key)) + 1) * BLOCK_BYTES as u64
-}
-
 fn block_count(keys: u64, bits_per_key: u32) -> u32 {
     let bits = keys.saturating_mul(u64::from(bits_per_key));
     u32::try_from(bits.div_ceil(BLOCK_BITS))
@@ -173,12 +168,6 @@ impl Filter {
         true
     }
 
-    /// Starts loading the line that `may_contain` will read.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        self.region.prefetch(self.block_at(hash));
-    }
-
     #[inline(always)]
     fn block_at(&self, hash: u64) -> u64 {
         self.blocks_at + block_of(hash, self.header.block_count) * BLOCK_BYTES as u64
@@ -216,18 +205,8 @@ impl Filter {
         Ok(())
     }
 
-    /// How many hashes were inserted.
-    pub(crate) fn keys(&self) -> u64 {
-        self.header.key_count
-    }
-
     /// Where the filter is, for the manifest.
     pub(crate) fn span(&self) -> Span {
         self.extent.span()
-    }
-
-    /// The extent, which lives as long as the filter.
-    pub(crate) fn extent(&self) -> &Arc<Extent> {
-        &self.extent
     }
 }

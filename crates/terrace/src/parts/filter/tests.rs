@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrace_media::{Backing, Extent, Pool, PoolConfig, Prefault, Purpose};
 
 use super::layout::{BLOCK_BYTES, FilterHeader};
-use super::{Filter, FilterBuilder, filter_bytes};
+use super::{Filter, FilterBuilder};
 
 fn pool() -> Pool {
     Pool::create(PoolConfig {
@@ -26,7 +26,8 @@ fn build(pool: &Pool, keys: u64, sized_for: u64, bits_per_key: u32) -> Filter {
     for n in 0..keys {
         builder.insert(hash(n));
     }
-    assert_eq!(builder.len_bytes(), filter_bytes(sized_for, bits_per_key));
+    let bits = (8 * builder.len_bytes() - 512).max(1);
+    assert!(bits >= sized_for * u64::from(bits_per_key));
     let extent = pool.alloc(builder.len_bytes()).unwrap();
     let filter = builder.finish(&extent, Purpose::Flush);
     pool.region().fence(Purpose::Flush);
@@ -44,16 +45,15 @@ fn no_false_negatives() {
         let sized_for = rng.u64(0..4000);
         let bits = rng.u32(1..24);
         let filter = build(&pool, keys, sized_for, bits);
-        let again = Filter::open(Arc::clone(filter.extent())).unwrap();
+        let again = Filter::open(Arc::clone(&filter.extent)).unwrap();
         again.verify().unwrap();
-        assert_eq!(again.keys(), keys);
+        assert_eq!(again.header.key_count, keys);
         assert_eq!(again.span(), filter.span());
         for n in 0..keys {
             assert!(
                 filter.may_contain(hash(n)),
                 "{keys} keys, {bits} bits, key {n}"
             );
-            again.prefetch(hash(n));
             assert!(again.may_contain(hash(n)));
         }
     }
@@ -106,9 +106,9 @@ fn flip(extent: &Arc<Extent>, at: usize, mask: u8) {
 fn damage_is_found() {
     let pool = pool();
     let filter = build(&pool, 200, 200, 16);
-    let extent = Arc::clone(filter.extent());
+    let extent = Arc::clone(&filter.extent);
     let mut rng = fastrand::Rng::with_seed(22);
-    for at in 0..filter_bytes(200, 16) as usize {
+    for at in 0..FilterBuilder::new(200, 16).len_bytes() as usize {
         let mask = rng.u8(1..);
         flip(&extent, at, mask);
         let e = match Filter::open(Arc::clone(&extent)) {

@@ -1,7 +1,7 @@
 //! This file is the log in a file: an append is one write, and a sync is shared by its callers.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,6 @@ use crate::parts::log::{Log, Slot};
 /// A log in a file of its own, which grows up to a capacity.
 pub(crate) struct FileLog {
     file: Box<dyn File>,
-    path: PathBuf,
     id: u64,
     capacity: u64,
     /// Where the next record goes.
@@ -44,7 +43,6 @@ impl FileLog {
         fs.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
         Ok(FileLog {
             file,
-            path: path.to_owned(),
             id,
             capacity: capacity.min(LOG_BYTES_MAX),
             tail: AtomicU64::new(start),
@@ -53,18 +51,9 @@ impl FileLog {
             rounds: Rounds::default(),
         })
     }
-
-    /// The file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Log for FileLog {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
     fn reserve(&self, payload_bytes: usize) -> Option<Slot> {
         if payload_bytes > PAYLOAD_BYTES_MAX {
             return None;

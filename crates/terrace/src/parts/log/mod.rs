@@ -28,8 +28,8 @@ mod tests;
 
 pub(crate) use file::FileLog;
 pub(crate) use pool::PoolLog;
-pub(crate) use record::{Entries, LogEntry, Payload, PayloadEntries, RecordView, record_bytes};
-pub(crate) use replay::{ReplayEnd, replay_file, replay_pool};
+pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
+pub(crate) use replay::{replay_file, replay_pool};
 
 use std::io;
 
@@ -57,9 +57,6 @@ impl Slot {
 
 /// A log that takes records.
 pub(crate) trait Log: Send + Sync {
-    /// The id that every record carries.
-    fn id(&self) -> u64;
-
     /// Reserves the place of the next record; `None` when it does not fit. Calls must not overlap.
     fn reserve(&self, payload_bytes: usize) -> Option<Slot>;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_media::{Extent, Medium, Purpose, Span};
+use terrace_media::{Extent, Medium, Purpose};
 
 use crate::parts::log::layout::{
     LOG_BYTES_MAX, LOG_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_ALIGN, encode_log_header,
@@ -53,11 +53,6 @@ impl PoolLog {
         })
     }
 
-    /// Where the log is, for the manifest.
-    pub(crate) fn span(&self) -> Span {
-        self.extent.span()
-    }
-
     /// Whether a fence makes an append durable.
     fn fence_is_enough(&self) -> bool {
         match self.medium {
@@ -68,10 +63,6 @@ impl PoolLog {
 }
 
 impl Log for PoolLog {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
     #[inline]
     fn reserve(&self, payload_bytes: usize) -> Option<Slot> {
         if payload_bytes > PAYLOAD_BYTES_MAX {

@@ -47,17 +47,6 @@ impl Payload {
         }
     }
 
-    /// An empty payload with room for `bytes` of entries.
-    pub(crate) fn with_capacity(bytes: usize) -> Payload {
-        let mut buffer = Vec::with_capacity(RECORD_HEADER_BYTES + bytes + RECORD_ALIGN);
-        buffer.resize(RECORD_HEADER_BYTES, 0);
-        Payload {
-            buffer,
-            entry_count: 0,
-            meta_crc: 0,
-        }
-    }
-
     /// The bytes that an entry with a key and a value of these sizes adds to a payload.
     pub(crate) fn entry_bytes(key_bytes: usize, value_bytes: usize) -> usize {
         (ENTRY_HEADER_BYTES + key_bytes + value_bytes).next_multiple_of(8)
@@ -118,17 +107,6 @@ impl Payload {
     /// How many bytes of memory the payload holds on to.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
-    }
-
-    /// How many entries there are.
-    #[inline]
-    pub(crate) fn entry_count(&self) -> u32 {
-        self.entry_count
-    }
-
-    /// Whether there is no entry.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entry_count == 0
     }
 
     /// The entries in the order in which they were pushed.

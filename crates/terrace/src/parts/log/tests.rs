@@ -10,7 +10,8 @@ use terrace_media::{
 };
 
 use super::layout::{LOG_HEADER_BYTES, RECORD_HEADER_BYTES};
-use super::{FileLog, Log, Payload, PoolLog, ReplayEnd, replay_file, replay_pool};
+use super::replay::ReplayEnd;
+use super::{FileLog, Log, Payload, PoolLog, replay_file, replay_pool};
 use crate::parts::codec::DecodeError;
 
 const FILE: &str = "/db/000001.log";
@@ -49,7 +50,7 @@ impl Batch {
     }
 
     fn payload(&self) -> Payload {
-        let mut payload = Payload::with_capacity(64);
+        let mut payload = Payload::new();
         for (kind, keyspace, key, value) in &self.entries {
             let crc = payload.push(*kind, *keyspace, key, value);
             assert_eq!(crc, crc32c::crc32c(value));
@@ -155,7 +156,6 @@ fn small_log(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<Batch>, Vec<u64>, u64)
         ends.push(log.bytes() + (RECORD_HEADER_BYTES + batch.payload().len_bytes()) as u64);
         batch.append(&log);
     }
-    assert_eq!(log.span(), extent.span());
     (extent, all, ends, log.bytes())
 }
 
@@ -167,14 +167,13 @@ fn payloads_round_trip() {
     for round in 0..300 {
         let batch = Batch::random(&mut rng, 1, 300);
         payload.clear();
-        assert!(payload.is_empty());
+        assert_eq!(payload.len_bytes(), 0);
         let mut bytes = 0;
         for (kind, keyspace, key, value) in &batch.entries {
             payload.push(*kind, *keyspace, key, value);
             bytes += Payload::entry_bytes(key.len(), value.len());
         }
         assert_eq!(payload.len_bytes(), bytes);
-        assert_eq!(payload.entry_count() as usize, batch.entries.len());
         let entry = |e: super::LogEntry<'_>| (e.kind, e.keyspace, e.key.to_vec(), e.value.to_vec());
         assert_eq!(
             payload.iter().map(entry).collect::<Vec<_>>(),
@@ -204,7 +203,6 @@ fn logs_round_trip() {
         for log in logs {
             all.iter().for_each(|batch| batch.append(log));
             log.sync().unwrap();
-            assert_eq!(log.id(), id);
         }
         let expected = ReplayEnd {
             records: all.len() as u64,

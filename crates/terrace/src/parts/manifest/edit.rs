@@ -84,16 +84,6 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// An edit without changes.
-    pub(crate) fn new() -> Edit {
-        Edit::default()
-    }
-
-    /// Adds a change after those that are there.
-    pub(crate) fn push(&mut self, change: Change) {
-        self.changes.push(change);
-    }
-
     /// Whether there is nothing to commit.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()

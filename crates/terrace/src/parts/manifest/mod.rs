@@ -23,7 +23,6 @@ mod tests;
 mod writer;
 
 pub(crate) use edit::{Change, Edit, LogPlace, TableExtent, TableMeta};
-pub(crate) use state::{RepositoryMeta, State};
 pub(crate) use writer::Manifest;
 
 use std::error::Error;

@@ -187,6 +187,9 @@ impl Job for Reclaim {
             let Some(node) = walk.next_node()? else {
                 // PERSIST: the copies before the edit that removes the extent they came from.
                 body.sync(&relinker)?;
+                // PERSIST: the empty slot before the extent can be used again. Reversed, recovery
+                // would repeat the last batch over whatever lies there by then.
+                relinker.slot.clear()?;
                 relinker.reclaiming = None;
                 let off = self.extent.off();
                 relinker.space.remove(off);

@@ -20,6 +20,9 @@ use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
+/// Arenas come in whole pages.
+const PAGE: u64 = 4096;
+
 /// DRAM arenas that no memtable uses any more. Faulting pages in costs more than all else that a
 /// memtable does, so arenas are used again.
 #[derive(Default)]
@@ -30,8 +33,8 @@ impl Arenas {
     pub(super) fn take(&self, bytes: u64) -> Result<Arena> {
         {
             let mut arenas = self.0.lock();
-            // Twice the size would be memory that a limit does not know of.
-            let fits = |a: &Arena| a.is_idle() && (bytes..=2 * bytes).contains(&a.len());
+            // Not larger either: the memtable must not outgrow its extent.
+            let fits = |a: &Arena| a.is_idle() && (bytes..bytes + PAGE).contains(&a.len());
             if let Some(at) = arenas.iter().position(fits) {
                 return Ok(arenas.swap_remove(at));
             }
