@@ -90,20 +90,6 @@ impl Edit {
     }
 }
 
-impl From<Vec<Change>> for Edit {
-    fn from(changes: Vec<Change>) -> Edit {
-        Edit { changes }
-    }
-}
-
-impl From<Change> for Edit {
-    fn from(change: Change) -> Edit {
-        Edit {
-            changes: vec![change],
-        }
-    }
-}
-
 mod tag {
     pub(super) const LOG_IN_POOL: u8 = 1;
     pub(super) const LOG_IN_FILE: u8 = 2;

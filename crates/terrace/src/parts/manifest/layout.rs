@@ -4,7 +4,7 @@
 //! |-----|------|------------|-------------------------------------------------------|
 //! |   0 |    4 | magic      | "TMAN"                                                |
 //! |   4 |    4 | version    | 1                                                     |
-//! |   8 |    8 | generation | counts compactions; the superblock names the valid one |
+//! |   8 |    8 | generation | ascending; the superblock names the valid one |
 //! |  16 |   44 | zero       |                                                       |
 //! |  60 |    4 | checksum   | crc32c of bytes 0..60                                 |
 //!

@@ -56,11 +56,14 @@ impl Place {
 
 impl Manifest {
     /// Makes the manifest of an empty store, durable on return, in two extents of `extent_bytes`.
+    ///
+    /// One that the roots may name from a creation that was not finished is forgotten.
     pub(crate) fn create(pool: &Pool, extent_bytes: u64) -> Result<Manifest, ManifestError> {
         let place = Place {
             current: pool.alloc(extent_bytes)?,
             spare: pool.alloc(extent_bytes)?,
-            generation: 1,
+            // Above any that left records in these extents: they must not follow the first one.
+            generation: Roots::read(|i| pool.root(i)).generation + 1,
         };
         let state = State::default();
         let mut record = Vec::new();
@@ -69,11 +72,6 @@ impl Manifest {
             .map_err(ManifestError::Io)?;
         pool.set_roots(&place.roots().words())?;
         Ok(Manifest::new(pool, state, place, tail, 1))
-    }
-
-    /// Whether `create` has finished on this pool. If not, nothing in the pool is live.
-    pub(crate) fn is_in(pool: &Pool) -> bool {
-        Roots::read(|i| pool.root(i)).generation != 0
     }
 
     /// Opens the manifest that the pool's roots name, and adopts its own extents. What it finds is
@@ -153,43 +151,64 @@ impl Manifest {
         Ok(())
     }
 
-    /// A copy of the state.
-    pub(crate) fn state(&self) -> State {
-        self.inner.lock().state.clone()
-    }
-
     /// Runs `f` on the state; commits wait for it.
     pub(crate) fn with_state<T>(&self, f: impl FnOnce(&State) -> T) -> T {
         f(&self.inner.lock().state)
     }
 
-    /// The manifest's own extents.
-    pub(crate) fn spans(&self) -> [Span; 2] {
-        let place = &self.inner.lock().place;
-        [place.current.span(), place.spare.span()]
-    }
-
-    /// How many compactions there were, and one.
-    pub(crate) fn generation(&self) -> u64 {
-        self.inner.lock().place.generation
-    }
-
-    /// Reads everything on the medium again and compares it with the state in memory.
+    /// Reads everything on the medium again, compares it with the state in memory, and checks that
+    /// no two extents in use share a byte.
     pub(crate) fn verify(&self) -> Result<(), DecodeError> {
         let inner = self.inner.lock();
-        let span = inner.place.current.span();
-        let replayed = replay(self.pool.region(), span, inner.place.generation)?;
-        if replayed.state == inner.state && replayed.tail == inner.tail {
-            return Ok(());
+        let own = [inner.place.current.span(), inner.place.spare.span()];
+        let replayed = replay(self.pool.region(), own[0], inner.place.generation)?;
+        if replayed.state != inner.state || replayed.tail != inner.tail {
+            let at = own[0].off + replayed.tail;
+            let expected = format!("{} records", inner.number);
+            return Err(DecodeError::new(
+                "manifest",
+                at,
+                expected,
+                replayed.number.to_string(),
+            ));
         }
-        let at = span.off + replayed.tail;
-        let expected = format!("{} records", inner.number);
-        Err(DecodeError::new(
-            "manifest",
-            at,
-            expected,
-            format!("{}", replayed.number),
-        ))
+        let mut spans = inner.state.spans();
+        spans.extend(own);
+        spans.sort_unstable();
+        for pair in spans.windows(2) {
+            if pair[0].off + pair[0].len > pair[1].off {
+                let (expected, found) = (
+                    format!("no extent inside of {}", pair[0]),
+                    pair[1].to_string(),
+                );
+                return Err(DecodeError::new("manifest", pair[1].off, expected, found));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What only tests ask.
+#[cfg(test)]
+mod testing {
+    use super::{Manifest, Span, State};
+
+    impl Manifest {
+        /// A copy of the state.
+        pub(crate) fn state(&self) -> State {
+            self.with_state(State::clone)
+        }
+
+        /// The manifest's own extents, the one in use first.
+        pub(crate) fn spans(&self) -> [Span; 2] {
+            let place = &self.inner.lock().place;
+            [place.current.span(), place.spare.span()]
+        }
+
+        /// Counts compactions.
+        pub(crate) fn generation(&self) -> u64 {
+            self.inner.lock().place.generation
+        }
     }
 }
 

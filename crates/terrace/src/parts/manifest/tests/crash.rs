@@ -9,8 +9,9 @@ use terrace_media::{
     Backing, Machine, Medium, Pool, PoolConfig, PoolFaults, Prefault, Span, Survive,
 };
 
-use super::Editor;
-use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError, State};
+use super::{Editor, one};
+use crate::parts::manifest::state::State;
+use crate::parts::manifest::{Change, LogPlace, Manifest, ManifestError};
 
 fn config(machine: &Machine) -> PoolConfig {
     PoolConfig {
@@ -35,7 +36,7 @@ fn recover(machine: &Machine) -> State {
             .state();
         assert_eq!(after, found, "what was found once stays");
         manifest
-            .commit(Edit::from(Change::LastSeq { seq: u64::MAX }))
+            .commit(one(Change::LastSeq { seq: u64::MAX }))
             .unwrap();
         manifest.verify().unwrap();
         found
@@ -103,7 +104,8 @@ fn edits_are_atomic() {
     }
 }
 
-/// After a crash anywhere in `create`, the pool either has no manifest or an empty one.
+/// After a crash anywhere in `create`, the pool either has no manifest or an empty one, and one can
+/// be created anew.
 #[test]
 fn creation_is_atomic() {
     let machine = Machine::new(93, Medium::Dax);
@@ -112,20 +114,52 @@ fn creation_is_atomic() {
         for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
             let after = Machine::boot(machine.crash_image(survive), 1);
             let pool = Pool::open(config(&after)).unwrap();
-            match Manifest::is_in(&pool) {
-                true => assert_eq!(Manifest::open(&pool).unwrap().state(), State::default()),
-                false => {
-                    assert!(matches!(
-                        Manifest::open(&pool),
-                        Err(ManifestError::Corrupt(_))
-                    ));
-                    Manifest::create(&pool, 8 << 10).unwrap().verify().unwrap();
-                }
+            match Manifest::open(&pool) {
+                Ok(manifest) => assert_eq!(manifest.state(), State::default()),
+                Err(ManifestError::Corrupt(_)) => assert_eq!(pool.root(0), 0),
+                Err(e) => panic!("{e}"),
             }
+            drop(pool);
+            let pool = Pool::open(config(&after)).unwrap();
+            Manifest::create(&pool, 8 << 10).unwrap().verify().unwrap();
         }
     })));
     Manifest::create(&pool, 8 << 10).unwrap();
     assert!(machine.points() >= 2);
+}
+
+/// After a manifest is created over one that was given up, no edit of the earlier one comes back.
+#[test]
+fn created_again_is_empty() {
+    let machine = Machine::new(97, Medium::Dax);
+    drop(Pool::create(config(&machine)).unwrap());
+    for round in 0..3 {
+        let pool = Pool::open(config(&machine)).unwrap();
+        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        let first = manifest.spans()[0].off;
+        assert_eq!(first, pool.root(0));
+        for id in 0..10 - round {
+            let place = LogPlace::File;
+            manifest
+                .commit(one(Change::LogCreated { id, place }))
+                .unwrap();
+        }
+        drop((manifest, pool));
+        let pool = Pool::open(config(&machine)).unwrap();
+        let manifest = Manifest::open(&pool).unwrap();
+        assert_eq!(manifest.state().logs.len() as u64, 10 - round);
+        drop((manifest, pool));
+        let pool = Pool::open(config(&machine)).unwrap();
+        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        assert_eq!(
+            manifest.spans()[0].off,
+            first,
+            "the same extent is used again"
+        );
+        drop((manifest, pool));
+        let pool = Pool::open(config(&machine)).unwrap();
+        assert_eq!(Manifest::open(&pool).unwrap().state(), State::default());
+    }
 }
 
 /// Growth to larger extents is atomic too, and gives the old ones back.
@@ -149,12 +183,9 @@ fn growth_is_atomic() {
     })));
     for id in 1..=800 {
         let off = id << 40;
-        let place = LogPlace::Pool(Span {
-            off,
-            len: u64::MAX >> 8,
-        });
+        let place = LogPlace::Pool(Span { off, len: 1 << 40 });
         manifest
-            .commit(Edit::from(Change::LogCreated { id, place }))
+            .commit(one(Change::LogCreated { id, place }))
             .unwrap();
         known.store(id, Ordering::Relaxed);
     }
@@ -203,7 +234,7 @@ fn failed_syncs_stay() {
             assert!(manifest.generation() > 1, "compaction was reached");
             break;
         };
-        let again = manifest.commit(Edit::from(Change::LastSeq { seq: 1 }));
+        let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
         assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
         drop((manifest, pool));
         for survive in [Survive::None, Survive::All, Survive::Random(n)] {
