@@ -6,7 +6,7 @@
 //! access is checked against the committed length first.
 
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -37,14 +37,12 @@ impl Memory {
     /// Anonymous memory that is committed as it is touched.
     pub(crate) fn anonymous(len: usize, huge: bool) -> io::Result<Memory> {
         let memory = Memory::reserve(len)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range is our own reservation and nothing refers to it yet.
+        // SAFETY: the pages are our own reservation, and giving access to them changes no byte.
         unsafe {
-            rustix::mm::mmap_anonymous(
+            rustix::mm::mprotect(
                 memory.base.cast(),
                 memory.len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
+                MprotectFlags::READ | MprotectFlags::WRITE,
             )?;
         }
         if huge {
@@ -60,22 +58,35 @@ impl Memory {
     /// The first `len` bytes of `file`, shared; with `synchronous`, only if the file system
     /// guarantees that its own metadata is durable before a store to a new page can be.
     pub(crate) fn file(len: usize, file: &File, synchronous: bool) -> io::Result<Memory> {
-        let memory = Memory::reserve(len)?;
         let kind = if synchronous {
             MapFlags::SHARED_VALIDATE | MapFlags::SYNC
         } else {
             MapFlags::SHARED
         };
-        // SAFETY: the range is our own reservation and nothing refers to it yet.
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // A refused mapping over a reservation may leave a hole in it, which another thread may
+        // fill before it could be unmapped. So the kernel is asked about one page elsewhere first.
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
         unsafe {
+            let probe = rustix::mm::mmap(ptr::null_mut(), PAGE, access, kind, file.as_fd(), 0)?;
+            rustix::mm::munmap(probe, PAGE)?;
+        }
+        let memory = Memory::reserve(len)?;
+        // SAFETY: the range is our own reservation and nothing refers to it yet.
+        let mapped = unsafe {
             rustix::mm::mmap(
                 memory.base.cast(),
                 memory.len,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 kind | MapFlags::NORESERVE | MapFlags::FIXED,
                 file.as_fd(),
                 0,
-            )?;
+            )
+        };
+        if let Err(e) = mapped {
+            // The range is not ours to unmap any more, if the kernel left a hole.
+            std::mem::forget(memory);
+            return Err(e.into());
         }
         Ok(memory)
     }

@@ -37,7 +37,9 @@ impl Extras {
     }
 }
 
-/// Memory, how much of it is in use, and its persistence domain.
+/// Memory, how much of it is in use, and its persistence domain. Aligned so that the reference
+/// counts in front of it do not share a line with what every access reads.
+#[repr(align(128))]
 pub(crate) struct Mapping {
     base: *mut u8,
     committed: AtomicU64,

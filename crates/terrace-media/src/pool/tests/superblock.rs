@@ -106,6 +106,62 @@ fn an_unknown_feature_is_refused() {
     assert!(matches!(error, PoolError::Unsupported(_)), "{error}");
 }
 
+/// Whatever one open finds after a crash or beside a damaged slot, the next one finds too, even if
+/// power is lost again while the first is opening.
+#[test]
+fn what_was_found_is_found_again() {
+    let images = |medium| {
+        let machine = Machine::new(6, medium);
+        let pool = Pool::create(config(Backing::Simulated(machine.clone()))).expect("created");
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let images = Arc::clone(&found);
+        machine.on_persist(Some(Box::new(move |machine, _| {
+            for seed in 0..6 {
+                images
+                    .lock()
+                    .push(machine.crash_image(Survive::Random(seed)));
+            }
+        })));
+        for round in 1..3 {
+            pool.set_roots(&[(0, round), (15, round)]).expect("set");
+        }
+        // Beside those, one damaged slot and then the other, durably.
+        for slot in SLOTS {
+            let word = pool.region().word(slot + 128).expect("mapped");
+            word.fetch_xor(1, std::sync::atomic::Ordering::Relaxed);
+            pool.sync_all().expect("synced");
+            let whole = machine.crash_image(Survive::None);
+            word.fetch_xor(1, std::sync::atomic::Ordering::Relaxed);
+            pool.sync_all().expect("synced");
+            found.lock().push(whole);
+        }
+        machine.on_persist(None);
+        Arc::clone(&found)
+    };
+    for medium in [Medium::Dax, Medium::Mapped] {
+        for image in images(medium).lock().iter() {
+            let machine = Machine::boot(image.clone(), 1);
+            let again = Arc::new(Mutex::new(Vec::new()));
+            let images = Arc::clone(&again);
+            machine.on_persist(Some(Box::new(move |machine, _| {
+                for seed in 0..12 {
+                    images
+                        .lock()
+                        .push(machine.crash_image(Survive::Random(seed)));
+                }
+            })));
+            let pool = Pool::open(config(Backing::Simulated(machine))).expect("opened");
+            let found = (pool.root(0), pool.root(15));
+            assert_eq!(found.0, found.1);
+            for image in again.lock().drain(..) {
+                let machine = Machine::boot(image, 2);
+                let pool = Pool::open(config(Backing::Simulated(machine))).expect("opened again");
+                assert_eq!((pool.root(0), pool.root(15)), found);
+            }
+        }
+    }
+}
+
 /// Whatever is not a pool is refused by `open` and by `create`, and stays as it is.
 #[test]
 fn a_foreign_file_is_refused_and_kept() {
