@@ -1,1 +1,49 @@
-//! Placeholder until the crate's first module lands.
+//! This crate is the benchmark of the Terrace store: db_bench's workloads, and beside each result
+//! what the medium alone would allow.
+//!
+//! [`run`] takes a [`BenchConfig`] and gives a [`Report`]. Workloads have the names and meanings of
+//! LevelDB's and RocksDB's `db_bench` ([`Step`]); the limit line is defined in [`Limits`]' module.
+//! A run makes its database in a temporary folder unless it is told where, and removes it again.
+//!
+//! - Throughput is operations over the time from the first operation's start to the last one's end,
+//!   harness included. Opening, pool creation and pre-faulting are timed apart.
+//! - A latency is the time from the end of one operation to the end of the next one on the same
+//!   thread; of a batch it is one latency; scans are timed 64 entries at a time.
+//! - Values carry a tag that follows from key and seed: every value read that this run wrote is
+//!   checked by its tag and a sample of them byte for byte. A wrong one ends the run.
+//! - Written bytes are those made durable while a step ran, background work included.
+//!
+//! ```no_run
+//! let mut config = terrace_bench::BenchConfig::default();
+//! config.options.pool.path = Some("pool".into());
+//! let report = terrace_bench::run(&config, Some(&mut std::io::stdout()))?;
+//! println!("{} op/s", report.steps[0].ops_per_s);
+//! # Ok::<(), terrace_bench::BenchError>(())
+//! ```
+
+mod config;
+mod error;
+mod keys;
+mod latency;
+mod limit;
+mod machine;
+mod meter;
+mod place;
+mod report;
+mod run;
+mod table;
+pub mod units;
+mod values;
+mod workload;
+
+pub use config::{BenchConfig, DEFAULT_STEPS, Step};
+pub use error::BenchError;
+pub use latency::Latency;
+pub use limit::Limits;
+pub use machine::{Machine, Memory};
+pub use report::{
+    Conditions, HEADING, IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport,
+    StepReport, Written,
+};
+pub use run::run;
+pub use table::Table;

@@ -1,0 +1,109 @@
+//! This file is how numbers become keys: decimal digits, padded with zeros to the key size.
+//!
+//! Keys of one size sort as their numbers do. A key that no workload writes is a key with a dot
+//! after it, as in db_bench.
+
+/// The most digits that a number has.
+const DIGITS_MAX: usize = 20;
+
+/// `00` to `99`, so that a key costs one division for two digits.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut i = 0;
+    while i < 100 {
+        pairs[i] = [b'0' + (i / 10) as u8, b'0' + (i % 10) as u8];
+        i += 1;
+    }
+    pairs
+};
+
+/// Writes keys into one buffer, so that no operation allocates.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyMaker {
+    buffer: Vec<u8>,
+}
+
+impl KeyMaker {
+    /// A maker of keys of `key_bytes` bytes.
+    pub(crate) fn new(key_bytes: usize) -> KeyMaker {
+        let mut buffer = vec![b'0'; key_bytes];
+        buffer.push(b'.');
+        KeyMaker { buffer }
+    }
+
+    /// The key of `number`. Digits that do not fit are cut off at the left, which
+    /// [`BenchConfig::validate`](crate::BenchConfig::validate) rules out.
+    #[inline]
+    pub(crate) fn key(&mut self, number: u64) -> &[u8] {
+        let len = self.buffer.len() - 1;
+        let first = len.saturating_sub(DIGITS_MAX);
+        let mut rest = number;
+        for pair in self.buffer[first..len].rchunks_mut(2) {
+            let digits = PAIRS[(rest % 100) as usize];
+            rest /= 100;
+            match pair {
+                [tens, ones] => [*tens, *ones] = digits,
+                [ones] => *ones = digits[1],
+                _ => {}
+            }
+        }
+        &self.buffer[..len]
+    }
+
+    /// A key beside that of `number` that no workload ever writes.
+    #[inline]
+    pub(crate) fn missing(&mut self, number: u64) -> &[u8] {
+        self.key(number);
+        &self.buffer
+    }
+}
+
+/// The number whose key `key` is; `None` where it is no key of this benchmark.
+pub(crate) fn parse_key(key: &[u8]) -> Option<u64> {
+    if key.is_empty() {
+        return None;
+    }
+    key.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key has the size asked for and is the zero-padded number, whatever came before it.
+    #[test]
+    fn keys_are_padded_numbers() {
+        for key_bytes in [1, 2, 7, 8, 16, 20, 21, 33] {
+            let mut maker = KeyMaker::new(key_bytes);
+            for number in [9, 0, 8, 9_999_999, 1_000_000, 31] {
+                let digits = format!("{number:0key_bytes$}");
+                let wanted = &digits[digits.len() - key_bytes..];
+                assert_eq!(
+                    maker.key(number),
+                    wanted.as_bytes(),
+                    "{number} in {key_bytes}"
+                );
+            }
+        }
+    }
+
+    /// Keys sort as their numbers, and a missing key is never a key.
+    #[test]
+    fn keys_sort_as_numbers() {
+        let mut maker = KeyMaker::new(16);
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..1000 {
+            let (a, b) = (rng.u64(0..1 << 40), rng.u64(0..1 << 40));
+            let key_a = maker.key(a).to_vec();
+            let key_b = maker.key(b).to_vec();
+            assert_eq!(a.cmp(&b), key_a.cmp(&key_b));
+            assert_eq!(parse_key(&key_a), Some(a));
+            assert_eq!(parse_key(maker.missing(a)), None);
+        }
+        assert_eq!(parse_key(b""), None);
+        assert_eq!(parse_key(&[b'9'; 40]), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! This file is the distribution of latencies: recorded in nanoseconds, read in microseconds.
+
+use std::fmt::Write as _;
+
+use hdrhistogram::Histogram;
+
+/// The longest latency told apart, in nanoseconds; longer ones count as this. Their true maximum is
+/// kept beside the histogram.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// Latencies of one kind of operation, exact to three digits.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    histogram: Histogram<u64>,
+    max_ns: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        Latency {
+            histogram: histogram.expect("the bounds are valid constants"),
+            max_ns: 0,
+        }
+    }
+}
+
+impl Latency {
+    /// Adds one latency.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds one latency `count` times.
+    pub fn record_many(&mut self, ns: u64, count: u64) {
+        self.histogram.saturating_record_n(ns, count);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds everything that `other` holds.
+    pub fn merge(&mut self, other: &Latency) {
+        self.histogram
+            .add(&other.histogram)
+            .expect("both have the same bounds");
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.histogram.reset();
+        self.max_ns = 0;
+    }
+
+    /// How many latencies were recorded.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The latency that `percent` of the operations do not exceed, in microseconds.
+    pub fn percentile_us(&self, percent: f64) -> f64 {
+        let ns = self.histogram.value_at_percentile(percent).min(self.max_ns);
+        ns as f64 / 1e3
+    }
+
+    /// The longest latency, in microseconds.
+    pub fn max_us(&self) -> f64 {
+        self.max_ns as f64 / 1e3
+    }
+
+    /// One line for each occupied range of latencies, with its share and the share up to its end.
+    ///
+    /// Ranges grow by powers of two from a quarter of a microsecond.
+    pub fn chart(&self) -> String {
+        let mut text = String::new();
+        let total = self.count();
+        if total == 0 {
+            return text;
+        }
+        let (mut low, mut sum) = (0, 0);
+        let mut high = 250;
+        while sum < total {
+            let last = high > LONGEST_NS / 2;
+            let top = if last { u64::MAX } else { high - 1 };
+            let count = self.histogram.count_between(low, top.min(LONGEST_NS));
+            // A bucket that lies across the border counts on both sides: never past the total.
+            let count = count.min(total - sum);
+            sum += count;
+            if count > 0 {
+                let share = count as f64 / total as f64 * 100.0;
+                let bar = "#".repeat((share / 5.0).round() as usize);
+                let (from, to) = (low as f64 / 1e3, high as f64 / 1e3);
+                let up_to = sum as f64 / total as f64 * 100.0;
+                let _ = writeln!(
+                    text,
+                    "    [{from:>12.2} us, {to:>12.2} us) {count:>12} {share:>8.4}% {up_to:>9.4}% \
+                     {bar}"
+                );
+            }
+            if last {
+                break;
+            }
+            low = high;
+            high *= 2;
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Percentiles are within a thousandth of the truth, and the maximum is exact.
+    #[test]
+    fn percentiles_are_close() {
+        let mut latency = Latency::default();
+        for us in 1..=10_000u64 {
+            latency.record(us * 1000 + 7);
+        }
+        for (percent, us) in [(50.0, 5000.0), (99.0, 9900.0), (99.9, 9990.0)] {
+            let got = latency.percentile_us(percent);
+            assert!((got - us).abs() / us < 2e-3, "p{percent} is {got}");
+        }
+        assert_eq!(latency.max_us(), 10_000.007);
+        assert_eq!(latency.count(), 10_000);
+    }
+
+    /// Merged histograms hold what both held, and nothing above the range is lost.
+    #[test]
+    fn merging_keeps_everything() {
+        let mut a = Latency::default();
+        let mut b = Latency::default();
+        a.record(100);
+        b.record(u64::MAX);
+        a.merge(&b);
+        assert_eq!(a.count(), 2);
+        assert_eq!(a.max_us(), u64::MAX as f64 / 1e3);
+        assert!(a.percentile_us(50.0) < 0.2);
+        a.clear();
+        assert_eq!((a.count(), a.max_us()), (0, 0.0));
+        assert_eq!(a.chart(), "");
+    }
+
+    /// The chart counts every latency once and ends at one hundred percent.
+    #[test]
+    fn the_chart_adds_up() {
+        let mut latency = Latency::default();
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..5000 {
+            latency.record(1 << rng.u32(0..36));
+        }
+        let chart = latency.chart();
+        let counted = chart
+            .lines()
+            .filter_map(|line| {
+                line.split(')')
+                    .nth(1)?
+                    .split_whitespace()
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
+            })
+            .sum::<u64>();
+        assert_eq!(counted, 5000);
+        assert!(
+            chart
+                .trim_end()
+                .lines()
+                .last()
+                .is_some_and(|l| l.contains("100.0000%")),
+            "{chart}"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! This file is what is known of the machine and of this process, as Linux tells it under /proc.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// The machine that a run was measured on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Installed memory in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Machine {
+    /// Asks the operating system; what it does not say is "unknown" or zero.
+    pub fn read() -> Machine {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = ["model name", "Model", "CPU implementer"]
+            .iter()
+            .find_map(|name| {
+                let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+                Some(line.split_once(':')?.1.trim().to_string())
+            });
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Machine {
+            cpu: cpu.unwrap_or_else(|| "unknown".to_string()),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            kernel: if kernel.is_empty() {
+                "unknown".into()
+            } else {
+                kernel.trim().into()
+            },
+            memory_bytes: field_bytes(&meminfo, "MemTotal").unwrap_or(0),
+        }
+    }
+}
+
+/// The memory of this process.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Memory {
+    /// The most that was resident at once, the mapped pool included (VmHWM).
+    pub peak_bytes: u64,
+    /// Resident now and private to the process: memtables, filters, caches, the program.
+    pub private_bytes: u64,
+    /// Resident now and shared or of files: the mapped pool.
+    pub mapped_bytes: u64,
+}
+
+impl Memory {
+    /// Asks the operating system; what it does not say is zero.
+    pub fn read() -> Memory {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name| field_bytes(&status, name).unwrap_or(0);
+        Memory {
+            peak_bytes: field("VmHWM"),
+            private_bytes: field("RssAnon"),
+            mapped_bytes: field("RssFile") + field("RssShmem"),
+        }
+    }
+}
+
+/// The file system type that holds `path`, such as "tmpfs" or "ext4".
+pub(crate) fn file_system_of(path: &Path) -> String {
+    let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mut best = (0, "unknown");
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(_), Some(mount), Some(kind)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        // A later mount of the same place hides the earlier one.
+        if absolute.starts_with(mount) && mount.len() >= best.0 {
+            best = (mount.len(), kind);
+        }
+    }
+    best.1.to_string()
+}
+
+/// The field `name` of a file whose lines are `name: number kB`.
+fn field_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
+    let number = line.split_whitespace().nth(1)?;
+    number.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fields are found by their whole name, and kilobytes become bytes.
+    #[test]
+    fn fields_are_found() {
+        let text = "VmHWMx:\t  5 kB\nVmHWM:\t  120 kB\nbad\n";
+        assert_eq!(field_bytes(text, "VmHWM"), Some(120 * 1024));
+        assert_eq!(field_bytes(text, "VmRSS"), None);
+    }
+
+    /// A running process has a peak of memory, and its machine a core.
+    #[test]
+    fn the_process_is_seen() {
+        assert!(Machine::read().cores >= 1);
+        assert!(Memory::read().peak_bytes > 0);
+        assert_eq!(file_system_of(Path::new("/proc/self")), "proc");
+    }
+}

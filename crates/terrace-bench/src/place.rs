@@ -1,0 +1,225 @@
+//! This file is where the database of a run is, and how it is made fresh without losing data.
+//!
+//! A temporary folder is made in memory (`/dev/shm`) where that has room, else in the system's
+//! folder for temporary files. It holds a locked file while its run lives, so that the next run can
+//! tell what a killed one left behind and remove it.
+//!
+//! Invariants
+//!   P1  A database or pool is removed only if this run made it, or `replace_db` allows it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use terrace::Options;
+
+use crate::config::BenchConfig;
+use crate::error::BenchError;
+
+const PREFIX: &str = "terrace-bench-";
+const OWNER_FILE: &str = "owner";
+
+/// Where the database of a run is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    db: PathBuf,
+    /// The pool's file, wherever it is; `None` where the pool is in plain memory.
+    pool: Option<PathBuf>,
+    temporary: Option<(TempDir, File)>,
+}
+
+impl Place {
+    /// Finds the place, and makes sure that what is there may be used as `config` says.
+    pub(crate) fn find(config: &BenchConfig, options: &Options) -> Result<Place, BenchError> {
+        let (db, temporary) = match &config.db {
+            Some(path) => (path.clone(), None),
+            None => {
+                let (folder, owner) = make_temporary(options.pool.size_bytes)?;
+                (folder.path().join("db"), Some((folder, owner)))
+            }
+        };
+        let pool = options.pool.path.as_ref().map(|path| db.join(path));
+        let place = Place {
+            db,
+            pool,
+            temporary,
+        };
+        if !config.use_existing_db {
+            place.clear_the_way(config.replace_db)?;
+        }
+        Ok(place)
+    }
+
+    /// The database's folder.
+    pub(crate) fn db(&self) -> &Path {
+        &self.db
+    }
+
+    /// The path beside which the pool of the limit line is made, on the same file system as the
+    /// database's pool. `None` where that is a device, which has no room for a second one.
+    pub(crate) fn beside(&self) -> Result<Option<PathBuf>, BenchError> {
+        if let Some(pool) = &self.pool
+            && !pool.starts_with(&self.db)
+        {
+            return Ok((!pool.exists() || is_regular(pool)).then(|| pool.clone()));
+        }
+        fs::create_dir_all(&self.db).map_err(|e| BenchError::io("create", &self.db, e))?;
+        Ok(Some(self.db.join("bench")))
+    }
+
+    /// Whether the folder goes away with the run.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+
+    /// Removes what this run has made, for the next fresh database.
+    pub(crate) fn remove(&self) -> Result<(), BenchError> {
+        if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
+            fs::remove_file(pool).map_err(|e| BenchError::io("remove", pool, e))?;
+        }
+        // The folder itself stays: it may be where a file system is mounted.
+        let Ok(entries) = fs::read_dir(&self.db) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let removed = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
+                _ => fs::remove_file(&path),
+            };
+            removed.map_err(|e| BenchError::io("remove", &path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to lose anything that was there before, unless `replace` allows it.
+    fn clear_the_way(&self, replace: bool) -> Result<(), BenchError> {
+        let folder = self.db.display();
+        if self.db.exists() && !is_empty_folder(&self.db) {
+            if Options::load(&self.db)?.is_none() {
+                return Err(BenchError::Invalid(format!(
+                    "{folder} holds something that is not a database: name an empty folder"
+                )));
+            }
+            if !replace {
+                return Err(BenchError::Invalid(format!(
+                    "{folder} holds a database: use it as it is (--use-existing-db) or let it be \
+                     removed (--replace-db)"
+                )));
+            }
+        }
+        if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool))
+            && !replace
+            && !pool.starts_with(&self.db)
+            && pool.metadata().is_ok_and(|file| file.len() > 0)
+        {
+            return Err(BenchError::Invalid(format!(
+                "{} exists: name another pool file, or let it be removed (--replace-db)",
+                pool.display()
+            )));
+        }
+        self.remove()
+    }
+}
+
+fn is_regular(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file())
+}
+
+fn is_empty_folder(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Makes a temporary folder that `pool_bytes` and as much again for the limit line fit into.
+fn make_temporary(pool_bytes: u64) -> Result<(TempDir, File), BenchError> {
+    let in_memory = Path::new("/dev/shm");
+    let temporary = std::env::temp_dir();
+    let mut parent = temporary.as_path();
+    if in_memory.is_dir() && free_bytes(in_memory) > pool_bytes.saturating_add(1 << 30) {
+        parent = in_memory;
+    }
+    remove_abandoned(parent);
+    let make = |parent: &Path| {
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        // Locked before it has its name, so that nobody finds it unlocked.
+        let unnamed = folder.path().join("starting");
+        let owner = File::create(&unnamed)?;
+        owner.lock()?;
+        fs::rename(&unnamed, folder.path().join(OWNER_FILE))?;
+        Ok((folder, owner))
+    };
+    make(parent)
+        .or_else(|_| make(&temporary))
+        .map_err(|e| BenchError::io("make a temporary folder in", parent, e))
+}
+
+fn free_bytes(path: &Path) -> u64 {
+    rustix::fs::statvfs(path).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Removes folders of runs that were killed: theirs are the owner files that nobody locks.
+fn remove_abandoned(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        // A folder without an owner file is one that its run is about to lock: it is left alone.
+        let folder = entry.path();
+        let Ok(owner) = File::open(folder.join(OWNER_FILE)) else {
+            continue;
+        };
+        if owner.try_lock().is_ok() {
+            // What cannot be removed belongs to another user, who can.
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a killed run left behind is removed; what a living one uses is not.
+    #[test]
+    fn abandoned_folders_are_removed() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let make = |name: &str, with_owner: bool| {
+            let folder = parent.path().join(format!("{PREFIX}{name}"));
+            fs::create_dir(&folder).expect("a folder");
+            with_owner.then(|| File::create(folder.join(OWNER_FILE)).expect("an owner file"))
+        };
+        let living = make("living", true).expect("an owner file");
+        living.lock().expect("nobody else has it");
+        drop(make("dead", true));
+        make("starting", false);
+        remove_abandoned(parent.path());
+        let exists = |name: &str| parent.path().join(format!("{PREFIX}{name}")).exists();
+        assert!(exists("living"));
+        assert!(exists("starting"));
+        assert!(!exists("dead"));
+    }
+
+    /// A folder with other things in it, and a pool file of somebody else, are refused and kept.
+    #[test]
+    fn foreign_data_is_refused() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let precious = parent.path().join("precious");
+        fs::write(&precious, "data").expect("a file");
+        let mut options = Options::default();
+        let mut config = BenchConfig {
+            db: Some(parent.path().into()),
+            ..BenchConfig::default()
+        };
+        let problem = Place::find(&config, &options).expect_err("the folder is in use");
+        assert!(problem.to_string().contains("not a database"), "{problem}");
+
+        config.db = Some(parent.path().join("db"));
+        options.pool.path = Some(precious.clone());
+        let problem = Place::find(&config, &options).expect_err("the pool file is in use");
+        assert!(problem.to_string().contains("exists"), "{problem}");
+        assert_eq!(fs::read(&precious).expect("it is still there"), b"data");
+    }
+}

@@ -1,0 +1,292 @@
+//! This file is the results of a run as plain data, for programs; `print.rs` has the lines for people.
+
+mod print;
+
+use serde::Serialize;
+use terrace::{Counts, Metrics, Purpose};
+
+use crate::latency::Latency;
+use crate::machine::{Machine, Memory};
+
+pub use print::HEADING;
+
+/// Everything that a run found out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Under which conditions.
+    pub conditions: Conditions,
+    /// One entry for each step, in order.
+    pub steps: Vec<StepReport>,
+    /// What the last database holds at the end, and where.
+    pub space: Space,
+    /// The memory of this process.
+    pub memory: Memory,
+}
+
+/// What a run was measured on and with.
+#[derive(Debug, Clone, Serialize)]
+pub struct Conditions {
+    /// The machine.
+    pub machine: Machine,
+    /// The design of the store.
+    pub design: String,
+    /// Medium, instructions and path of the pool, as the store describes them.
+    pub pool: String,
+    /// Whether the instructions of persistent memory were forced onto another medium.
+    pub forced_dax: bool,
+    /// The emulated device, if any.
+    pub emulation: Option<String>,
+    /// The database's folder.
+    pub db: String,
+    /// The type of the file system that holds the pool; `None` for a pool in plain memory.
+    pub file_system: Option<String>,
+    /// The durability of every write.
+    pub durability: String,
+    /// Keys, and writes of each thread.
+    pub num: u64,
+    /// Operations of each reading thread.
+    pub reads: u64,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Client threads.
+    pub threads: usize,
+    /// Entries of a write.
+    pub batch_count: usize,
+    /// The seed of keys and values.
+    pub seed: u64,
+    /// The memtable's size in bytes.
+    pub memtable_bytes: u64,
+    /// The pool's cap in bytes.
+    pub pool_bytes: u64,
+    /// When the pool's pages are faulted in.
+    pub prefault: String,
+    /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
+    /// figure of any workload contains it.
+    pub open_s: f64,
+    /// The pool of the limit line; `None` where no limit was measured.
+    pub limit_pool: Option<String>,
+    /// Seconds that its creation and pre-faulting took.
+    pub limit_prepared_s: f64,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct StepReport {
+    /// The step's name; "(writer)" is the writing thread of readwhilewriting.
+    pub name: String,
+    /// Why it was not done, if it was not.
+    pub skipped: Option<String>,
+    /// Operations, entries of batches counted one by one.
+    pub ops: u64,
+    /// Seconds from the first operation's start to the last one's end.
+    pub elapsed_s: f64,
+    /// Operations a second, all threads together.
+    pub ops_per_s: f64,
+    /// Megabytes (10^6) of keys and values a second.
+    pub mb_per_s: f64,
+    /// Reads that found a value; `None` for writes.
+    pub found: Option<u64>,
+    /// Values compared byte for byte with what was written.
+    pub checked: u64,
+    /// Percentiles and maximum of the latency; `None` for steps that only wait.
+    pub latency: Option<LatencyReport>,
+    /// Stalls of writers by reason, those that happened during the step.
+    pub stalls: Vec<StallReport>,
+    /// What the medium alone allows.
+    pub limit_ops_per_s: Option<f64>,
+    /// The fraction of it that was reached.
+    pub limit_fraction: Option<f64>,
+    /// What was written to the pool during the step, by whomever.
+    pub written: Written,
+    /// Seconds that opening the fresh database took before the step, pre-faulting included.
+    pub open_s: Option<f64>,
+    /// One entry for each `--report-interval`.
+    pub intervals: Vec<IntervalReport>,
+    /// The distribution as text, where it was asked for.
+    #[serde(skip)]
+    pub chart: Option<String>,
+}
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct LatencyReport {
+    /// The median.
+    pub p50_us: f64,
+    /// 99 percent are at most this.
+    pub p99_us: f64,
+    /// 99.9 percent are at most this.
+    pub p99_9_us: f64,
+    /// 99.99 percent are at most this.
+    pub p99_99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl LatencyReport {
+    /// The figures of `latency`; `None` where it is empty.
+    pub fn of(latency: &Latency) -> Option<LatencyReport> {
+        (latency.count() > 0).then(|| LatencyReport {
+            p50_us: latency.percentile_us(50.0),
+            p99_us: latency.percentile_us(99.0),
+            p99_9_us: latency.percentile_us(99.9),
+            p99_99_us: latency.percentile_us(99.99),
+            max_us: latency.max_us(),
+        })
+    }
+}
+
+/// Stalls of one reason.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct StallReport {
+    /// Why.
+    pub reason: &'static str,
+    /// How often.
+    pub count: u64,
+    /// For how long altogether, in seconds.
+    pub seconds: f64,
+}
+
+/// One interval of a workload.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct IntervalReport {
+    /// When it ended, in seconds since the workload began.
+    pub end_s: f64,
+    /// How long it was: the last one ends with the workload.
+    pub seconds: f64,
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// 99 percent took at most this many microseconds.
+    pub p99_us: f64,
+    /// The longest, in microseconds.
+    pub max_us: f64,
+}
+
+/// Bytes written to the pool, by purpose, and by users.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Written {
+    /// Key and value bytes that users wrote.
+    pub user_bytes: u64,
+    /// Bytes, cache lines, flushes and fences of each purpose.
+    pub purposes: Vec<PurposeReport>,
+    /// Bytes of all purposes.
+    pub pool_bytes: u64,
+    /// Bytes written to log files (a pool in plain memory has its logs there).
+    pub log_file_bytes: u64,
+}
+
+/// What one purpose cost.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct PurposeReport {
+    /// Its name.
+    pub purpose: &'static str,
+    /// Bytes made durable, in whole cache lines.
+    pub bytes: u64,
+    /// Cache lines.
+    pub lines: u64,
+    /// Calls that flushed or streamed.
+    pub flushes: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+impl Written {
+    /// What happened between two moments of one database.
+    pub fn between(before: &Metrics, after: &Metrics) -> Written {
+        Written::of(
+            after.pm - before.pm,
+            after
+                .user_written_bytes
+                .saturating_sub(before.user_written_bytes),
+            after.log_file_bytes.saturating_sub(before.log_file_bytes),
+        )
+    }
+
+    fn of(counts: Counts, user_bytes: u64, log_file_bytes: u64) -> Written {
+        let purposes = Purpose::ALL
+            .into_iter()
+            .map(|purpose| {
+                let c = counts.get(purpose);
+                let purpose = purpose.name();
+                let (bytes, lines, flushes, fences) = (c.bytes, c.lines, c.flushes, c.fences);
+                PurposeReport {
+                    purpose,
+                    bytes,
+                    lines,
+                    flushes,
+                    fences,
+                }
+            })
+            .collect();
+        Written {
+            user_bytes,
+            purposes,
+            pool_bytes: counts.total().bytes,
+            log_file_bytes,
+        }
+    }
+
+    /// Adds what another step of the same database wrote.
+    pub fn add(&mut self, other: &Written) {
+        self.user_bytes += other.user_bytes;
+        self.pool_bytes += other.pool_bytes;
+        self.log_file_bytes += other.log_file_bytes;
+        if self.purposes.is_empty() {
+            self.purposes = other.purposes.clone();
+            return;
+        }
+        for (sum, more) in self.purposes.iter_mut().zip(&other.purposes) {
+            sum.bytes += more.bytes;
+            sum.lines += more.lines;
+            sum.flushes += more.flushes;
+            sum.fences += more.fences;
+        }
+    }
+
+    /// Whether nothing was written.
+    pub fn is_nothing(&self) -> bool {
+        self.user_bytes == 0 && self.pool_bytes == 0 && self.log_file_bytes == 0
+    }
+}
+
+/// Bytes of a database by tier.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Space {
+    /// Memtables, active and sealed.
+    pub memtable_bytes: u64,
+    /// Logs that recovery would replay.
+    pub log_bytes: u64,
+    /// Extents of the buffer's tables, by level: level, tables, bytes.
+    pub levels: Vec<(u32, u64, u64)>,
+    /// Extents of the repository.
+    pub bottom_bytes: u64,
+    /// What of them is superseded or deleted.
+    pub bottom_dead_bytes: u64,
+    /// Extents of the pool, everything included.
+    pub pool_allocated_bytes: u64,
+    /// The pool's file.
+    pub pool_committed_bytes: u64,
+    /// The pool's cap.
+    pub pool_cap_bytes: u64,
+}
+
+impl Space {
+    /// The tiers as `metrics` has them.
+    pub fn of(metrics: &Metrics) -> Space {
+        Space {
+            memtable_bytes: metrics.memtable_bytes,
+            log_bytes: metrics.log_bytes,
+            levels: metrics
+                .levels
+                .iter()
+                .map(|l| (l.level, l.table_count, l.bytes))
+                .collect(),
+            bottom_bytes: metrics.bottom.bytes,
+            bottom_dead_bytes: metrics.bottom.dead_bytes,
+            pool_allocated_bytes: metrics.pool.allocated_bytes,
+            pool_committed_bytes: metrics.pool.committed_bytes,
+            pool_cap_bytes: metrics.pool.cap_bytes,
+        }
+    }
+}

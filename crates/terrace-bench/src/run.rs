@@ -1,0 +1,544 @@
+//! This file is one run from its first step to its last: databases made, threads started, watched.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use terrace::{Db, MediumChoice, Metrics, Options, Prefault};
+
+use crate::config::{BenchConfig, Step};
+use crate::error::BenchError;
+use crate::latency::Latency;
+use crate::limit::Limits;
+use crate::machine::{Machine, Memory, file_system_of};
+use crate::meter::{Meter, Tally};
+use crate::place::Place;
+use crate::report::{
+    Conditions, HEADING, IntervalReport, LatencyReport, Report, Space, StallReport, StepReport,
+    Written,
+};
+use crate::units;
+use crate::values::Values;
+use crate::workload::{Role, Work};
+
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs every step of `config`. Lines for people go to `out` as they come, where there is one.
+pub fn run<'a>(
+    config: &'a BenchConfig,
+    out: Option<&'a mut dyn Write>,
+) -> Result<Report, BenchError> {
+    config.validate().map_err(BenchError::Invalid)?;
+    let options = config.store_options();
+    options.validate()?;
+    let place = Place::find(config, &options)?;
+    let limits = match place.beside()? {
+        Some(beside) => Limits::measure(config, &options, &beside)?,
+        None => Limits::default(),
+    };
+    let begun = Instant::now();
+    let db = open(&place, &options, config.use_existing_db)?;
+    let open_s = begun.elapsed().as_secs_f64();
+    let conditions = conditions(config, &options, &place, &db, &limits, open_s);
+    let mut run = Run {
+        config,
+        options,
+        place,
+        limits,
+        values: Values::new(config.value_bytes, config.seed),
+        out: Out { out, failed: None },
+        db: Some(db),
+        open_s: Some(open_s),
+        is_empty: !config.use_existing_db,
+        checks: !config.use_existing_db,
+    };
+    run.out.line(format_args!("{conditions}"));
+    run.out.line(format_args!("\n{HEADING}"));
+    let mut steps = Vec::new();
+    for (i, step) in config.steps.iter().enumerate() {
+        for report in run.step(*step, i as u64)? {
+            run.out.line(format_args!("{report}"));
+            if let Some(chart) = &report.chart {
+                run.out.line(format_args!("{}", chart.trim_end()));
+            }
+            steps.push(report);
+        }
+        run.out.check()?;
+    }
+    let space = Space::of(&run.open_db()?.metrics());
+    let report = Report {
+        conditions,
+        steps,
+        space,
+        memory: Memory::read(),
+    };
+    run.out
+        .line(format_args!("{}", report.to_string().trim_end()));
+    if config
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::ReadSeq | Step::ReadReverse))
+    {
+        run.out.line(format_args!(
+            "latencies   of readseq and readreverse are those of {} entries at a time",
+            crate::workload::SCAN_GROUP
+        ));
+    }
+    run.out.check()?;
+    run.close()?;
+    Ok(report)
+}
+
+/// Lines for people. A failure is kept until somebody can return it.
+struct Out<'a> {
+    out: Option<&'a mut dyn Write>,
+    failed: Option<std::io::Error>,
+}
+
+impl Out<'_> {
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        let Some(out) = &mut self.out else { return };
+        if let Err(e) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+            self.failed.get_or_insert(e);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), BenchError> {
+        self.failed
+            .take()
+            .map_or(Ok(()), |e| Err(BenchError::Output(e)))
+    }
+}
+
+struct Run<'a> {
+    config: &'a BenchConfig,
+    options: Options,
+    place: Place,
+    limits: Limits,
+    values: Values,
+    out: Out<'a>,
+    db: Option<Db>,
+    /// How long the open that the next step has to report took.
+    open_s: Option<f64>,
+    is_empty: bool,
+    /// Whether every value in the database was written by this run.
+    checks: bool,
+}
+
+fn open(place: &Place, options: &Options, existing: bool) -> Result<Db, BenchError> {
+    let mut options = options.clone();
+    options.error_if_missing = existing;
+    options.error_if_exists = !existing;
+    Ok(Db::open(place.db(), options)?)
+}
+
+fn conditions(
+    config: &BenchConfig,
+    options: &Options,
+    place: &Place,
+    db: &Db,
+    limits: &Limits,
+    open_s: f64,
+) -> Conditions {
+    let pool = options.pool.path.as_ref().map(|path| place.db().join(path));
+    let temporary = if place.is_temporary() {
+        " (temporary)"
+    } else {
+        ""
+    };
+    Conditions {
+        machine: Machine::read(),
+        design: options.design.to_string(),
+        pool: db.metrics().pool.description,
+        forced_dax: options.pool.medium == MediumChoice::ForceDax,
+        emulation: options.pool.emulation.map(|emulation| {
+            format!(
+                "{} GB/s of writes, {} ns write latency",
+                emulation.write_gbps, emulation.write_latency_ns
+            )
+        }),
+        db: format!("{}{temporary}", place.db().display()),
+        file_system: pool.map(|pool| file_system_of(&pool)),
+        durability: options.durability.to_string(),
+        num: config.num,
+        reads: config.reads(),
+        key_bytes: config.key_bytes,
+        value_bytes: config.value_bytes,
+        threads: config.threads,
+        batch_count: config.batch_count,
+        seed: config.seed,
+        memtable_bytes: options.front.memtable_bytes,
+        pool_bytes: options.pool.size_bytes,
+        prefault: match options.pool.prefault {
+            Prefault::Ahead => "ahead of need",
+            Prefault::All => "all at creation",
+            Prefault::None => "none",
+        }
+        .to_string(),
+        open_s,
+        limit_pool: limits.pool.clone(),
+        limit_prepared_s: limits.prepared.as_secs_f64(),
+    }
+}
+
+impl Run<'_> {
+    fn open_db(&self) -> Result<&Db, BenchError> {
+        let missing = || BenchError::Invalid("the database could not be reopened".to_string());
+        self.db.as_ref().ok_or_else(missing)
+    }
+
+    fn close(&mut self) -> Result<(), BenchError> {
+        match self.db.take() {
+            Some(db) => Ok(db.close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces the database by an empty one, unless it is one.
+    fn make_fresh(&mut self) -> Result<(), BenchError> {
+        if self.is_empty {
+            return Ok(());
+        }
+        // Nothing of it is needed any more: what closing could not write is about to be removed.
+        drop(self.db.take());
+        self.place.remove()?;
+        let begun = Instant::now();
+        self.db = Some(open(&self.place, &self.options, false)?);
+        self.open_s = Some(begun.elapsed().as_secs_f64());
+        self.is_empty = true;
+        self.checks = true;
+        Ok(())
+    }
+
+    /// Does one step; more than one report where a workload has threads of two kinds.
+    fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
+        if step.is_fresh() {
+            if self.config.use_existing_db {
+                let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
+                return Ok(vec![StepReport {
+                    name: step.name().into(),
+                    skipped,
+                    ..Default::default()
+                }]);
+            }
+            self.make_fresh()?;
+        }
+        let before = self.open_db()?.metrics();
+        let mut reports = match Role::of(step) {
+            Some(role) => self.workload(step, role, index)?,
+            None => vec![self.settle(step)?],
+        };
+        let after = self.open_db()?.metrics();
+        if let Some(report) = reports.first_mut() {
+            report.written = Written::between(&before, &after);
+            report.stalls = stalls_between(&before, &after);
+            report.open_s = self.open_s.take();
+        }
+        if step.puts() {
+            self.is_empty = false;
+        }
+        Ok(reports)
+    }
+
+    fn settle(&mut self, step: Step) -> Result<StepReport, BenchError> {
+        let bar = spinner(step.name());
+        let begun = Instant::now();
+        let db = self.open_db()?;
+        match step {
+            Step::Drain => db.drain()?,
+            Step::Flush => db.flush()?,
+            _ => db.settle()?,
+        }
+        bar.finish_and_clear();
+        Ok(StepReport {
+            name: step.name().into(),
+            elapsed_s: begun.elapsed().as_secs_f64(),
+            ..StepReport::default()
+        })
+    }
+
+    fn workload(
+        &mut self,
+        step: Step,
+        role: Role,
+        index: u64,
+    ) -> Result<Vec<StepReport>, BenchError> {
+        let clients = self.config.threads;
+        let writers = usize::from(step == Step::ReadWhileWriting);
+        let meter = Meter::new(clients, writers, self.config.report_interval);
+        let db = self.open_db()?.clone();
+        let work = Work {
+            config: self.config,
+            db: &db,
+            meter: &meter,
+            values: &self.values,
+            durability: self.options.durability,
+            checks: self.checks,
+        };
+        let start = Barrier::new(clients + writers);
+        let readers_left = std::sync::atomic::AtomicUsize::new(clients);
+        let mut intervals = Vec::new();
+        let out = &mut self.out;
+        let results: Vec<Result<Tally, BenchError>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..clients + writers)
+                .map(|thread| {
+                    let (work, start, left) = (&work, &start, &readers_left);
+                    let role = if thread < clients {
+                        role
+                    } else {
+                        Role::WriteUntilStopped
+                    };
+                    let seed = thread_seed(work.config.seed, index, thread as u64);
+                    scope.spawn(move || {
+                        let tally = crate::workload::run(work, role, thread, seed, start);
+                        let last = thread < clients
+                            && left.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1;
+                        if last {
+                            work.meter.stop();
+                        }
+                        tally
+                    })
+                })
+                .collect();
+            let total = role.ops(work.config).saturating_mul(clients as u64);
+            intervals = watch(step, &meter, total, work.config.report_interval, out);
+            let died = || BenchError::WrongValue("a client thread died".to_string());
+            workers
+                .into_iter()
+                .map(|worker| worker.join().map_err(|_| died())?)
+                .collect()
+        });
+        let tallies = results
+            .into_iter()
+            .collect::<Result<Vec<Tally>, BenchError>>()?;
+        let (readers, others) = tallies.split_at(clients);
+        let mut report = self.report(step.name(), readers, self.limits.of(step));
+        report.intervals = intervals;
+        if matches!(role, Role::ReadRandom | Role::ReadMissing | Role::Seek) {
+            report.found = Some(readers.iter().map(|tally| tally.found).sum());
+        }
+        let mut reports = vec![report];
+        if !others.is_empty() {
+            reports.push(self.report("  (writer)", others, self.limits.of(Step::Overwrite)));
+        }
+        Ok(reports)
+    }
+
+    fn report(&self, name: &str, tallies: &[Tally], limit: Option<f64>) -> StepReport {
+        let mut latency = Latency::default();
+        let (mut ops, mut bytes, mut checked) = (0, 0, 0);
+        let mut elapsed = Duration::ZERO;
+        for tally in tallies {
+            latency.merge(&tally.latency);
+            ops += tally.ops;
+            bytes += tally.bytes;
+            checked += tally.checked;
+            elapsed = elapsed.max(tally.elapsed);
+        }
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        let ops_per_s = ops as f64 / seconds;
+        StepReport {
+            name: name.to_string(),
+            ops,
+            elapsed_s: elapsed.as_secs_f64(),
+            ops_per_s,
+            mb_per_s: bytes as f64 / 1e6 / seconds,
+            checked,
+            latency: Some(LatencyReport::of(&latency).unwrap_or_default()),
+            limit_ops_per_s: limit,
+            limit_fraction: limit
+                .filter(|limit| *limit > 0.0)
+                .map(|limit| ops_per_s / limit),
+            chart: self.config.histogram.then(|| latency.chart()),
+            ..StepReport::default()
+        }
+    }
+}
+
+/// A different stream of numbers for each thread of each step, the same in every run.
+fn thread_seed(seed: u64, step: u64, thread: u64) -> u64 {
+    seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (step << 40) ^ (thread << 20)
+}
+
+/// Moves the bar and prints the intervals until every worker has ended.
+fn watch(
+    step: Step,
+    meter: &Meter,
+    total: u64,
+    interval: Option<Duration>,
+    out: &mut Out<'_>,
+) -> Vec<IntervalReport> {
+    let bar = ProgressBar::new(total);
+    let template = "{msg:<17} [{bar:40}] {human_pos}/{human_len} {rate} {eta}";
+    let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
+    bar.set_style(style.with_key(
+        "rate",
+        |state: &ProgressState, line: &mut dyn fmt::Write| {
+            // A bar that cannot be drawn is no reason to end a run.
+            let _ = write!(line, "{} op/s", units::count(state.per_sec() as u64));
+        },
+    ));
+    bar.set_message(step.name());
+    let begun = Instant::now();
+    let mut reports = Vec::new();
+    loop {
+        let ended = meter.wait(TICK);
+        bar.set_position(meter.done());
+        if let Some(span) = interval {
+            // A worker hands an interval over at the end of the operation that crosses its border,
+            // so a line waits one tick; what comes later is in the next line's place.
+            let passed = begun.elapsed().saturating_sub(TICK).as_nanos() / span.as_nanos().max(1);
+            let ready = if ended {
+                meter.interval_count()
+            } else {
+                passed as usize
+            };
+            while reports.len() < ready {
+                let latency = meter.interval(reports.len());
+                let start = span.saturating_mul(reports.len() as u32);
+                let whole = begun.elapsed().saturating_sub(start).min(span);
+                let report = IntervalReport {
+                    end_s: (start + whole).as_secs_f64(),
+                    seconds: whole.as_secs_f64(),
+                    ops: latency.count(),
+                    p99_us: latency.percentile_us(99.0),
+                    max_us: latency.max_us(),
+                };
+                bar.suspend(|| out.line(format_args!("{}", report.line(step.name()))));
+                reports.push(report);
+            }
+        }
+        if ended {
+            bar.finish_and_clear();
+            return reports;
+        }
+    }
+}
+
+fn spinner(name: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(name);
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+fn stalls_between(before: &Metrics, after: &Metrics) -> Vec<StallReport> {
+    let earlier = |reason| before.stalls.iter().find(|stall| stall.reason == reason);
+    let stalls = after.stalls.iter().map(|stall| {
+        let (count, time) =
+            earlier(stall.reason).map_or((0, Duration::ZERO), |then| (then.count, then.time));
+        StallReport {
+            reason: stall.reason.name(),
+            count: stall.count.saturating_sub(count),
+            seconds: stall.time.saturating_sub(time).as_secs_f64(),
+        }
+    });
+    stalls.filter(|stall| stall.count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> BenchConfig {
+        let mut options = Options::default();
+        options.pool.path = Some("pool".into());
+        options.front.memtable_bytes = 1 << 20;
+        options.bottom.extent_bytes = 1 << 20;
+        BenchConfig {
+            steps: Step::ALL.to_vec(),
+            num: 2000,
+            reads: Some(500),
+            value_bytes: 100,
+            options,
+            ..BenchConfig::default()
+        }
+    }
+
+    /// Every workload runs, does what it was asked, and reads back what was written.
+    #[test]
+    fn every_workload_runs() {
+        let mut out = Vec::new();
+        let config = BenchConfig {
+            threads: 2,
+            histogram: true,
+            ..small()
+        };
+        let report = run(&config, Some(&mut out)).expect("the run");
+        let text = String::from_utf8(out).expect("text");
+        for step in Step::ALL {
+            let done = report
+                .steps
+                .iter()
+                .find(|s| s.name == step.name())
+                .expect("a report for every step");
+            assert!(text.contains(step.name()), "{text}");
+            let ops = match step {
+                step if step.settles() => 0,
+                Step::FillSeq | Step::FillRandom | Step::Overwrite | Step::DeleteRandom => 4000,
+                _ => 1000,
+            };
+            assert_eq!(done.ops, ops, "{step}");
+            assert_eq!(done.latency.is_some(), !step.settles(), "{step}");
+        }
+        let checked: u64 = report.steps.iter().map(|step| step.checked).sum();
+        assert!(checked > 0, "values are compared");
+        let missing = report.steps.iter().find(|step| step.name == "readmissing");
+        assert_eq!(missing.and_then(|step| step.found), Some(0));
+    }
+
+    /// Batches count their entries, and intervals count every one of them.
+    #[test]
+    fn batches_and_intervals_count_entries() {
+        let config = BenchConfig {
+            steps: vec![Step::FillSeq, Step::ReadSeq],
+            batch_count: 64,
+            report_interval: Some(Duration::from_millis(1)),
+            reads: None,
+            ..small()
+        };
+        let report = run(&config, None).expect("the run");
+        for step in &report.steps {
+            assert_eq!(step.ops, 2000, "{}", step.name);
+            let in_intervals: u64 = step.intervals.iter().map(|interval| interval.ops).sum();
+            assert_eq!(in_intervals, 2000, "{}", step.name);
+        }
+    }
+
+    /// A database is kept, used again, refused or replaced, as asked.
+    #[test]
+    fn a_named_database_is_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fill = BenchConfig {
+            steps: vec![Step::FillSeq],
+            db: Some(folder.path().join("db")),
+            ..small()
+        };
+        run(&fill, None).expect("the first run");
+        let problem = run(&fill, None).expect_err("there is a database");
+        assert!(problem.to_string().contains("--replace-db"), "{problem}");
+        let again = BenchConfig {
+            steps: vec![Step::FillSeq, Step::ReadRandom],
+            use_existing_db: true,
+            ..fill.clone()
+        };
+        let report = run(&again, None).expect("the second run");
+        assert!(report.steps[0].skipped.is_some());
+        assert_eq!(report.steps[1].found, Some(500));
+        assert_eq!(
+            report.steps[1].checked, 0,
+            "values of another run are not known"
+        );
+        run(
+            &BenchConfig {
+                replace_db: true,
+                ..fill
+            },
+            None,
+        )
+        .expect("the third run");
+    }
+}
