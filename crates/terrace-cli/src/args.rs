@@ -1,0 +1,525 @@
+//! This file is the grammar of the command line and its help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use terrace::{Design, Durability, Emulation, MediumChoice, Prefault};
+use terrace_bench::{Step, units};
+
+const EXAMPLES: &str = "\
+Examples:
+  terrace put /data/words hello world       write a key (makes the database)
+  terrace get /data/words hello             read it
+  terrace scan /data/words --prefix he      list keys and values in order
+  terrace load /data/words words.tsv        load key<TAB>value lines
+  terrace dump /data/words - | gzip > w.gz  write everything out
+  terrace stat /data/words                  where the data is
+  terrace bench                             measure this machine
+
+The first argument of every command but bench is the database's folder. Options of the store \
+that are given when a database is made are kept with it; later they need not be given again.";
+
+/// Terrace, an ordered key-value store for tiered memory.
+#[derive(Debug, Parser)]
+#[command(name = "terrace", version, about, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Print results as JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of the store, which every command takes before or after its name.
+#[derive(Debug, Default, Clone, Args)]
+#[command(next_help_heading = "Options of the store")]
+pub(crate) struct StoreArgs {
+    /// The composition of stages to build a new database of [default: miodb].
+    #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
+    pub(crate) design: Option<Design>,
+
+    /// The pool's file or DAX device; "none" keeps tables in plain memory and logs in files.
+    /// Relative paths start at the database's folder [default: the file "pool" there].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) pool: Option<PathBuf>,
+
+    /// The most that the pool may grow to, like 4GiB or 512M [default: 8GiB; of bench: as much
+    /// as the run needs].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) pool_size: Option<u64>,
+
+    /// What to treat the pool as: "auto" detects it, "dax" forces persistent memory's flush
+    /// instructions, "mapped" forces ordinary file mappings.
+    #[arg(long, global = true, value_name = "MEDIUM", value_enum)]
+    pub(crate) medium: Option<MediumArg>,
+
+    /// The size of a memtable, of its log and of the table that a flush makes of it
+    /// [default: 64MiB].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) memtable_size: Option<u64>,
+
+    /// When the pool's pages are faulted in: "ahead" of need, "all" at once, or "none"
+    /// [default: ahead; of bench: all].
+    #[arg(long, global = true, value_name = "WHEN", value_enum)]
+    pub(crate) prefault: Option<PrefaultArg>,
+
+    /// What a write waits for [default: buffered].
+    #[arg(long, global = true, value_name = "MODE", value_enum)]
+    pub(crate) durability: Option<DurabilityArg>,
+
+    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency;
+    /// for measurement only.
+    #[arg(long, global = true, value_name = "GB/S[:NS]", value_parser = parse_emulation)]
+    pub(crate) emulate: Option<Emulation>,
+
+    /// The keyspace to work in; put and load make it where it does not exist
+    /// [default: default].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) keyspace: Option<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print the value of a key; exit with 1 where there is none.
+    Get(GetArgs),
+    /// Write a key and its value.
+    Put(PutArgs),
+    /// Delete keys; absent ones are no error.
+    Delete(DeleteArgs),
+    /// List keys and values in order.
+    Scan(ScanArgs),
+    /// Load a file of keys and values.
+    Load(LoadArgs),
+    /// Write all keys and values to a file.
+    Dump(DumpArgs),
+    /// Show what the database holds, and where.
+    Stat(DbArg),
+    /// Read everything and check it.
+    Verify(DbArg),
+    /// List, create or drop keyspaces.
+    #[command(subcommand)]
+    Keyspaces(KeyspacesCommand),
+    /// Measure throughput and latency, beside what the medium alone allows.
+    Bench(Box<BenchArgs>),
+}
+
+/// A command that needs a database and nothing else.
+#[derive(Debug, Args)]
+pub(crate) struct DbArg {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+}
+
+/// `terrace get`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  terrace get /data/words hello
+  terrace get /data/words picture --raw > picture.png")]
+pub(crate) struct GetArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The key.
+    pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+    /// Write the value's exact bytes and nothing else, instead of escaping what is not text.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+/// How keys and values on the command line are read.
+#[derive(Debug, Args)]
+pub(crate) struct TextArgs {
+    /// Read \t, \n, \r, \\ and \xNN in the arguments as the bytes they stand for.
+    #[arg(long, short = 'e')]
+    pub(crate) escaped: bool,
+}
+
+/// `terrace put`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  terrace put /data/words hello world
+  terrace put /data/words picture --file picture.png
+  terrace put /data/words -e 'a\\x00key' 'two\\nlines'
+  terrace put /mnt/pmem/db k v --pool /mnt/pmem/pool --pool-size 16GiB")]
+pub(crate) struct PutArgs {
+    /// The database's folder; it is made where it does not exist.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The key.
+    pub(crate) key: OsString,
+    /// The value.
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub(crate) value: Option<OsString>,
+    /// Take the value from this file, or from standard input ("-").
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+}
+
+/// `terrace delete`
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The keys; all of them are deleted, or none is.
+    #[arg(required = true)]
+    pub(crate) keys: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+}
+
+/// `terrace scan`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  terrace scan /data/words --prefix he
+  terrace scan /data/words --from a --to b --limit 10
+  terrace scan /data/words --reverse --limit 1 --keys-only    the last key")]
+pub(crate) struct ScanArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// Only keys that begin with this.
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
+    /// Begin at this key, itself included.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// End before this key.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// From the last key to the first.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// At most so many entries.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Only the keys.
+    #[arg(long, conflicts_with = "values_only")]
+    pub(crate) keys_only: bool,
+    /// Only the values.
+    #[arg(long)]
+    pub(crate) values_only: bool,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+    /// Write exact bytes, instead of escaping what is not text.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+const FORMATS: &str = "\
+Formats:
+  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written
+  jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
+         of what is not UTF-8
+  lines  any text file: each line, its end included, is a value under its number of 12 digits";
+
+/// `terrace load`
+#[derive(Debug, Args)]
+#[command(after_help = FORMATS)]
+pub(crate) struct LoadArgs {
+    /// The database's folder; it is made where it does not exist.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard input ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+    /// What to do with a line that cannot be loaded, after saying which: stop there, or go on.
+    #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
+    pub(crate) on_error: OnError,
+    /// Lines that are written together.
+    #[arg(long, default_value_t = 1000, value_name = "LINES",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) batch_size: u64,
+}
+
+/// `terrace dump`
+#[derive(Debug, Args)]
+#[command(after_help = FORMATS)]
+pub(crate) struct DumpArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard output ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+}
+
+/// `terrace keyspaces`
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyspacesCommand {
+    /// List the keyspaces and the size of each.
+    List(DbArg),
+    /// Create a keyspace, unless it exists.
+    Create(KeyspaceArgs),
+    /// Drop a keyspace and everything in it.
+    Drop(KeyspaceArgs),
+}
+
+/// A keyspace of a database.
+#[derive(Debug, Args)]
+pub(crate) struct KeyspaceArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The keyspace's name.
+    pub(crate) name: String,
+}
+
+const BENCH_HELP: &str = "\
+Without arguments a database is made in a temporary folder, in memory (/dev/shm) where that has \
+room, filled, read and removed again.
+
+Benchmarks, with db_bench's names and meanings (each thread does the whole number of operations):
+  fillseq           num keys in order, into a fresh database
+  fillrandom        num random keys, into a fresh database
+  overwrite         num random keys, into the database that is there
+  readrandom        reads random keys
+  readmissing       reads keys that nobody wrote
+  readseq           reads entries in order
+  readreverse       reads entries in reverse order
+  seekrandom        makes an iterator at a random key and reads seek-nexts entries
+  deleterandom      deletes num random keys
+  readwhilewriting  readrandom, while one more thread overwrites
+  drain flush wait  let background work settle: everything to the bottom; memtables to the
+                    buffer; until it rests by itself
+
+The limit beside each result is what the medium alone allows on as many threads, in the same run, \
+pre-faulted: for writes the log's records appended with the same persist instructions and nothing \
+else; for reads values copied out of the pool from random places (scans and seeks: in order; \
+missing keys: one random cache line).
+
+Latencies are from the end of one operation to the end of the next, in microseconds; readseq and \
+readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are in no \
+figure but their own. Values that this run wrote are checked when they are read.
+
+Examples:
+  terrace bench
+  terrace bench --benchmarks fillrandom,drain,readrandom --num 1000000 --value-size 4096
+  terrace bench --db /mnt/pmem/bench --pool-size 16GiB --medium dax --threads 2
+  terrace bench --benchmarks readrandom --use-existing-db --db /mnt/pmem/bench --num 1000000";
+
+/// `terrace bench`
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP)]
+pub(crate) struct BenchArgs {
+    /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
+    /// readreverse,seekrandom,overwrite,readmissing,deleterandom].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) benchmarks: Vec<Step>,
+    /// Keys, and writes of each writing thread [default: 300000].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) num: Option<u64>,
+    /// Operations of each reading thread [default: num].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) reads: Option<u64>,
+    /// Bytes of a key [default: 16].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) key_size: Option<u64>,
+    /// Bytes of a value [default: 1024].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) value_size: Option<u64>,
+    /// Client threads [default: 1].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) threads: Option<usize>,
+    /// Entries of one write [default: 1].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) batch_size: Option<usize>,
+    /// Entries read after each seek [default: 10].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) seek_nexts: Option<u64>,
+    /// Sync every write; the same as --durability sync.
+    #[arg(long, conflicts_with = "durability")]
+    pub(crate) sync: bool,
+    /// The database's folder; it is kept [default: a temporary one].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) db: Option<PathBuf>,
+    /// Use the database that is there; fills that want a fresh one are skipped.
+    #[arg(long, requires = "db")]
+    pub(crate) use_existing_db: bool,
+    /// Remove the database that is there.
+    #[arg(long, requires = "db", conflicts_with = "use_existing_db")]
+    pub(crate) replace_db: bool,
+    /// Where keys and values come from [default: 301].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+    /// Print the distribution of the latencies.
+    #[arg(long)]
+    pub(crate) histogram: bool,
+    /// Print a line every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) report_interval: Option<Duration>,
+}
+
+/// `--medium`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MediumArg {
+    Auto,
+    Dax,
+    Mapped,
+}
+
+impl From<MediumArg> for MediumChoice {
+    fn from(arg: MediumArg) -> MediumChoice {
+        match arg {
+            MediumArg::Auto => MediumChoice::Auto,
+            MediumArg::Dax => MediumChoice::ForceDax,
+            MediumArg::Mapped => MediumChoice::Mapped,
+        }
+    }
+}
+
+/// `--prefault`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrefaultArg {
+    Ahead,
+    All,
+    None,
+}
+
+impl From<PrefaultArg> for Prefault {
+    fn from(arg: PrefaultArg) -> Prefault {
+        match arg {
+            PrefaultArg::Ahead => Prefault::Ahead,
+            PrefaultArg::All => Prefault::All,
+            PrefaultArg::None => Prefault::None,
+        }
+    }
+}
+
+/// `--durability`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DurabilityArg {
+    /// Not logged: durable after the next flush, or when the command has ended.
+    Volatile,
+    /// Logged: survives a crash of the process, on persistent memory also power loss.
+    Buffered,
+    /// Logged and synced: survives power loss on every medium.
+    Sync,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Durability {
+        match arg {
+            DurabilityArg::Volatile => Durability::Volatile,
+            DurabilityArg::Buffered => Durability::Buffered,
+            DurabilityArg::Sync => Durability::Sync,
+        }
+    }
+}
+
+/// `--format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatArg {
+    Tsv,
+    Jsonl,
+    #[value(alias = "raw-lines")]
+    Lines,
+}
+
+/// `--on-error`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnError {
+    Stop,
+    Continue,
+}
+
+fn parse_design(text: &str) -> Result<Design, String> {
+    text.parse().map_err(|_| {
+        let names: Vec<String> = Design::ALL.iter().map(Design::to_string).collect();
+        format!("there is no such design; there are: {}", names.join(", "))
+    })
+}
+
+fn parse_emulation(text: &str) -> Result<Emulation, String> {
+    let (gbps, ns) = text.split_once(':').unwrap_or((text, "0"));
+    let write_gbps: f64 = gbps
+        .parse()
+        .map_err(|_| format!("{gbps:?} is not a number of GB/s"))?;
+    if !write_gbps.is_finite() || write_gbps < 0.0 {
+        return Err(format!("{gbps:?} is not a number of GB/s"));
+    }
+    let write_latency_ns = ns
+        .parse()
+        .map_err(|_| format!("{ns:?} is not a number of ns"))?;
+    Ok(Emulation {
+        write_gbps,
+        write_latency_ns,
+    })
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The grammar contradicts itself nowhere.
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// Options of the store are understood before and after the command.
+    #[test]
+    fn options_go_anywhere() {
+        for line in [
+            "terrace --pool-size 2GiB --json get db key --medium dax",
+            "terrace get --pool-size 2048M db key --json --medium dax",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            assert_eq!(cli.store.pool_size, Some(2 << 30));
+            assert_eq!(cli.store.medium, Some(MediumArg::Dax));
+            assert!(cli.json);
+        }
+    }
+
+    /// Numbers with units are understood or refused by name.
+    #[test]
+    fn units_are_understood() {
+        assert_eq!(
+            parse_emulation("2.5:300"),
+            Ok(Emulation {
+                write_gbps: 2.5,
+                write_latency_ns: 300
+            })
+        );
+        assert_eq!(
+            parse_emulation("2"),
+            Ok(Emulation {
+                write_gbps: 2.0,
+                write_latency_ns: 0
+            })
+        );
+        assert!(parse_emulation("fast").is_err());
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert!(parse_seconds("-1").is_err());
+        assert!(parse_design("nodb").is_err_and(|e| e.contains("miodb")));
+    }
+}

@@ -1,0 +1,113 @@
+//! This file is `terrace get`, `put` and `delete`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use terrace::WriteBatch;
+
+use crate::args::{DeleteArgs, GetArgs, PutArgs, StoreArgs, TextArgs};
+use crate::error::CliError;
+use crate::format::escape::{escaped, unescape};
+use crate::output::{Output, insert_bytes};
+use crate::store::{Missing, Store};
+
+/// The bytes of an argument.
+pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, CliError> {
+    if !text.escaped {
+        return Ok(argument.as_bytes().to_vec());
+    }
+    unescape(argument.as_bytes()).map_err(|problem| {
+        let argument = argument.to_string_lossy();
+        CliError::Usage(format!(
+            "the argument {argument:?} cannot be read: {problem}"
+        ))
+    })
+}
+
+pub(super) fn get(args: &GetArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
+    let key = bytes_of(&args.key, &args.text)?;
+    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let found = store.keyspace.get(&key)?;
+    let mut out = Output::new();
+    if json {
+        let mut object = Map::new();
+        insert_bytes(&mut object, "key", &key);
+        object.insert("found".to_string(), Value::from(found.is_some()));
+        if let Some(value) = &found {
+            insert_bytes(&mut object, "value", value);
+        }
+        out.line(Value::Object(object))?;
+    } else if let Some(value) = &found {
+        if args.raw {
+            out.bytes(value)?;
+        } else {
+            out.line(escaped(value))?;
+        }
+    }
+    out.finish()?;
+    store.close()?;
+    match found {
+        Some(_) => Ok(()),
+        None => Err(CliError::Failed(format!(
+            "there is no key {}",
+            escaped(&key)
+        ))),
+    }
+}
+
+pub(super) fn put(args: &PutArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
+    let key = bytes_of(&args.key, &args.text)?;
+    let value = match (&args.value, &args.file) {
+        (Some(value), _) => bytes_of(value, &args.text)?,
+        (None, Some(file)) => read_whole(file)?,
+        (None, None) => return Err(CliError::Usage("put needs a value".to_string())),
+    };
+    let store = Store::open(&args.db, store, Missing::Create)?;
+    store.keyspace.put(&key, &value)?;
+    store.close()?;
+    report(json, json!({ "put": 1, "value_bytes": value.len() }))
+}
+
+pub(super) fn delete(args: &DeleteArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
+    let keys: Vec<Vec<u8>> = args
+        .keys
+        .iter()
+        .map(|key| bytes_of(key, &args.text))
+        .collect::<Result<_, _>>()?;
+    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let mut batch = WriteBatch::new();
+    for key in &keys {
+        batch.delete_in(&store.keyspace, key);
+    }
+    let durability = store.db.options().durability;
+    store.db.write(batch, durability)?;
+    store.close()?;
+    report(json, json!({ "deleted": keys.len() }))
+}
+
+/// Says for programs what was done; people see that there was no complaint.
+fn report(json: bool, what: Value) -> Result<(), CliError> {
+    if !json {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    out.line(what)?;
+    out.finish()
+}
+
+fn read_whole(file: &Path) -> Result<Vec<u8>, CliError> {
+    if file != Path::new("-") {
+        return fs::read(file).map_err(|e| CliError::io("read", file, e));
+    }
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().read_to_end(&mut bytes);
+    let what = || "read the standard input".to_string();
+    read.map(|_| bytes).map_err(|source| CliError::Io {
+        what: what(),
+        source,
+    })
+}

@@ -1,0 +1,34 @@
+//! This file is which function does which command.
+
+mod bench;
+mod dump;
+mod get_put;
+mod keyspaces;
+mod load;
+mod scan;
+mod stat;
+mod verify;
+
+use crate::args::{Cli, Command};
+use crate::error::CliError;
+
+/// Does what the command line says.
+pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
+    let Cli {
+        store,
+        json,
+        command,
+    } = cli;
+    match command {
+        Command::Get(args) => get_put::get(&args, &store, json),
+        Command::Put(args) => get_put::put(&args, &store, json),
+        Command::Delete(args) => get_put::delete(&args, &store, json),
+        Command::Scan(args) => scan::scan(&args, &store, json),
+        Command::Load(args) => load::load(&args, &store, json),
+        Command::Dump(args) => dump::dump(&args, &store, json),
+        Command::Stat(args) => stat::stat(&args.db, &store, json),
+        Command::Verify(args) => verify::verify(&args.db, &store, json),
+        Command::Keyspaces(command) => keyspaces::keyspaces(&command, &store, json),
+        Command::Bench(args) => bench::bench(&args, &store, json),
+    }
+}

@@ -1,0 +1,34 @@
+//! This file is the lines format: any text file, each line a value under its number.
+//!
+//! The value is the whole line with its end, so that dumping is writing value after value, and a
+//! file whose last line has no end comes back without it.
+
+use super::Entry;
+
+/// Digits of a line's number, so that keys sort as numbers.
+const DIGITS: usize = 12;
+
+/// The entry of line number `number`, its end included.
+pub(crate) fn parse(number: u64, line: &[u8]) -> Result<Entry, String> {
+    let key = format!("{number:0DIGITS$}");
+    if key.len() > DIGITS {
+        return Err(format!("its number has more than {DIGITS} digits"));
+    }
+    Ok((key.into_bytes(), line.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys are as long for the first line as for the last one.
+    #[test]
+    fn keys_are_padded_numbers() {
+        assert_eq!(
+            parse(1, b"x\n"),
+            Ok((b"000000000001".to_vec(), b"x\n".to_vec()))
+        );
+        assert!(parse(999_999_999_999, b"").is_ok());
+        assert!(parse(1_000_000_000_000, b"").is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! This file is how commands open their database: what the user said goes first, then what the
+//! database was made with, then the defaults.
+
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use terrace::{Db, Keyspace, Options, Progress};
+
+use crate::args::StoreArgs;
+use crate::error::CliError;
+
+/// The pool's file in the folder of a database that is made without saying where.
+pub(crate) const POOL_FILE: &str = "pool";
+
+/// Whether a command makes the database that it does not find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Create,
+    Fail,
+}
+
+/// An open database and the keyspace to work in.
+pub(crate) struct Store {
+    pub(crate) db: Db,
+    pub(crate) keyspace: Keyspace,
+}
+
+impl Store {
+    /// Opens the database at `path` for a command.
+    pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Store, CliError> {
+        let db = open(path, args, missing)?;
+        let name = args.keyspace.as_deref();
+        let keyspace = match (name, missing) {
+            (None, _) => db.default_keyspace(),
+            (Some(name), Missing::Create) => db.create_keyspace(name)?,
+            (Some(name), Missing::Fail) => db.keyspace(name)?.ok_or_else(|| {
+                let all = db.list_keyspaces().unwrap_or_default().join(", ");
+                CliError::Failed(format!("there is no keyspace {name:?}; there are: {all}"))
+            })?,
+        };
+        Ok(Store { db, keyspace })
+    }
+
+    /// Closes the database, so that what was written is where it should be.
+    pub(crate) fn close(self) -> Result<(), CliError> {
+        Ok(self.db.close()?)
+    }
+}
+
+/// Opens the database at `path` without choosing a keyspace.
+pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db, CliError> {
+    let mut options = options(Options::load(path)?, args);
+    options.error_if_missing = missing == Missing::Fail;
+    let bar = bar("recovering");
+    let shown = bar.clone();
+    let opened = Db::builder(path)
+        .options(options)
+        .progress(move |progress| show(&shown, progress))
+        .open();
+    bar.finish_and_clear();
+    Ok(opened?)
+}
+
+/// The options to open with: `stored` ones where the database exists.
+fn options(stored: Option<Options>, args: &StoreArgs) -> Options {
+    let mut options = stored.unwrap_or_else(|| {
+        let mut options = Options::default();
+        options.pool.path = Some(POOL_FILE.into());
+        options
+    });
+    apply(args, &mut options);
+    options
+}
+
+/// Sets every option that the user gave.
+pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
+    fn set<T>(option: &mut T, given: Option<impl Into<T>>) {
+        if let Some(given) = given {
+            *option = given.into();
+        }
+    }
+    set(&mut options.design, args.design);
+    set(&mut options.durability, args.durability);
+    set(&mut options.pool.path, args.pool.as_ref().map(pool_path));
+    set(&mut options.pool.size_bytes, args.pool_size);
+    set(&mut options.pool.medium, args.medium);
+    set(&mut options.pool.prefault, args.prefault);
+    set(&mut options.pool.emulation, args.emulate.map(Some));
+    set(&mut options.front.memtable_bytes, args.memtable_size);
+}
+
+fn pool_path(given: &PathBuf) -> Option<PathBuf> {
+    (given != Path::new("none")).then(|| given.clone())
+}
+
+/// A progress bar on standard error, seen only where that is a terminal.
+pub(crate) fn bar(message: &'static str) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    let template = "{msg:<12} [{bar:40}] {percent:>3}% {eta}";
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
+    bar.set_message(message);
+    bar
+}
+
+/// Moves `bar` to where the store says that it is.
+pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
+    bar.set_message(progress.what);
+    bar.set_length(progress.total);
+    bar.set_position(progress.done);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{DurabilityArg, MediumArg};
+    use terrace::{Durability, MediumChoice};
+
+    /// A new database has a pool in its folder; "none" means plain memory.
+    #[test]
+    fn a_new_database_has_a_pool() {
+        let none = StoreArgs::default();
+        assert_eq!(
+            options(None, &none).pool.path.as_deref(),
+            Some(Path::new(POOL_FILE))
+        );
+        let memory = StoreArgs {
+            pool: Some("none".into()),
+            ..StoreArgs::default()
+        };
+        assert_eq!(options(None, &memory).pool.path, None);
+    }
+
+    /// What the user gives goes before what the database has, and nothing else changes.
+    #[test]
+    fn given_options_go_first() {
+        let mut stored = Options::default();
+        stored.front.memtable_bytes = 1 << 20;
+        stored.pool.path = Some("elsewhere".into());
+        let args = StoreArgs {
+            medium: Some(MediumArg::Dax),
+            durability: Some(DurabilityArg::Sync),
+            ..StoreArgs::default()
+        };
+        let options = options(Some(stored), &args);
+        assert_eq!(options.front.memtable_bytes, 1 << 20);
+        assert_eq!(options.pool.path.as_deref(), Some(Path::new("elsewhere")));
+        assert_eq!(options.pool.medium, MediumChoice::ForceDax);
+        assert_eq!(options.durability, Durability::Sync);
+    }
+}
