@@ -268,7 +268,7 @@ impl Engine {
             0 => headroom.urgency(),
             _ => Urgency::Everything,
         };
-        let merge = |urgency| self.pipeline.buffer.next_job(urgency);
+        let merge = |_| self.pipeline.buffer.next_job();
         let drain = |urgency| match self.pipeline.buffer.next_drain(urgency)? {
             Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
             None => Ok(None),

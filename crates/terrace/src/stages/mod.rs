@@ -324,7 +324,7 @@ pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
     fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>>;
     /// Work inside the buffer: merges.
-    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// What should go to the bottom next.
     fn next_drain(&self, urgency: Urgency) -> Result<Option<Drain>>;
     /// Newest first.

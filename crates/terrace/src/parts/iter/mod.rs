@@ -7,6 +7,9 @@
 mod list;
 mod merge;
 
+#[cfg(test)]
+mod tests;
+
 use crate::error::Result;
 use crate::parts::skiplist::Target;
 use crate::types::SeqNo;

@@ -17,6 +17,9 @@
 
 pub(crate) mod layout;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -22,6 +22,9 @@ pub(crate) mod node;
 pub(crate) mod search;
 pub(crate) mod walk;
 
+#[cfg(test)]
+mod tests;
+
 use terrace_media::Region;
 
 pub(crate) use node::{NewNode, Node, Target};

@@ -15,6 +15,9 @@ use crate::parts::codec::DecodeError;
 /// BOUND: a sound list of 2^40 nodes needs a few hundred steps; a cycle of links needs more.
 const STEPS_MAX: u32 = 1 << 20;
 
+/// Where most short keys end: the header, a link and 16 bytes of key.
+const KEY_LINE: u64 = 55;
+
 /// Where a search ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
@@ -44,9 +47,7 @@ impl SkipList {
         loop {
             let candidate = next(region, current, level)?;
             if candidate != 0 && candidate != bounded_by {
-                if level > 0 {
-                    region.prefetch(next(region, current, level - 1)?);
-                }
+                self.expect(current, candidate, level)?;
                 if Node::read(region, candidate)?.compare(target) == Order::Less {
                     if first == 0 {
                         first = candidate;
@@ -126,6 +127,7 @@ impl SkipList {
                     splice.next[level] = candidate;
                     break;
                 }
+                self.expect(current, candidate, level)?;
                 if Node::read(region, candidate)?.compare(target) != Order::Less {
                     bounded_by = candidate;
                     splice.next[level] = candidate;
@@ -138,6 +140,18 @@ impl SkipList {
                 }
             }
             splice.prev[level] = current;
+        }
+        Ok(())
+    }
+
+    /// Prefetches what a search at `current` is about to look at: the second line of `candidate`,
+    /// where its key may end, and the first line of the candidate one level down.
+    #[inline(always)]
+    fn expect(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
+        self.region.prefetch(candidate + KEY_LINE);
+        if level > 0 {
+            self.region
+                .prefetch(next(&self.region, current, level - 1)?);
         }
         Ok(())
     }

@@ -126,14 +126,10 @@ impl Buffer for Elastic {
         )))
     }
 
-    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+    fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
         let tables = self.tables.0.lock().clone();
         if let Some((newer, older)) = Elastic::interrupted(&tables) {
             return self.begin_merge(&newer, &older);
-        }
-        if urgency == Urgency::Everything {
-            // Everything is about to be copied in order: merging first would be work for nothing.
-            return Ok(None);
         }
         for level in 0..self.last_level() {
             let Some((newer, older)) = Elastic::oldest_pair(&tables, level) else {
