@@ -51,7 +51,11 @@ impl Db {
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.engine().check_open()?;
         let view = self.engine().views.hold();
-        let mut census = Census::default();
+        let dropped = self.engine().ground.dropped.all();
+        let mut census = Census {
+            dropped,
+            ..Census::default()
+        };
         let total: u64 = view
             .sources
             .iter()
@@ -72,6 +76,9 @@ impl Db {
                     });
                 }
             });
+        }
+        if let Err(problem) = self.engine().ground.manifest.verify() {
+            census.problems.push(format!("manifest: {problem}"));
         }
         let mut report = VerifyReport {
             entries: census.entries,

@@ -254,9 +254,11 @@ impl DbBuilder {
             .iter()
             .map(|b| format!("{b:02x}"))
             .collect();
-        ground.pool.set_roots(&[(CREATED_ROOT, 1)])?;
-        // PERSIST: the pool before OPTIONS, which is what makes the folder a database.
-        Fixed::of(&ground.options, uuid).write(&self.fs, &self.path)
+        // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, and
+        // OPTIONS before the word that makes the pool somebody's. Between the two, opening
+        // finds OPTIONS and sets the word.
+        Fixed::of(&ground.options, uuid).write(&self.fs, &self.path)?;
+        Ok(ground.pool.set_roots(&[(CREATED_ROOT, 1)])?)
     }
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is
@@ -311,6 +313,9 @@ impl DbBuilder {
                 self.path.display(),
                 fixed.pool_uuid
             )));
+        }
+        if pool.root(CREATED_ROOT) == 0 {
+            pool.set_roots(&[(CREATED_ROOT, 1)])?;
         }
         report.clean = pool.shutdown() == Shutdown::Clean;
         let manifest = Manifest::open(&pool)?;

@@ -18,7 +18,9 @@ pub(crate) struct Gate(Arc<RwLock<u64>>);
 pub(crate) struct Held(ArcRwLockReadGuard<RawRwLock, u64>);
 
 /// While it lives, no cursor reads the list; its end counts as one relink.
-pub(crate) struct Relinking(ArcRwLockWriteGuard<RawRwLock, u64>);
+pub(crate) struct Relinking {
+    _guard: ArcRwLockWriteGuard<RawRwLock, u64>,
+}
 
 impl Gate {
     /// Waits for the batch in flight, then holds the list still.
@@ -30,19 +32,12 @@ impl Gate {
     pub(crate) fn relink(&self) -> Relinking {
         let mut guard = RwLock::write_arc(&self.0);
         *guard += 1;
-        Relinking(guard)
+        Relinking { _guard: guard }
     }
 }
 
 impl Held {
     /// How many batches have changed the list so far.
-    pub(crate) fn relink_count(&self) -> u64 {
-        *self.0
-    }
-}
-
-impl Relinking {
-    /// How many batches have changed the list so far, this one included.
     pub(crate) fn relink_count(&self) -> u64 {
         *self.0
     }

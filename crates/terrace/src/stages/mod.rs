@@ -188,6 +188,8 @@ pub(crate) struct Census {
     pub(crate) bytes: u64,
     pub(crate) tables: u64,
     pub(crate) problems: Vec<String>,
+    /// Keyspaces whose entries nobody may read: filters need not know them.
+    pub(crate) dropped: Arc<Vec<u32>>,
 }
 
 /// A sorted set of entries that a reader may consult.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use terrace_media::{Extent, Medium, Pool, Purpose, Region};
+use terrace_media::{Extent, Medium, Pool, Purpose};
 
 use crate::error::{Error, Result};
 use crate::parts::skiplist::fingers::Plan;
@@ -169,11 +169,6 @@ impl RedoSlot {
     /// Whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty()
-    }
-
-    /// The region that the stores go to.
-    pub(crate) fn region(&self) -> &Region {
-        self.area.extent.region()
     }
 
     /// Charges later batches to `purpose`.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrace_media::Purpose;
 
-use super::{Body, last_of};
+use super::Body;
 use crate::error::Result;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::parts::skiplist::layout::HEADER_BYTES;
@@ -166,9 +166,8 @@ impl Absorb {
                     return Ok(Placed::PoolFull);
                 };
                 encode_node(&mut self.node, &node, fingers.links(node.height));
-                // PERSIST: the node's bytes are durable at the fence that makes the batch durable,
-                // which comes before the first link to it (P2).
                 claim.write_streaming(0, &self.node, Purpose::Drain);
+                relinker.nodes_streamed = true;
                 fingers.insert_linked(claim.off(), node.height, &mut relinker.slot);
                 relinker.entries += 1;
                 if tombstone {
@@ -300,5 +299,5 @@ impl Job for Absorb {
 
 /// The end of a keyspace in the sort order.
 pub(super) fn end_of_keyspace(keyspace: u32) -> Target<'static> {
-    last_of(keyspace + 1, &[])
+    Target::first_of(keyspace + 1, &[])
 }

@@ -10,7 +10,8 @@
 //! | 16 |    4 | checksum    | crc32c of bytes 0..16                                |
 //! | 20 |   12 | zero        |                                                      |
 //! | 32 |    8 | entry count | nodes in the list; changes through the redo area     |
-//! | 40 |   24 | zero        |                                                      |
+//! | 40 |    8 | reclaiming  | offset of the extent being emptied, or 0; likewise   |
+//! | 48 |   16 | zero        |                                                      |
 //!
 //! Extent, 64 bytes, followed by nodes without gaps up to `used`:
 //!
@@ -32,12 +33,16 @@ use crate::parts::codec::DecodeError;
 pub(super) const HEADER_BYTES: usize = 64;
 /// Where the entry count is in the head extent.
 pub(super) const ENTRIES_AT: u64 = 32;
+/// Where the offset of the extent being emptied is in the head extent.
+pub(super) const RECLAIMING_AT: u64 = 40;
 /// Where `used` is in an extent.
 pub(super) const USED_AT: u64 = 32;
 /// Where `dead` is in an extent.
 pub(super) const DEAD_AT: u64 = 40;
 /// Where `synced` is in an extent.
 pub(super) const SYNCED_AT: u64 = 48;
+
+const _: () = assert!(RECLAIMING_AT == ENTRIES_AT + 8, "both change in one line");
 
 const HEAD_MAGIC: [u8; 4] = *b"TREP";
 const EXTENT_MAGIC: [u8; 4] = *b"TREX";

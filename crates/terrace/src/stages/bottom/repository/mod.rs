@@ -21,6 +21,7 @@ mod reclaim;
 pub(crate) mod recover;
 mod space;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +43,7 @@ use crate::stages::{
 };
 use crate::types::EntryKind;
 
-use layout::{ENTRIES_AT, SYNCED_AT};
+use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
 use space::Space;
 
 /// Stores that one change may need: links of a tower, a flag, header words.
@@ -69,10 +70,20 @@ pub(super) struct Relinker {
     slot: RedoSlot,
     space: Space,
     entries: u64,
+    /// Nodes were copied since the last batch.
+    nodes_streamed: bool,
     /// How many batches have changed the list: fingers of an earlier batch are stale.
     batches: u64,
-    /// The extent that a reclaim job is emptying.
+    /// The extent that a reclaim job is emptying, until its removal is durable.
     reclaiming: Option<u64>,
+    /// What the head's word for it was last set to.
+    reclaiming_word: u64,
+    /// An extent that was being emptied when the database went down.
+    resume: Option<u64>,
+    /// Copies of the nodes of that extent, and where their originals are. The originals are not
+    /// marked dead, since the copies may not be durable yet; so whatever kills a copy before the
+    /// extent is removed kills its original too (P3).
+    moved: HashMap<u64, u64>,
     /// Dropped keyspaces whose nodes have been looked for since the last drain.
     purged: Vec<u32>,
 }
@@ -85,8 +96,18 @@ impl Relinker {
         }
         self.space.plan_words(&mut self.slot);
         self.slot.store(body.head.off() + ENTRIES_AT, self.entries);
+        let reclaiming = self.reclaiming.unwrap_or(0);
+        if reclaiming != self.reclaiming_word {
+            self.slot.store(body.head.off() + RECLAIMING_AT, reclaiming);
+            self.reclaiming_word = reclaiming;
+        }
         self.slot.charge(purpose);
         self.batches += 1;
+        if std::mem::take(&mut self.nodes_streamed) {
+            // PERSIST: the nodes before the batch that links them (P2). With one fence for both, a
+            // crash before it could keep the batch and lose a node.
+            body.list.region().fence(purpose);
+        }
         let _relinking = body.gate.relink();
         self.slot.commit()
     }
@@ -94,7 +115,7 @@ impl Relinker {
     /// Whether another change fits in the batch.
     fn has_room(&self) -> bool {
         self.slot
-            .has_room(CHANGE_STORES + self.space.words_changed() + 1)
+            .has_room(CHANGE_STORES + self.space.words_changed() + 2)
     }
 
     /// Unlinks the node at the current place of `fingers`, and marks it dead (P3).
@@ -104,6 +125,10 @@ impl Relinker {
         let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
         fingers.unlink(list, &mut self.slot)?;
         self.slot.store(link_at(off, 0), link | LINK_DEAD);
+        if let Some(original) = self.moved.remove(&off) {
+            let link = link_word(list.region(), original, 0)?.load(Ordering::Acquire);
+            self.slot.store(link_at(original, 0), link | LINK_DEAD);
+        }
         self.space.bury(off, bytes);
         self.entries = self.entries.saturating_sub(1);
         Ok(())
@@ -241,14 +266,5 @@ impl Bottom for Repository {
             bottom.dead_bytes += room.dead;
         }
         metrics.bottom = bottom;
-    }
-}
-
-/// The place of a user key's oldest possible version.
-fn last_of(keyspace: u32, key: &[u8]) -> Target<'_> {
-    Target {
-        keyspace,
-        key,
-        seq: 0,
     }
 }

@@ -50,20 +50,22 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         }
     }
     let least = match urgency {
-        Urgency::None => u64::from(body.ground.options.bottom.garbage_percent),
-        Urgency::Space | Urgency::Everything => {
-            u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT)
+        Urgency::None | Urgency::Everything => {
+            u64::from(body.ground.options.bottom.garbage_percent)
         }
+        Urgency::Space => u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT),
     };
     // While snapshots are held, what they retain counts as dead but would only be copied round.
     let held = body.ground.snapshots.count() > 0;
+    let resume = relinker.resume.take();
+    let resume = resume.and_then(|off| relinker.space.rooms.get_key_value(&off));
     let best = relinker
         .space
         .rooms
         .iter()
         .filter(|(_, room)| room.dead > 0 && room.dead_percent(held) >= least)
         .max_by_key(|(_, room)| room.dead_percent(held));
-    let Some((&off, room)) = best else {
+    let Some((&off, room)) = resume.or(best) else {
         return Ok(None);
     };
     let extent = Arc::clone(&room.extent);
@@ -132,8 +134,9 @@ impl Reclaim {
             links.push(body.list.next(node.off, level)?);
         }
         encode_node(&mut self.node, &copy, &links);
-        // PERSIST: the copy is durable at the fence of the batch, before a link leads to it (P2).
         claim.write_streaming(0, &self.node, Purpose::Reclaim);
+        relinker.nodes_streamed = true;
+        relinker.moved.insert(claim.off(), node.off);
         for level in 0..height {
             relinker
                 .slot
@@ -190,14 +193,19 @@ impl Job for Reclaim {
                 // PERSIST: the empty slot before the extent can be used again. Reversed, recovery
                 // would repeat the last batch over whatever lies there by then.
                 relinker.slot.clear()?;
-                relinker.reclaiming = None;
                 let off = self.extent.off();
-                relinker.space.remove(off);
+                drop(relinker);
+                let done = Arc::clone(&body);
                 return Ok(Step::Done(Completion {
                     edit: Edit {
                         changes: vec![Change::RepositoryExtentRemoved { off }],
                     },
-                    apply: Box::new(|| {}),
+                    apply: Box::new(move || {
+                        let mut relinker = done.relinker.lock();
+                        relinker.reclaiming = None;
+                        relinker.moved.clear();
+                        relinker.space.remove(off);
+                    }),
                     garbage: vec![Arc::clone(&self.extent)],
                     entries: self.entries,
                 }));

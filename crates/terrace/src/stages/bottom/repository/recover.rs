@@ -10,21 +10,22 @@
 //! where it lies and must be sound; nodes behind it are kept as far as they are, since
 //! their table is still in the buffer; dead ones are left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use terrace_media::{Extent, Purpose};
 
-use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, SYNCED_AT, USED_AT};
+use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
 use super::space::Space;
 use super::{Body, Relinker, Repository};
 use crate::error::{Error, Result};
 use crate::parts::gate::Gate;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::SkipList;
-use crate::parts::skiplist::node::head_bytes;
+use crate::parts::skiplist::layout::LINK_DEAD;
+use crate::parts::skiplist::node::{head_bytes, link_at};
 use crate::parts::skiplist::walk::{self, Walk};
 use crate::stages::Ground;
 
@@ -96,6 +97,16 @@ pub(crate) fn recover(
     if links_lost {
         entries = rebuild_links(&list, &mut space, rebuild)?;
     }
+    let reclaiming_word = read(&head, RECLAIMING_AT);
+    let mut moved = HashMap::new();
+    let interrupted = space.rooms.get(&reclaiming_word).filter(|_| !links_lost);
+    let resume = match interrupted {
+        Some(room) => {
+            find_moved(&list, &room.extent, room.used, &mut moved)?;
+            Some(reclaiming_word)
+        }
+        None => None,
+    };
     let slot = ground
         .redo
         .slot(Purpose::Drain)
@@ -110,12 +121,41 @@ pub(crate) fn recover(
                 space,
                 entries,
                 batches: 0,
+                nodes_streamed: false,
                 reclaiming: None,
+                reclaiming_word,
+                resume,
+                moved,
                 purged: Vec::new(),
             }),
             head,
         }),
     })
+}
+
+/// Finds the nodes of an extent that have copies in the list, which is what a reclaim that was
+/// interrupted leaves.
+fn find_moved(
+    list: &SkipList,
+    extent: &Extent,
+    used: u64,
+    moved: &mut HashMap<u64, u64>,
+) -> Result<()> {
+    let start = extent.off() + HEADER_BYTES as u64;
+    let mut walk = Walk::new(list.region(), start, extent.off() + used);
+    while let Some(node) = walk.next_node()? {
+        if walk::is_dead(list.region(), node.off)? {
+            continue;
+        }
+        let found = list.seek(&node.target())?.node;
+        let is_copy = found != 0
+            && found != node.off
+            && list.node(found)?.compare(&node.target()) == std::cmp::Ordering::Equal;
+        if is_copy {
+            moved.insert(found, node.off);
+        }
+    }
+    Ok(())
 }
 
 fn read(extent: &Extent, at: u64) -> u64 {
@@ -171,7 +211,10 @@ fn rebuild_links(
             }
         }
     }
-    sort_by_key(list, &mut nodes)?;
+    for twin in sort_by_key(list, &mut nodes)? {
+        // Never linked again, so it must not come back at the next rebuild either.
+        store(&region, link_at(twin, 0), LINK_DEAD);
+    }
     for &off in &nodes {
         if let Some((&at, _)) = space.rooms.range(..=off).next_back() {
             *live.entry(at).or_insert(0) += list.node(off)?.header.node_bytes() as u64;
@@ -185,11 +228,9 @@ fn rebuild_links(
     }
     let count = nodes.len() as u64;
     walk::relink_sorted(&region, list.head(), nodes.into_iter())?;
-    store(
-        &region,
-        list.head() - HEADER_BYTES as u64 + ENTRIES_AT,
-        count,
-    );
+    let head = list.head() - HEADER_BYTES as u64;
+    store(&region, head + ENTRIES_AT, count);
+    store(&region, head + RECLAIMING_AT, 0);
     progress(total, total);
     Ok(count)
 }
@@ -200,8 +241,8 @@ fn store(region: &terrace_media::Region, at: u64, value: u64) {
     }
 }
 
-/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves.
-fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<()> {
+/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves; returns them.
+fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<Vec<u64>> {
     let mut problem = None;
     let mut compare = |a: u64, b: u64| match (list.node(a), list.node(b)) {
         (Ok(a), Ok(b)) => a.compare(&b.target()),
@@ -211,6 +252,13 @@ fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<()> {
         }
     };
     nodes.sort_by(|&a, &b| compare(a, b));
-    nodes.dedup_by(|a, b| compare(*a, *b) == std::cmp::Ordering::Equal);
-    problem.map_or(Ok(()), |problem| Err(problem.into()))
+    let mut twins = Vec::new();
+    nodes.dedup_by(|later, kept| {
+        let twin = compare(*later, *kept) == std::cmp::Ordering::Equal;
+        if twin {
+            twins.push(*later);
+        }
+        twin
+    });
+    problem.map_or(Ok(twins), |problem| Err(problem.into()))
 }

@@ -111,7 +111,6 @@ fn open_table(ground: &Ground, meta: &TableMeta) -> Result<Table> {
         extents,
         entries: meta.entries,
         bytes: meta.bytes,
-        seq_first: meta.seq_first,
         seq_last: meta.seq_last,
         busy: false,
         merging_into: None,

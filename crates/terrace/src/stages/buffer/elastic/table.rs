@@ -49,7 +49,6 @@ pub(super) struct Body {
     pub(super) entries: u64,
     /// Bytes of nodes, superseded ones included.
     pub(super) bytes: u64,
-    pub(super) seq_first: SeqNo,
     pub(super) seq_last: SeqNo,
     /// A job owns the table.
     pub(super) busy: bool,
@@ -164,6 +163,7 @@ impl Table {
         visited: &mut dyn FnMut(u64),
     ) -> Result<(), DecodeError> {
         let problems = &mut census.problems;
+        let dropped = &census.dropped;
         let mut entries = 0;
         let mut tombstones = 0;
         let mut bytes = 0;
@@ -177,7 +177,8 @@ impl Table {
             if let Err(problem) = value {
                 problems.push(format!("table {}: {problem}", self.id));
             }
-            if !self.may_contain(node.header.hash) {
+            let readable = dropped.binary_search(&node.header.keyspace).is_err();
+            if readable && !self.may_contain(node.header.hash) {
                 problems.push(format!(
                     "table {}: the filter denies the key of the node at pool offset {:#x}",
                     self.id, node.off

@@ -114,6 +114,11 @@ impl Memtable {
         (TABLE_NODES_AT + payload_bytes + towers) as u64
     }
 
+    /// Bytes of the node of an entry with the number `seq`.
+    pub(super) fn entry_bytes(entry: &LogEntry<'_>, seq: SeqNo) -> usize {
+        new_node(entry, key_hash(entry.keyspace, entry.key), seq).bytes()
+    }
+
     /// Bytes of the nodes of `batch`, if its first entry gets the number `first`.
     pub(super) fn node_bytes(batch: &Batch, first: SeqNo) -> usize {
         let mut bytes = 0;

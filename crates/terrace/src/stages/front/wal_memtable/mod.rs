@@ -157,10 +157,9 @@ impl Front for WalMemtable {
         if !sequencer.publish(first, count) {
             return Err(self.not_published());
         }
-        if durability == Durability::Sync
-            && let Some(log) = log
-        {
-            log.sync().map_err(|e| self.append_failed(e))?;
+        if durability == Durability::Sync {
+            // Earlier logs too: what is durable is a prefix of what was acknowledged.
+            self.sync()?;
         }
         Ok(Written::Done)
     }
@@ -244,6 +243,10 @@ impl Front for WalMemtable {
         // BOUND: writers that hold numbers of this memtable only have to finish copying.
         if !self.ground.sequencer.wait_visible(seq_last) {
             return Err(self.not_published());
+        }
+        if let Some(log) = &memtable.log {
+            // On `Dram` the log stays what the entries live by, and nobody syncs it later.
+            log.sync().map_err(|e| self.append_failed(e))?;
         }
         let retire = memtable
             .logs

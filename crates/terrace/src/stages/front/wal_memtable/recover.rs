@@ -11,16 +11,16 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::{Extent, Medium, Span};
+use terrace_media::{Extent, Medium};
 
 use super::memtable::{Arenas, Memtable};
 use super::spare::{log_bytes, log_file_id, log_file_name, new_memtable};
 use super::{LogFiles, Sealed, Shown, Tables, WalMemtable};
 use crate::error::{Error, Result};
-use crate::parts::log::{RecordView, replay_file, replay_pool};
+use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
 use crate::parts::manifest::{Change, Edit, LogPlace};
+use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, Replayed};
-use crate::types::SeqNo;
 
 /// A log to be replayed.
 pub(super) struct FoundLog {
@@ -81,74 +81,9 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: LogFiles) -> Result<WalMemtab
     })
 }
 
-/// The memtables that one log becomes.
-struct Replay<'a> {
-    front: &'a WalMemtable,
-    log_id: u64,
-    full: Vec<Memtable>,
-    current: Option<Memtable>,
-    found: Replayed,
-    seq_last: SeqNo,
-}
-
-impl Replay<'_> {
-    fn memtable(&mut self, least: u64) -> Result<&mut Memtable> {
-        if self.current.is_none() {
-            let ground = &self.front.ground;
-            let bytes = ground.options.front.memtable_bytes.max(least);
-            let extent = ground.pool.alloc(bytes)?;
-            // The first memtable takes the log's id, which names no table yet.
-            let id = if self.full.is_empty() {
-                self.log_id
-            } else {
-                ground.next_id()
-            };
-            self.current = Some(Memtable::new(id, extent, bytes, &self.front.arenas)?);
-        }
-        self.current
-            .as_mut()
-            .ok_or_else(|| Error::invalid("a memtable that was just made"))
-    }
-
-    fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
-        // A batch goes into one memtable, as it did when it was written: tables of one level are
-        // ordered by sequence numbers.
-        let mut bytes = 0;
-        for entry in record.entries() {
-            let entry = entry?;
-            bytes += entry.key.len() + entry.value.len() + 16;
-        }
-        let needed = Memtable::bytes_for(
-            bytes + 8 * record.entry_count as usize,
-            record.entry_count as usize,
-        );
-        if self
-            .current
-            .as_ref()
-            .is_some_and(|m| m.bump.remaining() < needed)
-        {
-            self.full.extend(self.current.take());
-        }
-        let memtable = self.memtable(needed)?;
-        for (seq, entry) in (record.first_seq..).zip(record.entries()) {
-            if !memtable.replay(&entry?, seq)? {
-                return Err(Error::corruption(format!(
-                    "a record of log {} does not fit the memtable made for it",
-                    record.first_seq
-                )));
-            }
-        }
-        self.seq_last = self
-            .seq_last
-            .max(record.first_seq + u64::from(record.entry_count) - 1);
-        self.found.records += 1;
-        self.found.entries += u64::from(record.entry_count);
-        Ok(())
-    }
-}
-
 impl WalMemtable {
-    /// Replays the oldest log that is left.
+    /// Replays the oldest log that is left. One log becomes one memtable, whatever its size: the
+    /// edit that names its table is the one that retires the log.
     pub(super) fn replay_found(&self) -> Result<Option<Replayed>> {
         let log = {
             let mut found = self.found.lock();
@@ -157,55 +92,74 @@ impl WalMemtable {
             }
             found.remove(0)
         };
-        let mut replay = Replay {
-            front: self,
-            log_id: log.id,
-            full: Vec::new(),
-            current: None,
-            found: Replayed::default(),
-            seq_last: 0,
-        };
-        let region = self.ground.pool.region().clone();
-        let end = match &log.place {
-            FoundPlace::Pool(extent) => {
-                let span: Span = extent.span();
-                replay_pool(&region, span, log.id, &mut |record| replay.record(&record))
+        let mut replayed = Replayed::default();
+        let mut bytes = TABLE_NODES_AT as u64;
+        let mut seq_last = 0;
+        let end = self.read_log(&log, &mut |record| {
+            for (seq, entry) in (record.first_seq..).zip(record.entries()) {
+                bytes += Memtable::entry_bytes(&entry?, seq) as u64;
             }
-            FoundPlace::File => {
-                let path = self.files.dir.join(log_file_name(log.id));
-                let fault = |e| Error::io("read the log", &path, e);
-                replay_file(&self.files.fs, &path, log.id, &fault, &mut |record| {
-                    replay.record(&record)
-                })
-            }
-        };
-        let end = end.map_err(|e| self.name_log(e, &log))?;
-        let mut replayed = replay.found;
+            replayed.records += 1;
+            replayed.entries += u64::from(record.entry_count);
+            seq_last = record.first_seq + u64::from(record.entry_count) - 1;
+            Ok(())
+        })?;
         replayed.bytes = end.bytes;
-        self.ground.sequencer.start_after(replay.seq_last);
-        let mut memtables = replay.full;
-        memtables.extend(replay.current);
-        let in_pool = matches!(log.place, FoundPlace::Pool(_));
-        let Some(last) = memtables.last_mut() else {
-            if in_pool {
+        if replayed.records == 0 {
+            if let FoundPlace::Pool(_) = log.place {
                 let retired = Change::LogRetired { id: log.id };
                 self.ground.manifest.commit(Edit {
                     changes: vec![retired],
                 })?;
             }
             return Ok(Some(replayed));
-        };
-        if let FoundPlace::Pool(extent) = log.place {
-            // Flushed in order, so the last of several is the one that retires the log.
-            last.logs.push(log.id);
-            last.kept = Some(extent);
         }
-        let mut shown = self.tables.0.lock();
-        shown.sealed.extend(memtables.into_iter().map(|m| Sealed {
-            memtable: Arc::new(m),
+        let bytes = bytes.max(self.ground.options.front.memtable_bytes);
+        let extent = self.ground.pool.alloc(bytes)?;
+        // The log's id names no table yet.
+        let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas)?;
+        self.read_log(&log, &mut |record| {
+            for (seq, entry) in (record.first_seq..).zip(record.entries()) {
+                if !memtable.replay(&entry?, seq)? {
+                    return Err(Error::corruption("the log changed while it was replayed"));
+                }
+            }
+            Ok(())
+        })?;
+        self.ground.sequencer.start_after(seq_last);
+        if let FoundPlace::Pool(extent) = log.place {
+            // A process crash leaves records in the page cache only. They are acted on from here.
+            let region = extent.region();
+            region
+                .sync(extent.off(), end.bytes as usize)
+                .map_err(|e| self.append_failed(e))?;
+            memtable.logs.push(log.id);
+            memtable.kept = Some(extent);
+        }
+        let sealed = Sealed {
+            memtable: Arc::new(memtable),
             taken: false,
-        }));
+        };
+        self.tables.0.lock().sealed.push(sealed);
         Ok(Some(replayed))
+    }
+
+    fn read_log(
+        &self,
+        log: &FoundLog,
+        record: &mut dyn FnMut(RecordView<'_>) -> Result<()>,
+    ) -> Result<ReplayEnd> {
+        let end = match &log.place {
+            FoundPlace::Pool(extent) => {
+                replay_pool(self.ground.pool.region(), extent.span(), log.id, record)
+            }
+            FoundPlace::File => {
+                let path = self.files.dir.join(log_file_name(log.id));
+                let fault = |e| Error::io("read the log", &path, e);
+                replay_file(&self.files.fs, &path, log.id, &fault, record)
+            }
+        };
+        end.map_err(|e| self.name_log(e, log))
     }
 
     fn name_log(&self, e: Error, log: &FoundLog) -> Error {
