@@ -1,1 +1,17 @@
-//! Placeholder until the crate's first module lands.
+//! What tests Terrace: scripts and an oracle for them, crash drivers, histories of concurrent
+//! calls, and damage.
+//!
+//! The tests of the store run these with few seeds; the binary of this crate runs them for long.
+
+pub mod campaign;
+pub mod crash;
+pub mod history;
+pub mod kill;
+pub mod linear;
+pub mod oracle;
+pub mod script;
+pub mod seeds;
+pub mod settings;
+pub mod shrink;
+pub mod value;
+pub mod world;

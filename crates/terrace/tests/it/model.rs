@@ -1,157 +1,87 @@
 //! Random calls against an ordered map: after any sequence of them, both say the same.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use terrace::{Options, Workers};
+use terrace_media::Medium;
+use terrace_testkit::oracle::Oracle;
+use terrace_testkit::script::{Op, Profile};
+use terrace_testkit::world::{Place, World};
+use terrace_testkit::{seeds, settings, shrink};
 
-use terrace::{Db, Durability, Options, WriteBatch};
-
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
-    let len = rng.usize(0..6);
-    (0..len).map(|_| b"abc\xff"[rng.usize(0..4)]).collect()
-}
-
-fn random_value(rng: &mut fastrand::Rng) -> Vec<u8> {
-    let len = match rng.u8(0..20) {
-        0 => rng.usize(0..6000),
-        1..4 => 0,
-        _ => rng.usize(0..200),
-    };
-    let byte = rng.u8(..);
-    vec![byte; len]
-}
-
-fn pairs(iter: terrace::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
-    iter.map(|pair| pair.unwrap().into_pair()).collect()
-}
-
-fn check_scans(rng: &mut fastrand::Rng, db: &Db, map: &Map) {
-    let (a, b) = (random_key(rng), random_key(rng));
-    let (low, high) = if a <= b { (a, b) } else { (b, a) };
-    let bounds = (Bound::Included(low), Bound::Excluded(high));
-    let expected: Vec<_> = map
-        .range::<Vec<u8>, _>(bounds.clone())
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect();
-    assert_eq!(pairs(db.range(bounds.clone()).unwrap()), expected);
-    let mut reversed: Vec<_> = db
-        .range(bounds)
-        .unwrap()
-        .rev()
-        .map(|pair| pair.unwrap().into_pair())
-        .collect();
-    reversed.reverse();
-    assert_eq!(reversed, expected);
-}
-
-fn run(seed: u64, options: Options, calls: usize) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let mut map = Map::new();
-    let mut snapshots: Vec<(terrace::Snapshot, Map)> = Vec::new();
-    let mut db = Db::open(folder.path(), options.clone()).unwrap();
-    for call in 0..calls {
-        match rng.u8(0..100) {
-            0..40 => {
-                let (key, value) = (random_key(&mut rng), random_value(&mut rng));
-                db.put(&key, &value).unwrap();
-                map.insert(key, value);
-            }
-            40..52 => {
-                let key = random_key(&mut rng);
-                db.delete(&key).unwrap();
-                map.remove(&key);
-            }
-            52..60 => {
-                let mut batch = WriteBatch::new();
-                for _ in 0..rng.usize(0..12) {
-                    let key = random_key(&mut rng);
-                    if rng.u8(0..4) == 0 {
-                        batch.delete(&key);
-                        map.remove(&key);
-                    } else {
-                        let value = random_value(&mut rng);
-                        batch.put(&key, &value);
-                        map.insert(key, value);
-                    }
-                }
-                db.write(batch, Durability::Buffered).unwrap();
-            }
-            60..75 => {
-                let key = random_key(&mut rng);
-                assert_eq!(
-                    db.get(&key).unwrap().as_ref(),
-                    map.get(&key),
-                    "seed {seed} {call}"
-                );
-            }
-            75..85 => {
-                for _ in 0..rng.usize(0..20) {
-                    let pick = rng.usize(..);
-                    db.step(pick).unwrap();
-                }
-            }
-            85..90 => check_scans(&mut rng, &db, &map),
-            90..93 => {
-                if snapshots.len() < 3 {
-                    snapshots.push((db.snapshot().unwrap(), map.clone()));
-                } else {
-                    let at = rng.usize(..snapshots.len());
-                    snapshots.swap_remove(at);
-                }
-            }
-            93..97 => {
-                for (snapshot, then) in &snapshots {
-                    let expected: Vec<_> =
-                        then.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-                    assert_eq!(
-                        pairs(snapshot.iter().unwrap()),
-                        expected,
-                        "seed {seed} {call}"
-                    );
-                    let key = random_key(&mut rng);
-                    assert_eq!(snapshot.get(&key).unwrap().as_ref(), then.get(&key));
-                }
-            }
-            97 => db.flush().unwrap(),
-            98 => {
-                if snapshots.is_empty() {
-                    db.drain().unwrap();
-                }
-            }
-            _ => {
-                snapshots.clear();
-                if rng.bool() {
-                    db.close().unwrap();
-                }
-                drop(db);
-                db = Db::open(folder.path(), options.clone()).unwrap();
-            }
-        }
-        if call % 500 == 0 {
-            let report = db.verify(&mut |_| {}).unwrap();
-            assert_eq!(
-                report.problems,
-                Vec::<String>::new(),
-                "seed {seed} call {call}"
-            );
-            assert_eq!(
-                report.live_entries,
-                map.len() as u64,
-                "seed {seed} call {call}"
-            );
-        }
+/// Runs a script on a store in a folder of the system.
+fn run(options: &Options, medium: Medium, script: &[Op]) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let place = Place::folder(folder.path());
+    let mut world = World::open(place, options.clone(), 0, Oracle::new(medium))?;
+    for op in script {
+        world.run(op).map_err(|e| format!("{op:?}: {e}"))?;
     }
-    let expected: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-    assert_eq!(pairs(db.iter().unwrap()), expected, "seed {seed}");
+    world.check_all()?;
+    if world.refusals == 0 {
+        world.check_space()
+    } else {
+        Ok(())
+    }
+}
+
+fn check(name: &str, count: u64, len: usize, medium: Medium, vary: &dyn Fn(&mut Options, u64)) {
+    for seed in seeds::seeds(count) {
+        let mut options = settings::small(medium);
+        vary(&mut options, seed);
+        let script = Profile::everything(len).generate(seed);
+        shrink::check(name, seed, &script, &mut |script| {
+            run(&options, medium, script)
+        })
+        .unwrap_or_else(|failure| panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"));
+    }
 }
 
 /// After random calls in random interleavings with background steps, the store equals the map.
 #[test]
 fn random_calls_agree_with_a_map() {
-    for seed in 0..40 {
-        println!("seed {seed}");
-        run(seed, terrace::testing::small_options(), 2000);
+    check("model on dax", 60, 1500, Medium::Dax, &|_, _| {});
+}
+
+/// The same on a pool whose pages are synced.
+#[test]
+fn random_calls_agree_with_a_map_on_mapped() {
+    check("model on mapped", 12, 800, Medium::Mapped, &|_, _| {});
+}
+
+/// The same without a pool: tables in memory, logs in files.
+#[test]
+fn random_calls_agree_with_a_map_without_a_pool() {
+    check("model on dram", 25, 800, Medium::Dram, &|_, _| {});
+}
+
+/// The same with options that are hostile in one way each.
+#[test]
+fn random_calls_agree_with_a_map_under_hostile_options() {
+    check(
+        "hostile options",
+        45,
+        1000,
+        Medium::Dax,
+        &|options, seed| {
+            *options = settings::varied(options, seed as u8);
+            if seed % 5 == 4 {
+                options.pool.size_bytes = 6 << 18;
+                options.front.memtable_bytes = 4 << 10;
+            }
+        },
+    );
+}
+
+/// The same while threads of the store's own flush, merge and drain.
+#[test]
+fn random_calls_agree_with_a_map_beside_workers() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        for seed in seeds::seeds(10) {
+            let mut options = settings::small(medium);
+            options.background.workers = Workers::Threads(1 + seed as usize % 2);
+            let mut script = Profile::everything(1500).generate(seed);
+            script.retain(|op| !matches!(op, Op::Step(..)));
+            run(&options, medium, &script)
+                .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+        }
     }
 }

@@ -1,0 +1,173 @@
+//! Campaigns: the tests of this crate for as long as somebody asks, from a printed seed.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use terrace_media::Medium;
+
+use crate::crash::{Case, Tally};
+use crate::kill::Victim;
+use crate::linear;
+use crate::oracle::Outcome;
+
+/// What the command line asks for: `--name value` pairs.
+pub struct Request {
+    pairs: BTreeMap<String, String>,
+    started: Instant,
+}
+
+impl Request {
+    /// Reads the arguments behind the campaign's name.
+    pub fn parse(args: &[String], known: &[&str]) -> Outcome<Request> {
+        let mut pairs = BTreeMap::new();
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            let name = name.strip_prefix("--").filter(|name| known.contains(name)).ok_or_else(|| {
+                format!("{name} is no option; there are --{}", known.join(", --"))
+            })?;
+            let value = args.next().ok_or_else(|| format!("--{name} needs a value"))?;
+            pairs.insert(name.to_owned(), value.clone());
+        }
+        Ok(Request { pairs, started: Instant::now() })
+    }
+
+    /// The text of an option.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.pairs.get(name).map(String::as_str)
+    }
+
+    /// The number of an option, decimal or 0x and hexadecimal.
+    pub fn number(&self, name: &str, default: u64) -> Outcome<u64> {
+        let Some(text) = self.pairs.get(name) else {
+            return Ok(default);
+        };
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.map_err(|_| format!("--{name} {text} is no number"))
+    }
+
+    /// Whether to go on after `done` of the things that `--name` counts, or `--minutes`.
+    pub fn goes_on(&self, name: &str, default: u64, done: u64) -> Outcome<bool> {
+        if let Some(minutes) = self.pairs.get("minutes") {
+            let minutes: f64 = minutes.parse().map_err(|_| "--minutes is no number")?;
+            return Ok(self.started.elapsed() < Duration::from_secs_f64(minutes * 60.0));
+        }
+        Ok(done < self.number(name, default)?)
+    }
+
+    /// The media that `--medium` names, or all.
+    pub fn media(&self) -> Outcome<Vec<Medium>> {
+        match self.text("medium") {
+            None => Ok(vec![Medium::Dax, Medium::Mapped, Medium::Dram]),
+            Some("dax") => Ok(vec![Medium::Dax]),
+            Some("mapped") => Ok(vec![Medium::Mapped]),
+            Some("dram") => Ok(vec![Medium::Dram]),
+            Some(other) => Err(format!("there is no medium {other}: dax, mapped, dram")),
+        }
+    }
+
+    /// How long the campaign has run.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// Crashes of the simulated machine.
+pub fn power(request: &Request) -> Outcome {
+    let media = request.media()?;
+    let first = request.number("seed", 0)?;
+    let long_every = request.number("long-every", 4)?;
+    let mut sum = Tally::default();
+    let mut done = 0;
+    let mut failures = 0;
+    while request.goes_on("cases", 100, done)? {
+        let seed = first + done;
+        for &medium in &media {
+            let (mut case, script) = if long_every > 0 && seed % long_every == long_every - 1 {
+                Case::some_points(seed, medium)
+            } else {
+                Case::every_point(seed, medium)
+            };
+            case.shrinks = request.number("shrink", 1)? > 0;
+            match case.run(&script) {
+                Ok(tally) => sum.add(&tally),
+                Err(failure) => {
+                    failures += 1;
+                    println!("FAILED {failure}");
+                    println!("repeat: power --cases 1 --seed {seed:#x} --medium {medium}\n");
+                    if failures >= request.number("failures", 1)? {
+                        return Err(format!("{failures} cases failed; {sum:?}"));
+                    }
+                }
+            }
+        }
+        done += 1;
+        if done % 50 == 0 {
+            println!("{:.0?}: seed {seed}, {sum:?}", request.elapsed());
+        }
+    }
+    println!("power: seeds {first}..{}, {failures} failures, {sum:?}", first + done);
+    if failures > 0 { Err(format!("{failures} cases failed")) } else { Ok(()) }
+}
+
+/// Children killed with SIGKILL, on real files.
+pub fn kill(request: &Request) -> Outcome {
+    let seed = request.number("seed", 0)?;
+    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let command = || Command::new(&exe);
+    let mut victims: Vec<Victim<'_>> = request
+        .media()?
+        .into_iter()
+        .map(|medium| Victim::new(medium, seed, &command))
+        .collect();
+    let mut rounds = 0;
+    while request.goes_on("rounds", 100, rounds)? {
+        for victim in &mut victims {
+            if let Err(failure) = victim.live_once() {
+                let folder = victim.keep_folder();
+                return Err(format!(
+                    "{}: {failure}\nthe folder is kept: {}",
+                    victim.describe(),
+                    folder.display()
+                ));
+            }
+        }
+        rounds += 1;
+        if rounds % 500 == 0 {
+            let kills: u64 = victims.iter().map(|victim| victim.tally.kills).sum();
+            println!("{:.0?}: {kills} kills", request.elapsed());
+        }
+    }
+    for victim in &victims {
+        println!("kill: {}: {:?}", victim.describe(), victim.tally);
+    }
+    Ok(())
+}
+
+/// Threads whose answers some order must explain.
+pub fn linear(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let media = request.media()?;
+    let mut sum = linear::Tally::default();
+    let mut done = 0;
+    while request.goes_on("runs", 30, done)? {
+        let run = linear::Run {
+            seed: first + done,
+            medium: media[done as usize % media.len()],
+            writers: request.number("writers", 4)?,
+            readers: request.number("readers", 4)?,
+            writes: request.number("writes", 5000)?,
+        };
+        let folder = tempfile::tempdir().map_err(|e| format!("no folder: {e}"))?;
+        let tally = run
+            .run(folder.path())
+            .map_err(|e| format!("linear on {}, seed {:#x}: {e}", run.medium, run.seed))?;
+        sum.add(&tally);
+        done += 1;
+    }
+    println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! Crashes of the simulated machine: a script runs, images are taken at its persist points, and each
+//! image is booted, opened, compared with the oracle, used, and sometimes crashed again.
+//!
+//! Images are taken inside of the hook and looked at when the operation has ended, before it counts
+//! as answered: so the oracle knows which write was in flight.
+//!
+//! Invariants
+//!   C1  Whatever is done follows from the seed.
+
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use terrace::Options;
+use terrace_media::{Image, Machine, Medium, PersistPoint, Survive};
+
+use crate::oracle::{Crash, Oracle, Outcome};
+use crate::script::{Op, Profile};
+use crate::settings;
+use crate::shrink;
+use crate::world::{Place, World};
+
+/// What a crash run did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Tally {
+    /// Scripts.
+    pub cases: u64,
+    /// Persist points passed by the scripts themselves.
+    pub points: u64,
+    /// Power losses: images booted.
+    pub power_losses: u64,
+    /// Process crashes: images booted.
+    pub process_crashes: u64,
+    /// Those of them that interrupted a recovery.
+    pub in_recovery: u64,
+    /// Writes refused by a full pool.
+    pub refusals: u64,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.cases += other.cases;
+        self.points += other.points;
+        self.power_losses += other.power_losses;
+        self.process_crashes += other.process_crashes;
+        self.in_recovery += other.in_recovery;
+        self.refusals += other.refusals;
+    }
+}
+
+/// One crash case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Decides everything that is random.
+    pub seed: u64,
+    /// The medium of the pool; on `Dram` the logs are files of the machine.
+    pub medium: Medium,
+    /// Percentage of persist points at which images are taken.
+    pub percent: u32,
+    /// The options.
+    pub options: Options,
+    /// Images of a point beyond those that lose nothing and everything.
+    pub random_images: u32,
+    /// Whether the creation of the store is crashed, too.
+    pub creation: bool,
+    /// Whether a failing script is made shorter.
+    pub shrinks: bool,
+}
+
+impl Case {
+    /// A case that crashes at every persist point of a short script.
+    pub fn every_point(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x00c0_ffee);
+        let len = rng.usize(10..60);
+        let profile = Profile::crash(len, &mut rng);
+        (Case::new(seed, medium, 100, &mut rng), profile.generate(seed))
+    }
+
+    /// A case that crashes at some persist points of a long script.
+    pub fn some_points(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0bad_cafe);
+        let len = rng.usize(300..1200);
+        let profile = Profile::crash(len, &mut rng);
+        (Case::new(seed, medium, 4, &mut rng), profile.generate(seed))
+    }
+
+    fn new(seed: u64, medium: Medium, percent: u32, rng: &mut fastrand::Rng) -> Case {
+        let options = settings::varied(&settings::small(medium), rng.u8(..));
+        Case { seed, medium, percent, options, random_images: 2, creation: seed % 8 == 7, shrinks: true }
+    }
+
+    /// Runs the script; a failure is shrunk and says how to repeat it.
+    pub fn run(&self, script: &[Op]) -> Outcome<Tally> {
+        let mut tally = Tally::default();
+        if !self.shrinks {
+            shrink::guarded(|| Explorer::new(self, &mut tally).run(script))?;
+            return Ok(tally);
+        }
+        let mut run = |script: &[Op]| {
+            tally = Tally::default();
+            Explorer::new(self, &mut tally).run(script)
+        };
+        let name = format!("crash on {}", self.medium);
+        shrink::check(&name, self.seed, script, &mut run)?;
+        Ok(tally)
+    }
+}
+
+/// An image with how it came to be.
+struct Taken {
+    image: Image,
+    crash: Crash,
+    what: String,
+}
+
+/// A queue that a hook fills and the driver empties.
+#[derive(Clone, Default)]
+struct Queue(Arc<Mutex<Vec<Taken>>>);
+
+impl Queue {
+    fn push(&self, taken: Taken) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(taken);
+    }
+
+    fn take(&self) -> Vec<Taken> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Explorer<'a> {
+    case: &'a Case,
+    rng: fastrand::Rng,
+    tally: &'a mut Tally,
+}
+
+/// How often a crash may happen inside of what follows a crash.
+const DEPTH_MAX: u32 = 3;
+
+impl<'a> Explorer<'a> {
+    fn new(case: &'a Case, tally: &'a mut Tally) -> Explorer<'a> {
+        tally.cases = 1;
+        Explorer { case, rng: fastrand::Rng::with_seed(case.seed), tally }
+    }
+
+    /// The medium of the machine, which has one even when the store uses none.
+    fn machine_medium(&self) -> Medium {
+        match self.case.medium {
+            Medium::Dram => Medium::Mapped,
+            medium => medium,
+        }
+    }
+
+    fn run(&mut self, script: &[Op]) -> Outcome {
+        let mut machine = Machine::new(self.case.seed, self.machine_medium());
+        let mut queue = Queue::default();
+        let percent = self.case.percent;
+        if self.case.creation {
+            self.watch(&machine, &queue, percent);
+        }
+        let oracle = Oracle::new(self.case.medium);
+        let opened = World::open(Place::machine(&machine), self.case.options.clone(), 0, oracle)?;
+        let mut world = Some(opened);
+        let empty = Oracle::new(self.case.medium);
+        self.examine_all(queue.take(), &empty, 0).map_err(|e| format!("while creating: {e}"))?;
+        self.watch(&machine, &queue, percent);
+        for (at, op) in script.iter().enumerate() {
+            let Some(mut here) = world.take() else { break };
+            // So that a shrinker that leaves other operations out changes little here.
+            let mut hasher = std::hash::DefaultHasher::new();
+            format!("{op:?}").hash(&mut hasher);
+            self.rng = fastrand::Rng::with_seed(self.case.seed ^ hasher.finish());
+            // Now and then the story itself goes on from a crash.
+            let dies = self.rng.u32(0..100) < 3;
+            let mut heir = None;
+            let outcome = here.run_hooked(op, &mut |oracle| {
+                let mut taken = queue.take();
+                if dies && !taken.is_empty() {
+                    let last = taken.swap_remove(self.rng.usize(..taken.len()));
+                    heir = Some((last, oracle.clone()));
+                }
+                self.examine_all(taken, oracle, 0)
+            });
+            outcome.map_err(|e| format!("operation {at} ({op:?}): {e}"))?;
+            self.examine_all(queue.take(), &here.oracle, 0)
+                .map_err(|e| format!("after operation {at} ({op:?}): {e}"))?;
+            let Some((taken, oracle)) = heir else {
+                world = Some(here);
+                continue;
+            };
+            machine.on_persist(None);
+            self.tally.points += machine.points();
+            self.tally.refusals += here.refusals;
+            drop(here.into_oracle());
+            machine = Machine::boot(taken.image, self.rng.u64(..));
+            queue = Queue::default();
+            let what = taken.what;
+            let next = self
+                .recover(&machine, &oracle, taken.crash, 0)
+                .map_err(|e| format!("operation {at} ({op:?}), going on from {what}: {e}"))?;
+            self.watch(&machine, &queue, percent);
+            world = Some(next);
+        }
+        machine.on_persist(None);
+        self.tally.points += machine.points();
+        if let Some(mut world) = world {
+            world.check_all().map_err(|e| format!("at the end: {e}"))?;
+            self.tally.refusals += world.refusals;
+            if world.refusals == 0 {
+                world.check_space().map_err(|e| format!("at the end: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes images at `percent` of the persist points of a machine.
+    fn watch(&mut self, machine: &Machine, queue: &Queue, percent: u32) {
+        let mut rng = fastrand::Rng::with_seed(self.rng.u64(..));
+        let queue = queue.clone();
+        let random_images = self.case.random_images;
+        machine.on_persist(Some(Box::new(move |machine: &Machine, point: PersistPoint| {
+            if rng.u32(0..100) >= percent {
+                return;
+            }
+            let mut survivals = vec![Survive::None, Survive::All];
+            survivals.extend((0..random_images).map(|_| Survive::Random(rng.u64(..))));
+            if percent < 100 {
+                survivals = vec![survivals[rng.usize(..survivals.len())]];
+            }
+            for survive in survivals {
+                queue.push(taken(machine, point, Crash::Power, survive));
+            }
+            if rng.u8(0..8) == 0 {
+                queue.push(taken(machine, point, Crash::Process, Survive::All));
+            }
+        })));
+    }
+
+    fn examine_all(&mut self, taken: Vec<Taken>, oracle: &Oracle, depth: u32) -> Outcome {
+        for taken in taken {
+            let what = taken.what;
+            self.examine(taken.image, taken.crash, oracle, depth)
+                .map_err(|e| format!("after {what}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Boots an image and checks what is in it, and that the store goes on from there.
+    fn examine(&mut self, image: Image, crash: Crash, oracle: &Oracle, depth: u32) -> Outcome {
+        match crash {
+            Crash::Power => self.tally.power_losses += 1,
+            Crash::Process => self.tally.process_crashes += 1,
+        }
+        let machine = Machine::boot(image, self.rng.u64(..));
+        let mut world = self.recover(&machine, oracle, crash, depth)?;
+        if self.rng.u8(0..4) > 0 || depth >= DEPTH_MAX {
+            return Ok(());
+        }
+        // The store is used for a while, and perhaps crashed meanwhile.
+        let len = self.rng.usize(1..25);
+        let profile = Profile { reopen: false, ..Profile::crash(len, &mut self.rng) };
+        let mut script = profile.generate(self.rng.u64(..));
+        retag(&mut script, self.rng.u64(1..u64::MAX >> 20) << 20);
+        let queue = Queue::default();
+        if self.rng.bool() {
+            self.watch(&machine, &queue, 3);
+        }
+        for op in &script {
+            world
+                .run_hooked(op, &mut |oracle| self.examine_all(queue.take(), oracle, depth + 1))
+                .map_err(|e| format!("then {op:?}: {e}"))?;
+        }
+        machine.on_persist(None);
+        world.check_all().map_err(|e| format!("then {script:?}, and at the end: {e}"))?;
+        if self.rng.u8(0..4) == 0 && world.refusals == 0 {
+            world.check_space().map_err(|e| format!("then {script:?}, then emptied: {e}"))?;
+        }
+        self.tally.refusals += world.refusals;
+        Ok(())
+    }
+
+    /// Opens the store of a machine after a crash, sometimes crashing it while it recovers.
+    fn recover(
+        &mut self,
+        machine: &Machine,
+        oracle: &Oracle,
+        crash: Crash,
+        depth: u32,
+    ) -> Outcome<World> {
+        let queue = Queue::default();
+        let again = depth < DEPTH_MAX && self.rng.u8(0..6) == 0;
+        if again {
+            self.watch(machine, &queue, 15);
+        }
+        let place = Place::machine(machine);
+        let options = settings::varied(&self.case.options, self.rng.u8(..));
+        let db = place.open(&options).map_err(|e| format!("opening: {e:?}"))?;
+        machine.on_persist(None);
+        let after = oracle.check_after(crash, &db)?;
+        let live = after.live_in(0).len() as u64;
+        crate::world::verify(&db, Some(live))?;
+        for taken in queue.take() {
+            self.tally.in_recovery += 1;
+            let what = taken.what;
+            self.examine(taken.image, crash.max(taken.crash), oracle, depth + 1)
+                .map_err(|e| format!("during recovery, {what}: {e}"))?;
+        }
+        Ok(World::over(place, self.case.options.clone(), db, after))
+    }
+}
+
+fn taken(machine: &Machine, point: PersistPoint, crash: Crash, survive: Survive) -> Taken {
+    let purpose = point.purpose.map_or("", |purpose| purpose.name());
+    let place = format!("point {} ({} {purpose})", point.index, point.what);
+    match crash {
+        Crash::Power => Taken {
+            image: machine.crash_image(survive),
+            crash,
+            what: format!("power loss at {place}, {survive:?}"),
+        },
+        Crash::Process => Taken {
+            image: machine.process_image(),
+            crash,
+            what: format!("process crash at {place}"),
+        },
+    }
+}
+
+/// Gives the values of a script tags that no other script has.
+fn retag(script: &mut [Op], base: u64) {
+    for op in script {
+        if let Op::Write(entries, _) = op {
+            for value in entries.iter_mut().filter_map(|entry| entry.value.as_mut()) {
+                value.tag += base;
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Writers and readers on real threads while merges and drains run; what they saw is checked as
+//! histories (`history.rs`).
+//!
+//! | keys | written by | checked |
+//! |---|---|---|
+//! | shared | every writer, never deleted | as registers |
+//! | owned | one writer, deleted too | as registers of one writer |
+//! | groups | every writer, all keys of a group in one batch, over two keyspaces | as one register, and all equal |
+//! | steady | nobody, after the start | in every scan exactly once |
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace::{Db, Durability, Iter, Keyspace, Options, WriteBatch, Workers};
+use terrace_media::Medium;
+
+use crate::history::{Event, History};
+use crate::oracle::Outcome;
+use crate::settings;
+use crate::world::{Place, verify};
+
+const SHARED: u64 = 12;
+const OWNED: u64 = 6;
+const GROUPS: u64 = 4;
+const GROUP_KEYS: u64 = 5;
+const STEADY: u64 = 150;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Decides what the threads do; not in which order.
+    pub seed: u64,
+    /// The medium.
+    pub medium: Medium,
+    /// Threads that write.
+    pub writers: u64,
+    /// Threads that read.
+    pub readers: u64,
+    /// Operations of each writer.
+    pub writes: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Tally {
+    /// Writes recorded.
+    pub writes: u64,
+    /// Reads recorded.
+    pub reads: u64,
+    /// Whole scans.
+    pub scans: u64,
+    /// Merges, drains and reclaims that ended meanwhile.
+    pub jobs: u64,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.writes += other.writes;
+        self.reads += other.reads;
+        self.scans += other.scans;
+        self.jobs += other.jobs;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Register {
+    Shared(u64),
+    Owned(u64, u64),
+    Group(u64),
+}
+
+/// What one thread saw.
+#[derive(Default)]
+struct Seen {
+    histories: BTreeMap<Register, History>,
+    scans: u64,
+}
+
+impl Seen {
+    fn of(&mut self, register: Register) -> &mut History {
+        self.histories.entry(register).or_default()
+    }
+}
+
+struct Stage<'a> {
+    run: &'a Run,
+    db: &'a Db,
+    side: Keyspace,
+    clock: AtomicU64,
+    writing: AtomicU64,
+    failed: AtomicBool,
+}
+
+fn shared_key(n: u64) -> Vec<u8> {
+    format!("s{n:02}").into_bytes()
+}
+
+fn owned_key(writer: u64, n: u64) -> Vec<u8> {
+    format!("o{writer}{n:02}").into_bytes()
+}
+
+fn group_key(group: u64, n: u64) -> Vec<u8> {
+    // Spread over the key space, so that a scan takes a while from one to the next.
+    format!("{}g{group}{n}", [b'a', b'h', b'p', b't', b'x'][n as usize] as char).into_bytes()
+}
+
+fn steady_key(n: u64) -> Vec<u8> {
+    format!("{}k{n:03}", (b'a' + (n % 26) as u8) as char).into_bytes()
+}
+
+/// A value that begins with its number and has a length of its own.
+fn value(number: u64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(8 + (number.wrapping_mul(0x9e37_79b9) % 120) as usize, number as u8);
+    bytes
+}
+
+fn number(bytes: Option<&[u8]>) -> Outcome<Option<u64>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let tag = bytes.first_chunk::<8>().map(|tag| u64::from_le_bytes(*tag));
+    match tag {
+        Some(tag) if bytes == value(tag) => Ok(Some(tag)),
+        _ => Err(format!("a value that nobody wrote: {}", bytes.escape_ascii())),
+    }
+}
+
+fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
+    move |e| format!("{what}: {e:?}")
+}
+
+impl Stage<'_> {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn write(&self, writer: u64) -> Outcome<Seen> {
+        let mut rng = fastrand::Rng::with_seed(self.run.seed ^ (writer + 1) << 40);
+        let mut seen = Seen::default();
+        for turn in 0..self.run.writes {
+            if self.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            let tag = ((writer + 1) << 48) | (turn + 1);
+            let called;
+            let (register, written) = match rng.u8(0..10) {
+                0..4 => {
+                    let n = rng.u64(0..SHARED);
+                    called = self.tick();
+                    self.db.put(shared_key(n), value(tag)).map_err(failed("a put"))?;
+                    (Register::Shared(n), Some(tag))
+                }
+                4..7 => {
+                    let n = rng.u64(0..OWNED);
+                    let key = owned_key(writer, n);
+                    called = self.tick();
+                    let written = if rng.u8(0..3) == 0 {
+                        self.db.delete(key).map_err(failed("a delete"))?;
+                        None
+                    } else {
+                        self.db.put(key, value(tag)).map_err(failed("a put"))?;
+                        Some(tag)
+                    };
+                    (Register::Owned(writer, n), written)
+                }
+                _ => {
+                    let group = rng.u64(0..GROUPS);
+                    let mut batch = WriteBatch::new();
+                    for n in 0..GROUP_KEYS {
+                        batch.put(group_key(group, n), value(tag));
+                        batch.put_in(&self.side, group_key(group, n), value(tag));
+                    }
+                    called = self.tick();
+                    let sync = if rng.u8(0..8) == 0 { Durability::Sync } else { Durability::Buffered };
+                    self.db.write(batch, sync).map_err(failed("a batch"))?;
+                    (Register::Group(group), Some(tag))
+                }
+            };
+            let returned = self.tick();
+            seen.of(register).writes.push(Event { called, returned, value: written });
+            if rng.u8(0..4) == 0 {
+                self.read_one(&mut rng, &mut seen)?;
+            }
+        }
+        Ok(seen)
+    }
+
+    fn read_one(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
+        let (register, key) = if rng.bool() {
+            let n = rng.u64(0..SHARED);
+            (Register::Shared(n), shared_key(n))
+        } else {
+            let (writer, n) = (rng.u64(0..self.run.writers), rng.u64(0..OWNED));
+            (Register::Owned(writer, n), owned_key(writer, n))
+        };
+        let called = self.tick();
+        let found = self.db.get(key).map_err(failed("a get"))?;
+        let returned = self.tick();
+        let value = number(found.as_deref())?;
+        seen.of(register).reads.push(Event { called, returned, value });
+        Ok(())
+    }
+
+    fn read(&self, reader: u64) -> Outcome<Seen> {
+        let mut rng = fastrand::Rng::with_seed(self.run.seed ^ (reader + 1) << 50);
+        let mut seen = Seen::default();
+        while self.writing.load(Ordering::Relaxed) > 0 && !self.failed.load(Ordering::Relaxed) {
+            match rng.u8(0..40) {
+                0..28 => self.read_one(&mut rng, &mut seen)?,
+                28..34 => self.read_group(&mut rng, &mut seen)?,
+                34..37 => self.read_snapshot(&mut rng, &mut seen)?,
+                _ => self.scan(&mut rng, &mut seen)?,
+            }
+        }
+        Ok(seen)
+    }
+
+    fn read_group(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
+        let group = rng.u64(0..GROUPS);
+        let keys: Vec<_> = (0..GROUP_KEYS).map(|n| group_key(group, n)).collect();
+        let called = self.tick();
+        let found = self.db.multi_get(&keys).map_err(failed("a multi-get"))?;
+        let returned = self.tick();
+        let values: Vec<_> =
+            found.iter().map(|found| number(found.as_deref())).collect::<Result<_, _>>()?;
+        let value = equal(&values, "a multi-get")?;
+        seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+        Ok(())
+    }
+
+    fn read_snapshot(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
+        let called = self.tick();
+        let snapshot = self.db.snapshot().map_err(failed("a snapshot"))?;
+        let returned = self.tick();
+        for _ in 0..3 {
+            let group = rng.u64(0..GROUPS);
+            let mut values = Vec::new();
+            for n in 0..GROUP_KEYS {
+                let key = group_key(group, n);
+                let found = snapshot.get(&key).map_err(failed("a get in a snapshot"))?;
+                values.push(number(found.as_deref())?);
+                std::thread::yield_now();
+                let found = snapshot.get_in(&self.side, &key).map_err(failed("a get in a snapshot"))?;
+                values.push(number(found.as_deref())?);
+            }
+            let value = equal(&values, "a snapshot")?;
+            seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+        }
+        if rng.bool() {
+            let iter = snapshot.iter().map_err(failed("a scan of a snapshot"))?;
+            self.check_scan(iter, rng.bool(), (called, returned), seen)?;
+        }
+        Ok(())
+    }
+
+    fn scan(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
+        let called = self.tick();
+        let iter = self.db.iter().map_err(failed("a scan"))?;
+        let returned = self.tick();
+        self.check_scan(iter, rng.bool(), (called, returned), seen)
+    }
+
+    /// Everything that a scan gives was there at one moment, between these two.
+    fn check_scan(
+        &self,
+        mut iter: Iter,
+        backward: bool,
+        (called, returned): (u64, u64),
+        seen: &mut Seen,
+    ) -> Outcome {
+        let mut pairs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let next = if backward { iter.next_back() } else { iter.next() };
+            let Some(pair) = next else { break };
+            let (key, value) = pair.map_err(failed("a scan"))?.into_pair();
+            if last.as_ref().is_some_and(|last| if backward { *last <= key } else { *last >= key }) {
+                return Err(format!("a scan gives {:?} after {last:?}", key.escape_ascii().to_string()));
+            }
+            if pairs.len() % 16 == 0 {
+                std::thread::yield_now();
+            }
+            last = Some(key.clone());
+            pairs.insert(key, value);
+        }
+        for n in 0..STEADY {
+            let found = pairs.remove(&steady_key(n));
+            if found.as_deref() != Some(&value(n)[..]) {
+                return Err(format!("a scan (backward: {backward}) misses steady key {n} or its value"));
+            }
+        }
+        let mut at = |register, key: &[u8], seen: &mut Seen| -> Outcome<_> {
+            let value = number(pairs.remove(key).as_deref())?;
+            if !matches!(register, Register::Group(_)) {
+                seen.of(register).reads.push(Event { called, returned, value });
+            }
+            Ok(value)
+        };
+        for n in 0..SHARED {
+            at(Register::Shared(n), &shared_key(n), seen)?;
+        }
+        for writer in 0..self.run.writers {
+            for n in 0..OWNED {
+                at(Register::Owned(writer, n), &owned_key(writer, n), seen)?;
+            }
+        }
+        for group in 0..GROUPS {
+            let mut values = Vec::new();
+            for n in 0..GROUP_KEYS {
+                values.push(at(Register::Group(group), &group_key(group, n), seen)?);
+            }
+            let value = equal(&values, "a scan")?;
+            seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+        }
+        seen.scans += 1;
+        match pairs.keys().next() {
+            Some(key) => Err(format!("a scan gives {}, which nobody wrote", key.escape_ascii())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn equal(values: &[Option<u64>], what: &str) -> Outcome<Option<u64>> {
+    let first = values.first().copied().flatten();
+    if values.iter().any(|value| *value != first) {
+        return Err(format!("{what} shows a part of a batch: {values:x?}"));
+    }
+    Ok(first)
+}
+
+impl Run {
+    fn options(&self) -> Options {
+        let mut options = settings::varied(&settings::small(self.medium), self.seed as u8);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = options.front.memtable_bytes.min(8 << 10);
+        options.background.workers = Workers::Threads(2);
+        options
+    }
+
+    /// Runs the threads on a new store in `folder` and checks what they saw.
+    pub fn run(&self, folder: &std::path::Path) -> Outcome<Tally> {
+        let db = Place::folder(folder).open(&self.options()).map_err(failed("opening"))?;
+        let mut batch = WriteBatch::new();
+        for n in 0..STEADY {
+            batch.put(steady_key(n), value(n));
+        }
+        db.write(batch, Durability::Buffered).map_err(failed("the start"))?;
+        let stage = Stage {
+            run: self,
+            side: db.create_keyspace("side").map_err(failed("a keyspace"))?,
+            db: &db,
+            clock: AtomicU64::new(1),
+            writing: AtomicU64::new(self.writers),
+            failed: AtomicBool::new(false),
+        };
+        let seen = stage.play()?;
+        let mut tally = Tally::default();
+        let mut histories: BTreeMap<Register, History> = BTreeMap::new();
+        for seen in seen {
+            tally.scans += seen.scans;
+            for (register, history) in seen.histories {
+                tally.writes += history.writes.len() as u64;
+                tally.reads += history.reads.len() as u64;
+                let all = histories.entry(register).or_default();
+                all.writes.extend(history.writes);
+                all.reads.extend(history.reads);
+            }
+        }
+        for (register, history) in &histories {
+            let checked = match register {
+                Register::Owned(..) => history.check_one_writer(),
+                _ => history.check_unique(),
+            };
+            checked.map_err(|e| format!("{register:?}: {e}"))?;
+        }
+        verify(&db, None)?;
+        tally.jobs = db.metrics().jobs.iter().map(|job| job.count).sum();
+        db.close().map_err(failed("closing"))?;
+        Ok(tally)
+    }
+}
+
+impl Stage<'_> {
+    fn play(&self) -> Outcome<Vec<Seen>> {
+        let note = |outcome: Outcome<Seen>| {
+            if outcome.is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            outcome
+        };
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for writer in 0..self.run.writers {
+                threads.push(scope.spawn(move || {
+                    let outcome = note(self.write(writer));
+                    self.writing.fetch_sub(1, Ordering::Relaxed);
+                    outcome
+                }));
+            }
+            for reader in 0..self.run.readers {
+                threads.push(scope.spawn(move || note(self.read(reader))));
+            }
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The campaigns of Terrace's tests: `cargo run --release -p terrace-testkit -- <campaign>`.
+
+use std::process::ExitCode;
+
+use terrace_testkit::campaign::{self, Request};
+use terrace_testkit::kill;
+use terrace_testkit::oracle::Outcome;
+
+const HELP: &str = "\
+usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
+
+  power   crashes of a simulated machine
+          --cases N | --minutes M, --seed S, --medium dax|mapped|dram,
+          --long-every N (0: only short scripts), --failures N (end after so many),
+          --shrink 0 (show failing scripts as they are)
+  kill    children that write and are killed with SIGKILL
+          --rounds N | --minutes M, --seed S, --medium dax|mapped|dram
+  linear  writers and readers on threads, while merges and drains run
+          --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
+          --writers N, --readers N
+
+Every campaign prints its seed and ends with its counts.";
+
+fn run(args: &[String]) -> Outcome {
+    let Some((name, rest)) = args.split_first() else {
+        return Err(HELP.into());
+    };
+    let parse = |known: &[&str]| Request::parse(rest, known);
+    match name.as_str() {
+        "power" => campaign::power(&parse(&[
+            "cases", "minutes", "seed", "medium", "long-every", "failures", "shrink",
+        ])?),
+        "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium"])?),
+        "linear" => campaign::linear(&parse(&[
+            "runs", "minutes", "seed", "medium", "writes", "writers", "readers",
+        ])?),
+        "--help" | "-h" | "help" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("there is no campaign {other}\n\n{HELP}")),
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = kill::child_if_asked() {
+        return code;
+    }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! The oracle: what a database must, may and must not hold, now and after a crash.
+//!
+//! Each key has a chain of the writes that touched it, oldest first. Each write knows which crashes
+//! it has to survive. After a crash a key shows the newest write that had to survive, or any later
+//! one; anything else is a loss or an invention. A write that shows in one key must show in all of
+//! its keys, unless a later write covers it.
+//!
+//! Invariants
+//!   O1  The last write of a chain is what reads show while nothing has crashed.
+//!   O2  At most one write is unanswered; it is the last of its chains.
+//!   O3  Values lead to one write, except short ones and deletes, which several may explain; then
+//!       the oracle believes whichever explanation is allowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrace::{Db, Durability};
+use terrace_media::Medium;
+
+use crate::script::{Entry, Key, SPACES, space_name};
+use crate::value::{Value, shown};
+
+/// What a check found wrong, as a sentence.
+pub type Outcome<T = ()> = Result<T, String>;
+
+/// How a machine or process ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Crash {
+    /// The process was killed; the machine goes on.
+    Process,
+    /// Power failed.
+    Power,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    write: u64,
+    value: Option<Value>,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    process: bool,
+    power: bool,
+    /// The write was logged: a close makes it durable on every medium.
+    logged: bool,
+    keys: Vec<(u8, Key)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Space {
+    /// Tells keyspaces of one name apart that existed one after the other.
+    birth: u64,
+    keys: BTreeMap<Key, Vec<Version>>,
+}
+
+/// Live pairs of every keyspace, with the birth of each.
+pub type Live = BTreeMap<u8, (u64, BTreeMap<Key, Value>)>;
+
+/// A change of the catalog that has not been answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Catalog {
+    Creating(u8),
+    Dropping(u8),
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    medium: Medium,
+    spaces: BTreeMap<u8, Space>,
+    writes: BTreeMap<u64, Write>,
+    next: u64,
+    catalog: Option<Catalog>,
+}
+
+/// What a database showed.
+type Seen = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
+
+impl Oracle {
+    /// The oracle of an empty database.
+    pub fn new(medium: Medium) -> Oracle {
+        Oracle {
+            medium,
+            spaces: BTreeMap::from([(0, Space::default())]),
+            writes: BTreeMap::new(),
+            next: 1,
+            catalog: None,
+        }
+    }
+
+    /// The medium whose promises hold.
+    pub fn medium(&self) -> Medium {
+        self.medium
+    }
+
+    /// Whether a keyspace exists.
+    pub fn has_space(&self, space: u8) -> bool {
+        self.spaces.contains_key(&space)
+    }
+
+    /// When the keyspace was made, if it exists.
+    pub fn birth(&self, space: u8) -> Option<u64> {
+        self.spaces.get(&space).map(|s| s.birth)
+    }
+
+    /// The value of a key.
+    pub fn get(&self, space: u8, key: &Key) -> Option<Value> {
+        self.spaces.get(&space)?.keys.get(key)?.last()?.value
+    }
+
+    /// What a scan of the keyspace gives.
+    pub fn live_in(&self, space: u8) -> BTreeMap<Key, Value> {
+        let Some(space) = self.spaces.get(&space) else {
+            return BTreeMap::new();
+        };
+        let live = |(key, chain): (&Key, &Vec<Version>)| {
+            Some((key.clone(), chain.last()?.value?))
+        };
+        space.keys.iter().filter_map(live).collect()
+    }
+
+    /// Everything that is live.
+    pub fn live(&self) -> Live {
+        let each = |(&space, s): (&u8, &Space)| (space, (s.birth, self.live_in(space)));
+        self.spaces.iter().map(each).collect()
+    }
+
+    /// Notes a write that is about to be made.
+    pub fn begin(&mut self, entries: &[Entry]) -> u64 {
+        let write = self.next;
+        self.next += 1;
+        let mut keys = BTreeSet::new();
+        for entry in entries {
+            let Some(space) = self.spaces.get_mut(&entry.space) else {
+                continue;
+            };
+            let chain = space.keys.entry(entry.key.clone()).or_default();
+            match chain.last_mut() {
+                // Later entries of a batch win.
+                Some(last) if last.write == write => last.value = entry.value,
+                _ => chain.push(Version { write, value: entry.value }),
+            }
+            keys.insert((entry.space, entry.key.clone()));
+        }
+        let keys = keys.into_iter().collect();
+        let made = Write { process: false, power: false, logged: false, keys };
+        self.writes.insert(write, made);
+        write
+    }
+
+    /// The write was answered.
+    pub fn acknowledged(&mut self, write: u64, durability: Durability) {
+        let medium = self.medium;
+        if let Some(write) = self.writes.get_mut(&write) {
+            write.logged = durability != Durability::Volatile;
+            write.process = write.logged;
+            write.power = match durability {
+                Durability::Sync => true,
+                Durability::Buffered => medium == Medium::Dax,
+                Durability::Volatile => false,
+            };
+        }
+        self.prune(write);
+    }
+
+    /// The write was refused: it must never show.
+    pub fn refused(&mut self, write: u64) {
+        let Some(gone) = self.writes.remove(&write) else {
+            return;
+        };
+        for (space, key) in gone.keys {
+            if let Some(space) = self.spaces.get_mut(&space)
+                && let Some(chain) = space.keys.get_mut(&key)
+            {
+                chain.retain(|version| version.write != write);
+                if chain.is_empty() {
+                    space.keys.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Everything answered so far has been flushed.
+    pub fn flushed(&mut self) {
+        if self.medium != Medium::Dram {
+            self.settle(|_| true);
+        }
+    }
+
+    /// The database was closed in order.
+    pub fn closed(&mut self) {
+        if self.medium == Medium::Dram {
+            self.settle(|write| write.logged);
+        } else {
+            self.settle(|_| true);
+        }
+    }
+
+    fn settle(&mut self, which: impl Fn(&Write) -> bool) {
+        let mut settled = Vec::new();
+        for (&id, write) in self.writes.iter_mut().filter(|(_, write)| which(write)) {
+            write.process = true;
+            write.power = true;
+            settled.push(id);
+        }
+        for write in settled {
+            self.prune(write);
+        }
+    }
+
+    /// Forgets what the write has covered for good.
+    fn prune(&mut self, write: u64) {
+        if !self.writes.get(&write).is_some_and(|write| write.power) {
+            return;
+        }
+        // A write that is not in the map has to survive everything.
+        let keys = self.writes.remove(&write).map(|write| write.keys);
+        for (space, key) in keys.unwrap_or_default() {
+            if let Some(space) = self.spaces.get_mut(&space)
+                && let Some(chain) = space.keys.get_mut(&key)
+                && let Some(at) = chain.iter().position(|version| version.write == write)
+            {
+                chain.drain(..at);
+            }
+        }
+    }
+
+    /// A keyspace is about to be created.
+    pub fn creating(&mut self, space: u8) {
+        self.catalog = Some(Catalog::Creating(space));
+    }
+
+    /// A keyspace is about to be dropped.
+    pub fn dropping(&mut self, space: u8) {
+        self.catalog = Some(Catalog::Dropping(space));
+    }
+
+    /// The change of the catalog was answered with success or without.
+    pub fn catalog_answered(&mut self, success: bool) {
+        let Some(change) = self.catalog.take() else {
+            return;
+        };
+        match change {
+            Catalog::Creating(space) if success => self.birth_of(space),
+            Catalog::Dropping(space) if success => {
+                self.spaces.remove(&space);
+            }
+            _ => {}
+        }
+    }
+
+    fn birth_of(&mut self, space: u8) {
+        let birth = self.next;
+        self.next += 1;
+        self.spaces.insert(space, Space { birth, keys: BTreeMap::new() });
+    }
+
+    /// Compares a database with the oracle while nothing has crashed, all of it.
+    pub fn check_live(&self, db: &Db) -> Outcome {
+        let seen = self.look(db)?;
+        for space in 0..SPACES {
+            if seen.contains_key(&space) != self.has_space(space) {
+                return Err(format!("keyspace {} is there or not", space_name(space)));
+            }
+            let live = self.live_in(space);
+            let Some(seen) = seen.get(&space) else { continue };
+            for key in live.keys().chain(seen.keys()) {
+                let (expected, found) = (live.get(key), seen.get(key));
+                if !same(expected.copied(), found.map(Vec::as_slice)) {
+                    return Err(format!(
+                        "{} {key:?}: expected {expected:?}, found {}",
+                        space_name(space),
+                        shown(found.map(Vec::as_slice))
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all of a database every way there is, and checks that the ways agree.
+    fn look(&self, db: &Db) -> Outcome<Seen> {
+        let fail = |what: &str, e: terrace::Error| format!("{what} fails: {e}");
+        let mut seen = Seen::new();
+        let names = db.list_keyspaces().map_err(|e| fail("listing keyspaces", e))?;
+        for name in &names {
+            let space = (0..SPACES)
+                .find(|&s| space_name(s) == *name)
+                .ok_or_else(|| format!("there is a keyspace {name:?} that nobody created"))?;
+            let handle = db.keyspace(name).map_err(|e| fail("opening a keyspace", e))?;
+            let handle = handle.ok_or_else(|| format!("keyspace {name} is listed, not found"))?;
+            let scan = |iter: terrace::Result<terrace::Iter>| -> Outcome<Vec<(Key, Vec<u8>)>> {
+                let pairs = iter.map_err(|e| fail("a scan", e))?;
+                pairs
+                    .map(|pair| pair.map(|p| p.into_pair()).map(|(k, v)| (Key(k), v)))
+                    .collect::<Result<_, _>>()
+                    .map_err(|e| fail("a scan", e))
+            };
+            let forward = scan(handle.iter())?;
+            if !forward.is_sorted_by(|a, b| a.0 < b.0) {
+                return Err(format!("a scan of {name} is not in order or repeats a key"));
+            }
+            let back: Result<Vec<_>, _> = match handle.iter() {
+                Ok(iter) => iter.rev().map(|p| p.map(|p| p.into_pair())).collect(),
+                Err(e) => Err(e),
+            };
+            let back = back.map_err(|e| fail("a scan backward", e))?;
+            let same = |(a, b): (&(Key, Vec<u8>), &(Vec<u8>, Vec<u8>))| a.0.0 == b.0 && a.1 == b.1;
+            if forward.len() != back.len() || !forward.iter().zip(back.iter().rev()).all(same) {
+                return Err(format!(
+                    "{name}: {} pairs forward, {} backward, or other ones",
+                    forward.len(),
+                    back.len()
+                ));
+            }
+            let pairs: BTreeMap<Key, Vec<u8>> = forward.into_iter().collect();
+            let known = self.spaces.get(&space).map(|s| s.keys.keys());
+            for key in known.into_iter().flatten().chain(pairs.keys()) {
+                let got = handle.get(key).map_err(|e| fail("a get", e))?;
+                if got.as_ref() != pairs.get(key) {
+                    return Err(format!(
+                        "{name} {key:?}: get says {}, the scan {}",
+                        shown(got.as_deref()),
+                        shown(pairs.get(key).map(Vec::as_slice))
+                    ));
+                }
+            }
+            seen.insert(space, pairs);
+        }
+        Ok(seen)
+    }
+
+    /// Compares a database that was opened after a crash. Returns the oracle that holds from now on.
+    pub fn check_after(&self, crash: Crash, db: &Db) -> Outcome<Oracle> {
+        let seen = self.look(db)?;
+        let mut after = self.clone();
+        after.catalog = None;
+        for space in 0..SPACES {
+            let unsure = match self.catalog {
+                Some(Catalog::Creating(s) | Catalog::Dropping(s)) => s == space,
+                None => false,
+            };
+            match (self.has_space(space), seen.contains_key(&space)) {
+                (true, true) | (false, false) => {}
+                (true, false) if unsure => {
+                    after.spaces.remove(&space);
+                }
+                (false, true) if unsure => after.birth_of(space),
+                (expected, _) => {
+                    let is = if expected { "lost" } else { "back" };
+                    return Err(format!("keyspace {} is {is}", space_name(space)));
+                }
+            }
+        }
+        // The oldest and newest write that explain what each key shows.
+        let mut explained: BTreeMap<(u8, Key), (u64, u64)> = BTreeMap::new();
+        for (&space, seen) in &seen {
+            let Some(known) = after.spaces.get(&space) else { continue };
+            let unknown = seen.iter().find(|(key, _)| !known.keys.contains_key(*key));
+            if let Some((key, value)) = unknown {
+                let value = shown(Some(value));
+                return Err(format!("{} {key:?} was never written: {value}", space_name(space)));
+            }
+            for (key, chain) in &known.keys {
+                let found = seen.get(key).map(Vec::as_slice);
+                let range = self.explain(crash, chain, found).ok_or_else(|| {
+                    format!(
+                        "{} {key:?}: found {}, which none of these explains: {}",
+                        space_name(space),
+                        shown(found),
+                        self.chain(crash, chain)
+                    )
+                })?;
+                explained.insert((space, key.clone()), range);
+            }
+        }
+        self.check_whole(&explained, &seen)?;
+        after.collapse(crash, &explained);
+        Ok(after)
+    }
+
+    fn chain(&self, crash: Crash, chain: &[Version]) -> String {
+        let one = |version: &Version| {
+            let must = if self.must(crash, version.write) { "must" } else { "may" };
+            format!("#{} {:?} {must}", version.write, version.value)
+        };
+        chain.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    fn must(&self, crash: Crash, write: u64) -> bool {
+        self.writes.get(&write).is_none_or(|write| match crash {
+            Crash::Process => write.process,
+            Crash::Power => write.power,
+        })
+    }
+
+    /// The first and last of the writes that may show and that explain `found`. 0: never written.
+    fn explain(&self, crash: Crash, chain: &[Version], found: Option<&[u8]>) -> Option<(u64, u64)> {
+        let from = chain.iter().rposition(|version| self.must(crash, version.write));
+        let mut fits: Vec<u64> = Vec::new();
+        if from.is_none() && found.is_none() {
+            fits.push(0);
+        }
+        let allowed = &chain[from.unwrap_or(0)..];
+        let matching = allowed.iter().filter(|version| same(version.value, found));
+        fits.extend(matching.map(|version| version.write));
+        Some((*fits.first()?, *fits.last()?))
+    }
+
+    /// A write that certainly shows in one key shows in all, or is covered there.
+    fn check_whole(&self, explained: &BTreeMap<(u8, Key), (u64, u64)>, seen: &Seen) -> Outcome {
+        for ((space, key), &(first, last)) in explained {
+            if first != last || first == 0 {
+                continue;
+            }
+            let Some(write) = self.writes.get(&first) else { continue };
+            for other in &write.keys {
+                let younger = self.birth(other.0).is_none_or(|birth| birth > first);
+                if younger || !seen.contains_key(&other.0) {
+                    continue;
+                }
+                if let Some(&(_, newest)) = explained.get(other)
+                    && newest < first
+                {
+                    return Err(format!(
+                        "write #{first} shows in {} {key:?} and not in {} {:?}, which shows #{newest}",
+                        space_name(*space),
+                        space_name(other.0),
+                        other.1
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Believes what was seen.
+    fn collapse(&mut self, crash: Crash, explained: &BTreeMap<(u8, Key), (u64, u64)>) {
+        for (&space, known) in &mut self.spaces {
+            known.keys.retain(|key, chain| {
+                let newest = explained.get(&(space, key.clone())).map_or(0, |range| range.1);
+                chain.retain(|version| version.write <= newest);
+                if crash == Crash::Power {
+                    let behind = chain.len().saturating_sub(1);
+                    chain.drain(..behind);
+                }
+                !chain.is_empty()
+            });
+        }
+        let shown: BTreeSet<u64> = explained.values().map(|range| range.1).collect();
+        if crash == Crash::Power {
+            self.writes.clear();
+        }
+        for (_, write) in self.writes.iter_mut().filter(|(id, _)| shown.contains(id)) {
+            write.process = true;
+            write.logged = true;
+        }
+    }
+}
+
+fn same(value: Option<Value>, found: Option<&[u8]>) -> bool {
+    match (value, found) {
+        (None, None) => true,
+        (Some(value), Some(found)) => value.is(found),
+        _ => false,
+    }
+}

@@ -1,0 +1,302 @@
+//! Scripts: operations as plain data, generated from a seed, that any store can run.
+//!
+//! Every operation makes sense in any state, so that a script stays valid when a shrinker leaves
+//! operations out: one that names a keyspace or a snapshot that is not there does nothing.
+
+use std::fmt;
+use std::ops::Bound;
+
+use terrace::Durability;
+
+use crate::value::Value;
+
+/// A key that prints as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(pub Vec<u8>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() > 40 {
+            return write!(f, "\"{}..{}\"", self.0[..16].escape_ascii(), self.0.len());
+        }
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// How many keyspaces a script may use; 0 is the default one.
+pub const SPACES: u8 = 4;
+
+/// The name of keyspace `space`.
+pub fn space_name(space: u8) -> String {
+    match space {
+        0 => "default".into(),
+        _ => format!("space-{space}"),
+    }
+}
+
+/// One entry of a batch; no value deletes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The keyspace.
+    pub space: u8,
+    /// The key.
+    pub key: Key,
+    /// What it is set to.
+    pub value: Option<Value>,
+}
+
+/// Keys of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// All keys.
+    All,
+    /// Those with a prefix.
+    Prefix(Key),
+    /// Those between two bounds.
+    Between(Bound<Key>, Bound<Key>),
+}
+
+impl Range {
+    /// Whether the range has `key`.
+    pub fn contains(&self, key: &Key) -> bool {
+        match self {
+            Range::All => true,
+            Range::Prefix(prefix) => key.0.starts_with(&prefix.0),
+            Range::Between(low, high) => {
+                let above = match low {
+                    Bound::Included(low) => key >= low,
+                    Bound::Excluded(low) => key > low,
+                    Bound::Unbounded => true,
+                };
+                let below = match high {
+                    Bound::Included(high) => key <= high,
+                    Bound::Excluded(high) => key < high,
+                    Bound::Unbounded => true,
+                };
+                above && below
+            }
+        }
+    }
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Writes entries together; single ones by the calls for single ones.
+    Write(Vec<Entry>, Durability),
+    /// Reads one key.
+    Get(u8, Key),
+    /// Reads several keys at one moment.
+    MultiGet(u8, Vec<Key>),
+    /// Scans, taking from front or back as the bits of the number say.
+    Scan(u8, Range, u64),
+    /// Background steps: which, how many.
+    Step(u32, u8),
+    /// Every memtable into the buffer.
+    Flush,
+    /// Everything into the bottom.
+    Drain,
+    /// Takes a snapshot.
+    TakeSnapshot,
+    /// Reads a key in one of the snapshots.
+    GetIn(u8, u8, Key),
+    /// Scans one of the snapshots.
+    ScanIn(u8, u8, Range, u64),
+    /// Lets go of one of the snapshots.
+    DropSnapshot(u8),
+    /// Opens an iterator that is kept across other operations.
+    OpenIter(u8, Range),
+    /// Takes some pairs from one of the open iterators.
+    MoveIter(u8, u8, u64),
+    /// Closes one of the open iterators.
+    DropIter(u8),
+    /// Creates a keyspace, or opens it.
+    CreateSpace(u8),
+    /// Drops a keyspace.
+    DropSpace(u8),
+    /// Ends and opens the database: after a close or by dropping it, with the n-th variation of
+    /// the options.
+    Reopen(bool, u8),
+    /// Verifies the database and compares all of it.
+    Verify,
+}
+
+/// What kind of script to generate.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Operations.
+    pub len: usize,
+    /// The longest value in bytes.
+    pub value_max: u32,
+    /// Percentage of writes that are `Sync`, and of those that are `Volatile`.
+    pub sync_percent: u8,
+    /// Percentage of writes that are `Volatile`.
+    pub volatile_percent: u8,
+    /// Percentage of operations that read.
+    pub read_percent: u8,
+    /// Whether keyspaces other than the default one are used.
+    pub spaces: bool,
+    /// Whether the database is reopened in between.
+    pub reopen: bool,
+    /// Whether snapshots and held iterators are used.
+    pub snapshots: bool,
+}
+
+impl Profile {
+    /// A script of `len` operations that uses everything.
+    pub fn everything(len: usize) -> Profile {
+        Profile {
+            len,
+            value_max: 6000,
+            sync_percent: 10,
+            volatile_percent: 0,
+            read_percent: 45,
+            spaces: true,
+            reopen: true,
+            snapshots: true,
+        }
+    }
+
+    /// A script of `len` operations for a crash driver, which reads on its own.
+    pub fn crash(len: usize, rng: &mut fastrand::Rng) -> Profile {
+        Profile {
+            len,
+            value_max: [100, 600, 6000][rng.usize(..3)],
+            sync_percent: [0, 20, 60][rng.usize(..3)],
+            volatile_percent: [0, 0, 20][rng.usize(..3)],
+            read_percent: 5,
+            spaces: rng.bool(),
+            reopen: rng.bool(),
+            snapshots: rng.bool(),
+        }
+    }
+
+    /// Generates the script of `seed`.
+    pub fn generate(&self, seed: u64) -> Vec<Op> {
+        let mut make = Generator {
+            profile: self,
+            rng: fastrand::Rng::with_seed(seed),
+            tag: 1,
+        };
+        (0..self.len).map(|_| make.op()).collect()
+    }
+}
+
+struct Generator<'a> {
+    profile: &'a Profile,
+    rng: fastrand::Rng,
+    tag: u64,
+}
+
+impl Generator<'_> {
+    fn key(&mut self) -> Key {
+        let len = match self.rng.u8(0..40) {
+            0 => self.rng.usize(0..300),
+            _ => self.rng.usize(0..5),
+        };
+        let letters = b"abc\x00\xff";
+        Key((0..len).map(|_| letters[self.rng.usize(..5)]).collect())
+    }
+
+    fn value(&mut self) -> Value {
+        let max = self.profile.value_max;
+        let len = match self.rng.u8(0..20) {
+            0 => self.rng.u32(0..=max),
+            1 => 0,
+            2 => self.rng.u32(1..8),
+            _ => self.rng.u32(8..=max.min(160)),
+        };
+        self.tag += 1;
+        Value { tag: self.tag, len }
+    }
+
+    fn space(&mut self) -> u8 {
+        if self.profile.spaces && self.rng.u8(0..3) == 0 {
+            self.rng.u8(1..SPACES)
+        } else {
+            0
+        }
+    }
+
+    fn entry(&mut self) -> Entry {
+        let (space, key) = (self.space(), self.key());
+        let value = if self.rng.u8(0..4) == 0 { None } else { Some(self.value()) };
+        Entry { space, key, value }
+    }
+
+    fn durability(&mut self) -> Durability {
+        let at = self.rng.u8(0..100);
+        if at < self.profile.sync_percent {
+            Durability::Sync
+        } else if at < self.profile.sync_percent + self.profile.volatile_percent {
+            Durability::Volatile
+        } else {
+            Durability::Buffered
+        }
+    }
+
+    fn bound(&mut self) -> Bound<Key> {
+        match self.rng.u8(0..5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Included(self.key()),
+            _ => Bound::Excluded(self.key()),
+        }
+    }
+
+    fn range(&mut self) -> Range {
+        match self.rng.u8(0..4) {
+            0 => Range::All,
+            1 => Range::Prefix(self.key()),
+            _ => Range::Between(self.bound(), self.bound()),
+        }
+    }
+
+    fn read(&mut self) -> Op {
+        let snapshots = self.profile.snapshots;
+        match self.rng.u8(0..12) {
+            0..4 => Op::Get(self.space(), self.key()),
+            4 => {
+                let count = self.rng.usize(0..8);
+                Op::MultiGet(self.space(), (0..count).map(|_| self.key()).collect())
+            }
+            5 | 6 => Op::Scan(self.space(), self.range(), self.rng.u64(..)),
+            7 if snapshots => Op::GetIn(self.rng.u8(..), self.space(), self.key()),
+            8 if snapshots => {
+                Op::ScanIn(self.rng.u8(..), self.space(), self.range(), self.rng.u64(..))
+            }
+            9..12 if snapshots => Op::MoveIter(self.rng.u8(..), self.rng.u8(1..20), self.rng.u64(..)),
+            _ => Op::Get(self.space(), self.key()),
+        }
+    }
+
+    fn op(&mut self) -> Op {
+        if self.rng.u8(0..100) < self.profile.read_percent {
+            return self.read();
+        }
+        match self.rng.u8(0..100) {
+            0..60 => Op::Write(vec![self.entry()], self.durability()),
+            60..70 => {
+                let count = self.rng.usize(0..12);
+                Op::Write((0..count).map(|_| self.entry()).collect(), self.durability())
+            }
+            70..84 => Op::Step(self.rng.u32(..), self.rng.u8(1..20)),
+            84 | 85 => Op::Flush,
+            86 => Op::Drain,
+            87..90 if self.profile.snapshots => Op::TakeSnapshot,
+            90 | 91 if self.profile.snapshots => Op::DropSnapshot(self.rng.u8(..)),
+            92 | 93 if self.profile.snapshots => Op::OpenIter(self.space(), self.range()),
+            94 if self.profile.snapshots => Op::DropIter(self.rng.u8(..)),
+            95 | 96 if self.profile.spaces => Op::CreateSpace(self.rng.u8(1..SPACES)),
+            97 if self.profile.spaces => Op::DropSpace(self.rng.u8(1..SPACES)),
+            98 if self.profile.reopen => Op::Reopen(self.rng.bool(), self.rng.u8(..)),
+            99 if self.rng.u8(0..4) == 0 => Op::Verify,
+            _ => Op::Write(vec![self.entry()], self.durability()),
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Worlds: a store, the oracle beside it, and whatever a script keeps open, run operation by
+//! operation.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch};
+use terrace_media::{FileSystem, Machine, PoolFaults};
+
+use crate::oracle::{Live, Oracle, Outcome};
+use crate::script::{Entry, Key, Op, Range, space_name};
+use crate::settings;
+use crate::value::{Value, shown};
+
+/// Where a store is, and what is under it.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The simulated machine that the folder is on.
+    pub machine: Option<Machine>,
+    /// The file system, if not the system's.
+    pub fs: Option<Arc<dyn FileSystem>>,
+    /// Faults of the pool.
+    pub faults: Option<Arc<PoolFaults>>,
+}
+
+impl Place {
+    /// A folder of the system.
+    pub fn folder(path: impl Into<PathBuf>) -> Place {
+        Place { folder: path.into(), ..Place::default() }
+    }
+
+    /// A folder on a simulated machine.
+    pub fn machine(machine: &Machine) -> Place {
+        Place {
+            folder: "db".into(),
+            machine: Some(machine.clone()),
+            ..Place::default()
+        }
+    }
+
+    /// Opens the store.
+    pub fn open(&self, options: &Options) -> terrace::Result<Db> {
+        let mut builder = Db::builder(&self.folder).options(options.clone());
+        if let Some(machine) = &self.machine {
+            builder = builder.machine(machine.clone());
+        }
+        if let Some(fs) = &self.fs {
+            builder = builder.file_system(Arc::clone(fs));
+        }
+        if let Some(faults) = &self.faults {
+            builder = builder.pool_faults(Arc::clone(faults));
+        }
+        builder.open()
+    }
+}
+
+struct Held {
+    space: u8,
+    birth: u64,
+    iter: Iter,
+    /// What the iterator still has to give.
+    left: VecDeque<(Key, Value)>,
+}
+
+/// Called after an operation was done and before it counts as answered.
+pub type Unanswered<'a> = &'a mut dyn FnMut(&Oracle) -> Outcome;
+
+/// See the module.
+pub struct World {
+    place: Place,
+    /// Options that variations start from.
+    base: Options,
+    db: Option<Db>,
+    /// What the store has to show.
+    pub oracle: Oracle,
+    snapshots: Vec<(Snapshot, Live)>,
+    iters: Vec<Held>,
+    /// How many writes the store refused because the pool was full.
+    pub refusals: u64,
+}
+
+fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
+    move |e| format!("{what}: {e:?}")
+}
+
+fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
+    match range {
+        Range::Between(low, high) => (low.clone(), high.clone()),
+        Range::All | Range::Prefix(_) => (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded),
+    }
+}
+
+impl World {
+    /// Opens a store and believes that it holds what `oracle` says.
+    pub fn open(place: Place, base: Options, variation: u8, oracle: Oracle) -> Outcome<World> {
+        let db = place
+            .open(&settings::varied(&base, variation))
+            .map_err(failed("opening"))?;
+        Ok(World::over(place, base, db, oracle))
+    }
+
+    /// A world of a store that is open already.
+    pub fn over(place: Place, base: Options, db: Db, oracle: Oracle) -> World {
+        World {
+            place,
+            base,
+            db: Some(db),
+            oracle,
+            snapshots: Vec::new(),
+            iters: Vec::new(),
+            refusals: 0,
+        }
+    }
+
+    /// The store.
+    pub fn db(&self) -> Outcome<&Db> {
+        self.db.as_ref().ok_or_else(|| "the store is not open".into())
+    }
+
+    fn space(&self, space: u8) -> Outcome<Option<Keyspace>> {
+        let db = self.db()?;
+        if space == 0 {
+            return Ok(Some(db.default_keyspace()));
+        }
+        let found = db.keyspace(&space_name(space)).map_err(failed("a keyspace"))?;
+        if found.is_some() != self.oracle.has_space(space) {
+            return Err(format!("keyspace {} is there or not", space_name(space)));
+        }
+        Ok(found)
+    }
+
+    /// Runs one operation and compares what it says.
+    pub fn run(&mut self, op: &Op) -> Outcome {
+        self.run_hooked(op, &mut |_| Ok(()))
+    }
+
+    /// Runs one operation; `unanswered` sees the oracle while the operation is in flight.
+    pub fn run_hooked(&mut self, op: &Op, unanswered: Unanswered<'_>) -> Outcome {
+        match op {
+            Op::Write(entries, durability) => self.write(entries, *durability, unanswered),
+            Op::Get(space, key) => self.get(*space, key),
+            Op::MultiGet(space, keys) => self.multi_get(*space, keys),
+            Op::Scan(space, range, moves) => self.scan(*space, range, *moves),
+            Op::Step(pick, count) => {
+                for turn in 0..u32::from(*count) {
+                    let pick = pick.rotate_left(turn) as usize;
+                    self.db()?.step(pick).map_err(failed("a step"))?;
+                }
+                unanswered(&self.oracle)
+            }
+            Op::Flush => {
+                let flushed = self.allow_full(|db| db.flush())?;
+                unanswered(&self.oracle)?;
+                if flushed {
+                    self.oracle.flushed();
+                }
+                Ok(())
+            }
+            Op::Drain => {
+                // Held versions keep a full drain from coming to rest only where space is short.
+                let drained = self.allow_full(|db| db.drain())?;
+                unanswered(&self.oracle)?;
+                if drained {
+                    self.oracle.flushed();
+                }
+                Ok(())
+            }
+            Op::TakeSnapshot => {
+                if self.snapshots.len() < 3 {
+                    let snapshot = self.db()?.snapshot().map_err(failed("a snapshot"))?;
+                    self.snapshots.push((snapshot, self.oracle.live()));
+                }
+                Ok(())
+            }
+            Op::GetIn(which, space, key) => self.get_in(*which, *space, key),
+            Op::ScanIn(which, space, range, moves) => self.scan_in(*which, *space, range, *moves),
+            Op::DropSnapshot(which) => {
+                if !self.snapshots.is_empty() {
+                    self.snapshots.swap_remove(usize::from(*which) % self.snapshots.len());
+                }
+                Ok(())
+            }
+            Op::OpenIter(space, range) => self.open_iter(*space, range),
+            Op::MoveIter(which, count, moves) => self.move_iter(*which, *count, *moves),
+            Op::DropIter(which) => {
+                if !self.iters.is_empty() {
+                    self.iters.swap_remove(usize::from(*which) % self.iters.len());
+                }
+                Ok(())
+            }
+            Op::CreateSpace(space) => self.create_space(*space, unanswered),
+            Op::DropSpace(space) => self.drop_space(*space, unanswered),
+            Op::Reopen(close, variation) => self.reopen(*close, *variation, unanswered),
+            Op::Verify => self.check_all(),
+        }
+    }
+
+    /// Whether the call succeeded; a full pool is no failure of the test.
+    fn allow_full(&mut self, call: impl FnOnce(&Db) -> terrace::Result<()>) -> Outcome<bool> {
+        match call(self.db()?) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                self.refusals += 1;
+                Ok(false)
+            }
+            Err(e) => Err(format!("a call fails: {e:?}")),
+        }
+    }
+
+    fn write(&mut self, entries: &[Entry], durability: Durability, hook: Unanswered<'_>) -> Outcome {
+        let known: Vec<Entry> = entries
+            .iter()
+            .filter(|entry| self.oracle.has_space(entry.space))
+            .cloned()
+            .collect();
+        if known.len() < entries.len() && entries.len() == 1 {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        for entry in &known {
+            let Some(space) = self.space(entry.space)? else { continue };
+            match entry.value {
+                Some(value) => batch.put_in(&space, &entry.key, value.bytes()),
+                None => batch.delete_in(&space, &entry.key),
+            };
+        }
+        let single = match entries {
+            [entry] => self.space(entry.space)?.map(|space| (space, entry)),
+            _ => None,
+        };
+        let write = self.oracle.begin(&known);
+        let db = self.db()?;
+        let result = match single {
+            Some((space, entry)) => match entry.value {
+                Some(value) => space.put_with(&entry.key, value.bytes(), durability),
+                None => space.delete_with(&entry.key, durability),
+            },
+            None => db.write(batch, durability),
+        };
+        hook(&self.oracle)?;
+        match result {
+            Ok(()) => self.oracle.acknowledged(write, durability),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                self.refusals += 1;
+                self.oracle.refused(write);
+            }
+            Err(e) => return Err(format!("a write fails: {e:?}")),
+        }
+        Ok(())
+    }
+
+    fn get(&self, space: u8, key: &Key) -> Outcome {
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let found = handle.get(key).map_err(failed("a get"))?;
+        agree(key, self.oracle.get(space, key), found.as_deref())
+    }
+
+    fn multi_get(&self, space: u8, keys: &[Key]) -> Outcome {
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let found = handle.multi_get(keys).map_err(failed("a multi-get"))?;
+        if found.len() != keys.len() {
+            return Err(format!("{} keys give {} answers", keys.len(), found.len()));
+        }
+        for (key, found) in keys.iter().zip(&found) {
+            agree(key, self.oracle.get(space, key), found.as_deref())?;
+        }
+        Ok(())
+    }
+
+    fn scan(&self, space: u8, range: &Range, moves: u64) -> Outcome {
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let iter = match range {
+            Range::All => handle.iter(),
+            Range::Prefix(prefix) => handle.prefix(prefix),
+            Range::Between(..) => handle.range(bounds(range)),
+        };
+        let mut left = expected(self.oracle.live_in(space), range);
+        take_all(&mut iter.map_err(failed("a scan"))?, &mut left, moves)
+    }
+
+    fn snapshot(&self, which: u8) -> Option<&(Snapshot, Live)> {
+        if self.snapshots.is_empty() {
+            return None;
+        }
+        self.snapshots.get(usize::from(which) % self.snapshots.len())
+    }
+
+    fn get_in(&self, which: u8, space: u8, key: &Key) -> Outcome {
+        let Some((snapshot, live)) = self.snapshot(which) else { return Ok(()) };
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let then = match live.get(&space) {
+            Some((birth, pairs)) if self.oracle.birth(space) == Some(*birth) => {
+                pairs.get(key).copied()
+            }
+            _ => None,
+        };
+        let found = snapshot.get_in(&handle, key).map_err(failed("a get in a snapshot"))?;
+        agree(key, then, found.as_deref())
+    }
+
+    fn scan_in(&self, which: u8, space: u8, range: &Range, moves: u64) -> Outcome {
+        let Some((snapshot, live)) = self.snapshot(which) else { return Ok(()) };
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let then = match live.get(&space) {
+            Some((birth, pairs)) if self.oracle.birth(space) == Some(*birth) => pairs.clone(),
+            _ => Default::default(),
+        };
+        let iter = match range {
+            Range::All => snapshot.iter_in(&handle),
+            Range::Prefix(prefix) => snapshot.prefix_in(&handle, prefix),
+            Range::Between(..) => snapshot.range_in(&handle, bounds(range)),
+        };
+        let mut left = expected(then, range);
+        take_all(&mut iter.map_err(failed("a scan of a snapshot"))?, &mut left, moves)
+    }
+
+    fn open_iter(&mut self, space: u8, range: &Range) -> Outcome {
+        if self.iters.len() >= 3 {
+            return Ok(());
+        }
+        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let iter = match range {
+            Range::All => handle.iter(),
+            Range::Prefix(prefix) => handle.prefix(prefix),
+            Range::Between(..) => handle.range(bounds(range)),
+        };
+        self.iters.push(Held {
+            space,
+            birth: self.oracle.birth(space).unwrap_or_default(),
+            iter: iter.map_err(failed("an iterator"))?,
+            left: expected(self.oracle.live_in(space), range),
+        });
+        Ok(())
+    }
+
+    fn move_iter(&mut self, which: u8, count: u8, moves: u64) -> Outcome {
+        if self.iters.is_empty() {
+            return Ok(());
+        }
+        let at = usize::from(which) % self.iters.len();
+        let held = &mut self.iters[at];
+        for turn in 0..u32::from(count) {
+            take(&mut held.iter, &mut held.left, moves.rotate_right(turn) & 1 == 1)?;
+        }
+        Ok(())
+    }
+
+    fn create_space(&mut self, space: u8, hook: Unanswered<'_>) -> Outcome {
+        let existed = self.oracle.has_space(space);
+        if !existed {
+            self.oracle.creating(space);
+        }
+        let made = self.db()?.create_keyspace(&space_name(space)).map(|_| ());
+        hook(&self.oracle)?;
+        let success = self.answered(made)?;
+        if !existed {
+            self.oracle.catalog_answered(success);
+        }
+        Ok(())
+    }
+
+    fn drop_space(&mut self, space: u8, hook: Unanswered<'_>) -> Outcome {
+        let existed = self.oracle.has_space(space);
+        if existed {
+            self.oracle.dropping(space);
+        }
+        let handle = self.space(space)?;
+        let dropped = self.db()?.drop_keyspace(&space_name(space));
+        hook(&self.oracle)?;
+        let there = *dropped.as_ref().unwrap_or(&existed);
+        let success = self.answered(dropped.map(|_| ()))?;
+        if there != existed {
+            return Err(format!("dropping {} says {there}", space_name(space)));
+        }
+        self.oracle.catalog_answered(success);
+        if let (Some(handle), true) = (handle, success) {
+            let kinds = [
+                handle.get("k").map(|_| ()).map_err(|e| e.kind()),
+                handle.put("k", "v").map_err(|e| e.kind()),
+                handle.iter().map(|_| ()).map_err(|e| e.kind()),
+            ];
+            if kinds != [Err(ErrorKind::Invalid); 3] {
+                return Err(format!("a dropped keyspace answers {kinds:?}"));
+            }
+        }
+        let oracle = &self.oracle;
+        self.iters.retain(|held| oracle.birth(held.space) == Some(held.birth));
+        Ok(())
+    }
+
+    fn answered(&mut self, result: terrace::Result<()>) -> Outcome<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                self.refusals += 1;
+                Ok(false)
+            }
+            Err(e) => Err(format!("a call fails: {e:?}")),
+        }
+    }
+
+    fn reopen(&mut self, close: bool, variation: u8, hook: Unanswered<'_>) -> Outcome {
+        self.let_go();
+        let Some(db) = self.db.take() else { return Ok(()) };
+        if close {
+            match db.close() {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Full => self.refusals += 1,
+                Err(e) => return Err(format!("closing: {e:?}")),
+            }
+            match db.get("a") {
+                Err(e) if e.kind() == ErrorKind::Closed => {}
+                other => return Err(format!("a get after the close says {other:?}")),
+            }
+        }
+        drop(db);
+        hook(&self.oracle)?;
+        if self.refusals == 0 {
+            // A close in order makes everything durable; one of a full pool keeps the log.
+            self.oracle.closed();
+        }
+        let options = settings::varied(&self.base, variation);
+        let db = self.place.open(&options).map_err(failed("reopening"))?;
+        self.db = Some(db);
+        hook(&self.oracle)?;
+        if self.oracle.medium() == terrace_media::Medium::Dram {
+            // What was not logged is gone, and only that.
+            self.oracle = self.oracle.check_after(crate::oracle::Crash::Process, self.db()?)?;
+            return Ok(());
+        }
+        self.oracle.check_live(self.db()?)
+    }
+
+    /// Lets go of snapshots and iterators.
+    pub fn let_go(&mut self) {
+        self.snapshots.clear();
+        self.iters.clear();
+    }
+
+    /// Lets go of the store without closing the world's books.
+    pub fn into_oracle(mut self) -> Oracle {
+        self.let_go();
+        self.db = None;
+        self.oracle
+    }
+
+    /// Compares everything and verifies.
+    pub fn check_all(&self) -> Outcome {
+        let db = self.db()?;
+        self.oracle.check_live(db)?;
+        for (which, (_, live)) in self.snapshots.iter().enumerate() {
+            for &space in live.keys() {
+                self.scan_in(which as u8, space, &Range::All, u64::MAX << 32)?;
+            }
+        }
+        verify(db, Some(self.oracle.live_in(0).len() as u64))
+    }
+
+    /// Deletes everything, drains, and checks that the space has come back.
+    pub fn check_space(&mut self) -> Outcome {
+        self.let_go();
+        for space in self.oracle.live().into_keys().filter(|&space| space != 0) {
+            self.run(&Op::DropSpace(space))?;
+        }
+        for key in self.oracle.live_in(0).into_keys() {
+            let entry = Entry { space: 0, key, value: None };
+            self.run(&Op::Write(vec![entry], Durability::Buffered))?;
+        }
+        self.run(&Op::Drain)?;
+        self.check_all()?;
+        let metrics = self.db()?.metrics();
+        let options = self.db()?.options();
+        // Manifest (twice while it is rewritten), redo area, head, two memtables with their logs,
+        // and a repository that keeps some extents open.
+        let memtable = options.front.memtable_bytes + (64 << 10);
+        let bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
+        if metrics.pool.allocated_bytes > bound {
+            return Err(format!(
+                "an empty store keeps {} bytes of the pool, more than {bound}: {metrics}",
+                metrics.pool.allocated_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Verifies a store; all problems in one sentence.
+pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
+    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+    if !report.problems.is_empty() {
+        return Err(format!("verify finds: {}", report.problems.join("; ")));
+    }
+    match live {
+        Some(live) if live != report.live_entries => Err(format!(
+            "verify counts {} live entries of {live}",
+            report.live_entries
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn agree(key: &Key, expected: Option<Value>, found: Option<&[u8]>) -> Outcome {
+    let same = match (expected, found) {
+        (Some(value), Some(found)) => value.is(found),
+        (None, None) => true,
+        _ => false,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(format!("{key:?}: expected {expected:?}, found {}", shown(found)))
+}
+
+fn expected(live: std::collections::BTreeMap<Key, Value>, range: &Range) -> VecDeque<(Key, Value)> {
+    live.into_iter().filter(|(key, _)| range.contains(key)).collect()
+}
+
+/// Takes one pair from the front or the back of an iterator and compares it.
+fn take(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, back: bool) -> Outcome {
+    let (found, expected) = if back {
+        (iter.next_back(), left.pop_back())
+    } else {
+        (iter.next(), left.pop_front())
+    };
+    let found = found.transpose().map_err(failed("an iterator"))?;
+    let side = if back { "back" } else { "front" };
+    match (&found, &expected) {
+        (None, None) => Ok(()),
+        (Some(pair), Some((key, value))) if pair.key() == key.0 && value.is(pair.value()) => Ok(()),
+        _ => Err(format!(
+            "an iterator's {side} gives {:?}, expected {expected:?}",
+            found.map(|pair| (Key(pair.key().to_vec()), shown(Some(pair.value()))))
+        )),
+    }
+}
+
+/// Takes everything, from both ends in turns as the bits of `moves` say.
+fn take_all(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, moves: u64) -> Outcome {
+    for turn in 0..left.len() as u32 + 1 {
+        take(iter, left, moves.rotate_right(turn) & 1 == 1)?;
+    }
+    take(iter, left, moves & 1 == 1)
+}
