@@ -28,7 +28,7 @@ const CHUNK_ENTRIES: usize = 4096;
 const STEPS_BEFORE_SEEK: usize = 8;
 /// Levels of a tower by which the first and the widest step backward go.
 const BREADTH_FIRST: usize = 1;
-const BREADTH_MAX: usize = 4;
+const BREADTH_MAX: usize = 5;
 
 /// One pair of key and value.
 #[derive(Clone, PartialEq, Eq)]

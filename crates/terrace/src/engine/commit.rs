@@ -31,7 +31,7 @@ impl Engine {
         loop {
             match self.pipeline.front.write(batch, durability) {
                 Ok(Written::Done) => break,
-                Ok(Written::NeedsRoom) => self.make_room(batch)?,
+                Ok(Written::NeedsRoom(memtable)) => self.make_room(batch, memtable)?,
                 Err(e) => {
                     // The record may be half written, and numbers after it are taken.
                     self.fail(&e);
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// Seals the memtable, waiting for a spare one if need be.
-    fn make_room(self: &Arc<Self>, batch: &Batch) -> Result<()> {
+    fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         let started = Instant::now();
         let mut stalled = None;
         let result = loop {
@@ -92,7 +92,7 @@ impl Engine {
             match self
                 .pipeline
                 .front
-                .rotate(Some(batch), &|| self.install_view())
+                .rotate(Some((batch, full)), &|| self.install_view())
             {
                 Ok(true) => break Ok(()),
                 Ok(false) => {}

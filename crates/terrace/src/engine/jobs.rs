@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// Makes what a job has done true: durable first, then visible.
-    pub(super) fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
+    fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
         if !completion.edit.is_empty() {
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below are what lets go of it.
@@ -285,6 +285,30 @@ impl Engine {
             }
         }
         Ok(None)
+    }
+
+    /// The most wanted job after flushes, for recovery, which runs it itself.
+    pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
+        self.take(&mut self.jobs.state.lock(), Class::Rest)
+    }
+
+    /// Runs a job to its end, or until it waits for space.
+    pub(super) fn run_inline(&self, mut job: Box<dyn Job>) -> Result<()> {
+        loop {
+            match self.step_job(&mut job)? {
+                Step::More => {}
+                Step::Wait => {
+                    let waits_below = Some(self.ground.pool.usage().allocated);
+                    self.jobs
+                        .state
+                        .lock()
+                        .queue
+                        .push(Parked { job, waits_below });
+                    return Ok(());
+                }
+                Step::Done(completion) => return self.complete(job.kind(), completion),
+            }
+        }
     }
 
     /// Begins every job that may run, for callers who pick among them.

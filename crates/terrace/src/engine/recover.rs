@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrace_media::Medium;
 
 use crate::error::Result;
-use crate::stages::{Job, Replayed, Step};
+use crate::stages::Replayed;
 
 use super::Engine;
 
@@ -89,19 +89,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Flushes the memtables replayed so far, before any worker runs.
+    /// Flushes the memtables replayed so far, and does the work that follows from it, before any
+    /// worker runs.
     fn flush_replayed(self: &Arc<Self>) -> Result<()> {
         while let Some(sealed) = self.pipeline.front.next_sealed()? {
-            let mut job: Box<dyn Job> = self.pipeline.buffer.admit(sealed)?;
-            loop {
-                match job.step()? {
-                    Step::More | Step::Wait => {}
-                    Step::Done(completion) => {
-                        self.complete(job.kind(), completion)?;
-                        break;
-                    }
-                }
-            }
+            let job = self.pipeline.buffer.admit(sealed)?;
+            self.run_inline(job)?;
+        }
+        while let Some(job) = self.take_inline()? {
+            self.run_inline(job)?;
         }
         Ok(())
     }

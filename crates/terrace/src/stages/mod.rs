@@ -269,8 +269,8 @@ pub(crate) struct SealedTable {
 pub(crate) enum Written {
     /// Durable as asked, and visible.
     Done,
-    /// The memtable is full; a new one is needed first.
-    NeedsRoom,
+    /// The memtable with this id is too full; a new one is needed first.
+    NeedsRoom(u64),
 }
 
 /// What the replay of one log found.
@@ -286,8 +286,9 @@ pub(crate) trait Front: Send + Sync {
     /// Takes one batch: all of it or nothing.
     fn write(&self, batch: &mut Batch, durability: Durability) -> Result<Written>;
     /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
-    /// False: there is no spare, or it is too small for `batch`.
-    fn rotate(&self, batch: Option<&Batch>, install: &dyn Fn()) -> Result<bool>;
+    /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
+    /// replaced already there is nothing to do. False: there is no spare, or it is too small.
+    fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
     /// Whether a spare memtable is missing and may be made.
     fn wants_spare(&self) -> bool;
     /// Bytes of the pool that a spare takes, large enough for `batch`.

@@ -59,7 +59,7 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Of the places about 4^`breadth` entries before `target` in each source, the last: its
+    /// Of the places before `target` that `Cursor::seek_before` gives in each source, the last: its
     /// keyspace and key. `None` when no source has so many entries there.
     pub(crate) fn place_before(
         &mut self,

@@ -46,7 +46,8 @@ pub(crate) trait Cursor: Send {
     fn release(&mut self);
     /// Goes to the first entry not before `target`.
     fn seek(&mut self, target: &Target<'_>) -> Result<()>;
-    /// Goes to an entry before `target`, about 4^`breadth` entries before it; off the source when
+    /// Goes to an entry before `target`, some entries before it, about three times as many for each
+    /// step of `breadth`; off the source when
     /// there are not so many.
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()>;
     /// Goes to the next entry.

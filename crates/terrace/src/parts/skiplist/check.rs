@@ -135,7 +135,8 @@ impl SkipList {
                 at = self.next(at, level)?;
             }
             if count >= SAMPLE || level == 0 {
-                return Ok(count << (2 * level));
+                // A level holds 2^-1.5 of the one below; see `height_for`.
+                return Ok(count << (3 * level / 2));
             }
         }
         Ok(0)

@@ -33,7 +33,7 @@ use crate::types::SeqNo;
 
 /// Size of the fixed part of a node.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// The tallest tower; a level holds a quarter of the nodes of the one below.
+/// The tallest tower: enough for 2^24 nodes before the highest level grows long.
 pub(crate) const HEIGHT_MAX: usize = 16;
 /// Bit of link 0 that marks its node dead.
 pub(crate) const LINK_DEAD: u64 = 1;

@@ -1,1 +1,394 @@
-//! Tests of this part.
+//! Tests of the skip list: its bytes, insertion by several threads, searches, walks.
+
+mod damage;
+mod fingers;
+mod models;
+mod search;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_media::{Arena, Bump};
+
+use super::layout::{
+    HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, LINK_DEAD, TABLE_HEADER_BYTES, TABLE_NODES_AT,
+    decode_table_header, encode_table_header,
+};
+use super::node::{NewNode, Target, head_bytes, height_for, link_at};
+use super::walk::{Walk, is_dead, relink_sorted};
+use super::{Node, SkipList};
+use crate::parts::gate::Gate;
+use crate::types::{KEY_BYTES_MAX, key_hash};
+
+/// Where the arenas of these tests begin: not 0, as no memtable's arena does.
+const ORIGIN: u64 = 1 << 20;
+
+/// An entry, ordered as in a list.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    keyspace: u32,
+    key: Vec<u8>,
+    seq: Reverse<u64>,
+    kind: u8,
+    value: Vec<u8>,
+}
+
+impl Entry {
+    fn new(keyspace: u32, key: &[u8], seq: u64, value: &[u8]) -> Entry {
+        Entry {
+            keyspace,
+            key: key.to_vec(),
+            seq: Reverse(seq),
+            kind: 1,
+            value: value.to_vec(),
+        }
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target {
+            keyspace: self.keyspace,
+            key: &self.key,
+            seq: self.seq.0,
+        }
+    }
+
+    fn of(node: &Node<'_>) -> Entry {
+        Entry {
+            keyspace: node.header.keyspace,
+            key: node.key.to_vec(),
+            seq: Reverse(node.header.seq),
+            kind: node.header.kind,
+            value: node.value().unwrap().to_vec(),
+        }
+    }
+}
+
+/// A list in an arena of its own, laid out as a table is.
+struct Sample {
+    bump: Bump,
+    list: SkipList,
+}
+
+impl Sample {
+    fn new(bytes: u64) -> Sample {
+        let bump = Arena::new(bytes).unwrap().bump(ORIGIN);
+        let mut claim = bump.claim(TABLE_NODES_AT, 64).unwrap();
+        claim.write(0, &encode_table_header(7));
+        claim.write(TABLE_HEADER_BYTES, &head_bytes());
+        let list = SkipList::new(bump.region().clone(), ORIGIN + TABLE_HEADER_BYTES as u64);
+        Sample { bump, list }
+    }
+
+    /// Writes the node of an entry and links it nowhere.
+    fn write(&self, entry: &Entry, height: u8) -> u64 {
+        let node = NewNode {
+            keyspace: entry.keyspace,
+            seq: entry.seq.0,
+            kind: entry.kind,
+            hash: key_hash(entry.keyspace, &entry.key),
+            height,
+            key: &entry.key,
+            value: &entry.value,
+            value_crc: crc32c::crc32c(&entry.value),
+        };
+        let mut claim = self.bump.claim(node.bytes(), 8).unwrap();
+        node.write(&mut claim, 0);
+        claim.off()
+    }
+
+    fn insert_at_height(&self, entry: &Entry, height: u8) -> u64 {
+        let off = self.write(entry, height);
+        self.list.insert(off, height, &entry.target()).unwrap();
+        off
+    }
+
+    fn insert(&self, entry: &Entry) -> u64 {
+        let height = height_for(key_hash(entry.keyspace, &entry.key), entry.seq.0);
+        self.insert_at_height(entry, height)
+    }
+
+    /// The whole list, checked.
+    fn checked(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        self.list
+            .check(&Gate::default(), &mut |node, value| {
+                value.unwrap();
+                entries.push(Entry::of(node));
+            })
+            .unwrap();
+        entries
+    }
+
+    fn end(&self) -> u64 {
+        self.bump.start() + self.bump.used()
+    }
+}
+
+/// Entries whose order is easy to get wrong: the empty key, the longest, prefixes of one another,
+/// keys that differ in the last byte of a word, several versions and keyspaces.
+fn awkward_entries(rng: &mut fastrand::Rng, count: usize, seqs: &AtomicU64) -> Vec<Entry> {
+    let mut keys: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        vec![0; 8],
+        vec![0; 9],
+        vec![255],
+        vec![255; KEY_BYTES_MAX],
+        vec![b'a'; KEY_BYTES_MAX],
+        b"abcdefg".to_vec(),
+        b"abcdefgh".to_vec(),
+        b"abcdefgh\0".to_vec(),
+        b"abcdefghi".to_vec(),
+        b"abcdefgx".to_vec(),
+        vec![0x7f, 0x80],
+        vec![0x80, 0x7f],
+    ];
+    for _ in 0..count / 3 {
+        let length = rng.usize(0..24);
+        keys.push((0..length).map(|_| b'a' + rng.u8(0..3)).collect());
+    }
+    (0..count)
+        .map(|i| {
+            let key = if i < keys.len() {
+                keys[i].clone()
+            } else {
+                rng.choice(&keys).cloned().unwrap()
+            };
+            let value: Vec<u8> = (0..rng.usize(0..40)).map(|_| rng.u8(..)).collect();
+            let seq = seqs.fetch_add(1, Ordering::Relaxed);
+            let mut entry = Entry::new(rng.u32(1..3), &key, seq, &value);
+            entry.kind = rng.u8(1..3);
+            entry
+        })
+        .collect()
+}
+
+/// After several threads have inserted at once, the list holds every entry in order, with sound
+/// towers; and meanwhile a reader finds whatever was inserted before it looked.
+#[test]
+fn threads_insert_in_order() {
+    const WRITERS: usize = 3;
+    for seed in 0..4 {
+        let sample = Sample::new(64 << 20);
+        let seqs = AtomicU64::new(1);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let shares: Vec<Vec<Entry>> = (0..WRITERS)
+            .map(|_| awkward_entries(&mut rng, 700, &seqs))
+            .collect();
+        let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for (share, done) in shares.iter().zip(&done) {
+                let sample = &sample;
+                scope.spawn(move || {
+                    for entry in share {
+                        sample.insert(entry);
+                        done.fetch_add(1, Ordering::Release);
+                    }
+                });
+            }
+            let mut all = 0;
+            while all < WRITERS * 700 {
+                all = 0;
+                for (share, done) in shares.iter().zip(&done) {
+                    let inserted = done.load(Ordering::Acquire) as usize;
+                    all += inserted;
+                    if inserted == 0 {
+                        continue;
+                    }
+                    let entry = &share[rng.usize(..inserted)];
+                    let found = sample.list.seek(&entry.target()).unwrap().node;
+                    assert_ne!(found, 0, "an inserted entry is found");
+                    assert_eq!(&Entry::of(&sample.list.node(found).unwrap()), entry);
+                }
+                let mut last = None;
+                sample
+                    .list
+                    .check_growing(&mut |node, value| {
+                        value.unwrap();
+                        let entry = Entry::of(node);
+                        assert!(last.as_ref() < Some(&entry), "a walk ascends");
+                        last = Some(entry);
+                    })
+                    .unwrap();
+            }
+        });
+        let mut expected = shares.concat();
+        expected.sort();
+        assert_eq!(sample.checked(), expected, "seed {seed}");
+    }
+}
+
+/// After nodes were written, a walk over the extent finds each where it lies, in the order of
+/// writing; and a walk that ends in the middle of a node says so.
+#[test]
+fn walks_find_every_node_where_it_lies() {
+    let sample = Sample::new(4 << 20);
+    let mut rng = fastrand::Rng::with_seed(5);
+    let entries = awkward_entries(&mut rng, 100, &AtomicU64::new(1));
+    let offs: Vec<u64> = entries.iter().map(|e| sample.insert(e)).collect();
+    let start = ORIGIN + TABLE_NODES_AT as u64;
+    let region = sample.list.region();
+    let mut walk = Walk::new(region, start, sample.end());
+    for (entry, off) in entries.iter().zip(&offs) {
+        assert_eq!(walk.position(), *off);
+        let node = walk.next_node().unwrap().unwrap();
+        assert_eq!((&Entry::of(&node), node.off), (entry, *off));
+    }
+    assert!(walk.next_node().unwrap().is_none());
+    assert!(walk.next_node().unwrap().is_none());
+
+    let mut short = Walk::new(region, start, sample.end() - 8);
+    let mut count = 0;
+    let error = loop {
+        match short.next_node() {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => panic!("the last node is cut off"),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(count, entries.len() - 1);
+    assert_eq!(error.offset, *offs.last().unwrap());
+}
+
+/// After links have lost their meaning, a list rebuilt from its sorted nodes is the list it was,
+/// and no node in it is dead.
+#[test]
+fn rebuilt_lists_are_whole() {
+    let sample = Sample::new(8 << 20);
+    let region = sample.list.region().clone();
+    let mut rng = fastrand::Rng::with_seed(6);
+    let entries = awkward_entries(&mut rng, 400, &AtomicU64::new(1));
+    let nodes: BTreeMap<&Entry, u64> = entries.iter().map(|e| (e, sample.insert(e))).collect();
+    let scramble = |rng: &mut fastrand::Rng, off: u64| {
+        let height = usize::from(sample.list.node(off).unwrap().header.height);
+        for level in 0..height {
+            let word = region.word(link_at(off, level)).unwrap();
+            word.store(rng.u64(..), Ordering::Relaxed);
+        }
+    };
+    for keep in [1.0, 0.5, 0.0] {
+        scramble(&mut rng, sample.list.head());
+        nodes.values().for_each(|&off| scramble(&mut rng, off));
+        let kept: Vec<(&Entry, u64)> = nodes
+            .iter()
+            .map(|(e, off)| (*e, *off))
+            .filter(|_| rng.f64() < keep)
+            .collect();
+        let offs = kept.iter().map(|(_, off)| *off);
+        relink_sorted(&region, sample.list.head(), offs).unwrap();
+        let expected: Vec<Entry> = kept.iter().map(|(e, _)| (*e).clone()).collect();
+        assert_eq!(sample.checked(), expected);
+        for (_, off) in kept {
+            assert!(!is_dead(&region, off).unwrap());
+        }
+    }
+}
+
+/// A dead node is one whose first link has the flag, and searches read past the flag.
+#[test]
+fn dead_flags_do_not_disturb_searches() {
+    let sample = Sample::new(1 << 20);
+    let entries: Vec<Entry> = (0..9).map(|i| Entry::new(1, &[i], 1, b"v")).collect();
+    let offs: Vec<u64> = entries.iter().map(|e| sample.insert(e)).collect();
+    let region = sample.list.region();
+    for &off in &offs {
+        let word = region.word(link_at(off, 0)).unwrap();
+        word.fetch_or(LINK_DEAD, Ordering::Relaxed);
+        assert!(is_dead(region, off).unwrap());
+    }
+    assert_eq!(sample.checked(), entries);
+    for (entry, off) in entries.iter().zip(offs) {
+        assert_eq!(sample.list.seek(&entry.target()).unwrap().node, off);
+    }
+}
+
+/// Towers are geometric with ratio 1/4, and the same for the same entry on every run.
+#[test]
+fn heights_are_geometric_and_repeatable() {
+    let mut counts = [0u64; HEIGHT_MAX + 1];
+    for seq in 0..1 << 16 {
+        counts[usize::from(height_for(key_hash(1, b"one key"), seq))] += 1;
+    }
+    assert_eq!(counts[0], 0, "no node is without a link");
+    for height in 1..5 {
+        let expected = f64::from(3 << 14) / f64::from(1 << (2 * (height - 1)));
+        let ratio = counts[height] as f64 / expected;
+        assert!((0.8..1.2).contains(&ratio), "height {height}: {counts:?}");
+    }
+    assert_eq!(height_for(0x1234_5678_9abc_def0, 42), 1);
+    assert_eq!(height_for(0x1234_5678_9abc_def0, 3), 1);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16);
+    let lines = lines.map(|line| line.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The bytes of a node, a head and a table header are those of format version 1.
+#[test]
+fn the_layout_is_pinned() {
+    let sample = Sample::new(1 << 16);
+    let off = sample.write(
+        &Entry {
+            keyspace: 0x0102_0304,
+            key: b"golden key".to_vec(),
+            seq: Reverse(0x00a1_a2a3_a4a5_a6a7),
+            kind: 2,
+            value: b"a value of 21 bytes..".to_vec(),
+        },
+        3,
+    );
+    let region = sample.list.region();
+    let links: [u64; 3] = [0x1111, 0x2222, 0x3333];
+    for (level, link) in links.into_iter().enumerate() {
+        let word = region.word(link_at(off, level)).unwrap();
+        word.store(link << 3, Ordering::Relaxed);
+    }
+    let bytes = region
+        .bytes(off, HEADER_BYTES + 3 * 8 + 10 + 21)
+        .unwrap()
+        .to_vec();
+    assert_eq!(hex(&bytes), GOLDEN_NODE);
+    // The checksum as the table in layout.rs words it.
+    let crc = crc32c::crc32c(&bytes[4..32]);
+    let crc = crc32c::crc32c_append(crc, b"golden key");
+    let value_crc = crc32c::crc32c(b"a value of 21 bytes..");
+    let crc = crc32c::crc32c_append(crc, &value_crc.to_le_bytes());
+    assert_eq!(bytes[..4], crc.to_le_bytes());
+    let node = sample.list.node(off).unwrap();
+    assert_eq!(node.checked_value().unwrap().1, value_crc);
+    assert_eq!(node.header.node_bytes(), 88);
+
+    let head = head_bytes();
+    assert_eq!(hex(&head[..HEADER_BYTES]), GOLDEN_HEAD);
+    assert!(head[HEADER_BYTES..].iter().all(|&b| b == 0));
+    assert_eq!((head.len(), HEAD_BYTES), (160, 160));
+
+    let header = encode_table_header(0x0807_0605_0403_0201);
+    assert_eq!(hex(&header), GOLDEN_TABLE_HEADER);
+    assert_eq!(
+        decode_table_header(&header, 0).unwrap(),
+        0x0807_0605_0403_0201
+    );
+}
+
+const GOLDEN_NODE: &str = "";
+const GOLDEN_HEAD: &str = "";
+const GOLDEN_TABLE_HEADER: &str = "";
+
+/// After any bit of a table header has changed, or bytes are missing, it is refused.
+#[test]
+fn damaged_table_headers_are_refused() {
+    let header = encode_table_header(9);
+    for at in 0..header.len() * 8 {
+        let mut damaged = header;
+        damaged[at / 8] ^= 1 << (at % 8);
+        let error = decode_table_header(&damaged, 4096).unwrap_err();
+        assert_eq!(error.offset, 4096);
+    }
+    for len in 0..header.len() {
+        decode_table_header(&header[..len], 0).unwrap_err();
+    }
+}

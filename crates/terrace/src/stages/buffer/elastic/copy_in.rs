@@ -169,6 +169,18 @@ impl Job for CopyIn {
         let Some(sealed) = self.sealed.take() else {
             return Ok(Step::More);
         };
+        if sealed.entries == 0 {
+            // Sealed to make way for a batch that needed a memtable of its own. A table without
+            // entries would have no place in the order of age (B1).
+            return Ok(Step::Done(Completion {
+                edit: Edit {
+                    changes: sealed.retire,
+                },
+                apply: sealed.forget,
+                garbage: Vec::new(),
+                entries: 0,
+            }));
+        }
         if self.copy_piece(&sealed)? {
             self.sealed = Some(sealed);
             return Ok(Step::More);

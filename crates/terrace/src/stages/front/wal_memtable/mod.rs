@@ -114,13 +114,13 @@ impl Front for WalMemtable {
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
         if memtable.bump.remaining() < bytes as u64 {
-            return Ok(Written::NeedsRoom);
+            return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);
         let slot = match log {
             Some(log) => match log.reserve(batch.payload.len_bytes()) {
                 Some(slot) => Some(slot),
-                None => return Ok(Written::NeedsRoom),
+                None => return Ok(Written::NeedsRoom(memtable.id)),
             },
             None => None,
         };
@@ -164,9 +164,12 @@ impl Front for WalMemtable {
         Ok(Written::Done)
     }
 
-    fn rotate(&self, batch: Option<&Batch>, install: &dyn Fn()) -> Result<bool> {
+    fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
         let mut commit = self.commit.lock();
-        if batch.is_none() && commit.entry_count() == 0 {
+        let batch = full.map(|(batch, _)| batch);
+        let replaced = full.is_some_and(|(_, id)| id != commit.id);
+        let empty = full.is_none() && commit.entry_count() == 0;
+        if replaced || empty {
             return Ok(true);
         }
         {

@@ -1,0 +1,218 @@
+//! Fingers against a sorted model, their plan made true late and piece by piece.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Entry, Sample, awkward_entries};
+use crate::parts::gate::Gate;
+use crate::parts::skiplist::SkipList;
+use crate::parts::skiplist::fingers::{Fingers, Plan};
+use crate::parts::skiplist::layout::HEIGHT_MAX;
+use crate::parts::skiplist::node::{height_for, link_at};
+use crate::types::key_hash;
+
+/// Planned stores that were not made yet.
+#[derive(Default)]
+struct Later(VecDeque<(u64, u64)>);
+
+impl Plan for Later {
+    fn store(&mut self, off: u64, value: u64) {
+        self.0.push_back((off, value));
+    }
+}
+
+impl Later {
+    /// Makes the first `count` of the planned stores; `seen` is called after each.
+    fn make(&mut self, list: &SkipList, count: usize, seen: &dyn Fn()) {
+        for _ in 0..count {
+            let Some((off, value)) = self.0.pop_front() else {
+                return;
+            };
+            let word = list.region().word(off).unwrap();
+            word.store(value, Ordering::Release);
+            seen();
+        }
+    }
+}
+
+/// The nodes on one level.
+fn level(list: &SkipList, level: usize) -> Vec<u64> {
+    let mut offs = Vec::new();
+    let mut at = list.next(list.head(), level).unwrap();
+    while at != 0 {
+        offs.push(at);
+        at = list.next(at, level).unwrap();
+    }
+    offs
+}
+
+/// What a reader may rely on at any moment: order on every level, and every node of a level on the
+/// one below.
+fn readable(list: &SkipList) {
+    list.check_growing(&mut |_, value| value.unwrap()).unwrap();
+    let mut below = level(list, 0);
+    for n in 1..HEIGHT_MAX {
+        let here = level(list, n);
+        let mut rest = below.iter();
+        for off in &here {
+            assert!(
+                rest.any(|b| b == off),
+                "level {n} has a node that level {} has not there",
+                n - 1
+            );
+        }
+        below = here;
+    }
+}
+
+/// One pass of fingers over a list: new nodes go in, some nodes go out, in the order of keys.
+fn pass(seed: u64, count: usize, watch: bool) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let sample = Sample::new(32 << 20);
+    let list = &sample.list;
+    let mut entries = awkward_entries(&mut rng, count, &AtomicU64::new(1));
+    rng.shuffle(&mut entries);
+    let news = entries.split_off(count / 2);
+    let mut model: BTreeMap<Entry, u64> = entries
+        .into_iter()
+        .map(|e| {
+            let off = sample.insert(&e);
+            (e, off)
+        })
+        .collect();
+    let mut news: Vec<(Entry, u8)> = news
+        .into_iter()
+        .map(|e| {
+            let height = height_for(key_hash(e.keyspace, &e.key), e.seq.0);
+            (e, height)
+        })
+        .collect();
+    news.sort();
+    let seen = || {
+        if watch {
+            readable(list);
+        }
+    };
+
+    let start = rng.bool().then(|| news[0].0.clone());
+    let mut fingers = match &start {
+        Some(entry) => Fingers::at(list, &entry.target()).unwrap(),
+        None => Fingers::at_start(list).unwrap(),
+    };
+    let mut plan = Later::default();
+    for (entry, height) in news {
+        // Some of the nodes before the new one's place are looked at one by one.
+        while rng.u32(..8) != 0 {
+            let off = fingers.following();
+            if off == 0 {
+                break;
+            }
+            let next = Entry::of(&list.node(off).unwrap());
+            if next > entry {
+                break;
+            }
+            assert_eq!(model.get(&next), Some(&off), "what follows is in the list");
+            if rng.u32(..3) == 0 {
+                fingers.unlink(list, &mut plan).unwrap();
+                model.remove(&next);
+            } else {
+                fingers.pass(list).unwrap();
+            }
+            plan.make(list, rng.usize(..4), &seen);
+        }
+        fingers.advance(list, &entry.target()).unwrap();
+        let before = model.range(..entry.clone()).next_back();
+        assert_eq!(
+            fingers.before(0),
+            before.map_or(list.head(), |(_, off)| *off)
+        );
+        let after = model.range(entry.clone()..).next();
+        assert_eq!(fingers.following(), after.map_or(0, |(_, off)| *off));
+        let off = sample.write(&entry, height);
+        if rng.bool() {
+            fingers.insert(off, height, &mut plan);
+        } else {
+            for (level, link) in fingers.links(height).iter().enumerate() {
+                let word = list.region().word(link_at(off, level)).unwrap();
+                word.store(*link, Ordering::Release);
+            }
+            fingers.insert_linked(off, height, &mut plan);
+        }
+        assert_eq!(fingers.before(0), off, "fingers step on what they insert");
+        model.insert(entry, off);
+        if rng.u32(..4) == 0 {
+            let some = rng.usize(..=plan.0.len());
+            plan.make(list, some, &seen);
+        }
+    }
+    // The rest of the list, to its end.
+    while fingers.following() != 0 {
+        if rng.u32(..3) == 0 {
+            let off = fingers.following();
+            model.remove(&Entry::of(&list.node(off).unwrap()));
+            fingers.unlink(list, &mut plan).unwrap();
+        } else {
+            fingers.pass(list).unwrap();
+        }
+    }
+    plan.make(list, usize::MAX, &seen);
+    assert_eq!(sample.checked(), model.into_keys().collect::<Vec<_>>());
+}
+
+/// After a pass of insertions and removals, made true at whatever moments, the list is what the
+/// model is; and after every single store a reader could walk it.
+#[test]
+fn plans_may_come_true_late_and_in_pieces() {
+    for seed in 0..150 {
+        pass(seed, 60, true);
+    }
+    for seed in 0..20 {
+        pass(1000 + seed, 1500, false);
+    }
+}
+
+/// After a node was unlinked, a reader that stands on it goes on to what followed it (S3).
+#[test]
+fn unlinked_nodes_lead_on() {
+    let sample = Sample::new(1 << 20);
+    let list = &sample.list;
+    let entries: Vec<Entry> = (0..8).map(|i| Entry::new(1, &[i], 1, b"")).collect();
+    let offs: Vec<u64> = entries.iter().map(|e| sample.insert(e)).collect();
+    let mut fingers = Fingers::at(list, &entries[2].target()).unwrap();
+    let mut plan = Later::default();
+    for _ in 0..3 {
+        fingers.unlink(list, &mut plan).unwrap();
+    }
+    plan.make(list, usize::MAX, &|| readable(list));
+    for at in 2..5 {
+        assert_eq!(list.next(offs[at], 0).unwrap(), offs[at + 1]);
+    }
+    assert_eq!(level(list, 0), [&offs[..2], &offs[5..]].concat());
+}
+
+/// A node that is missing on a level of its tower is an error, not a wrong link (S2).
+#[test]
+fn torn_towers_are_refused() {
+    let sample = Sample::new(1 << 20);
+    let list = &sample.list;
+    sample.insert_at_height(&Entry::new(1, b"a", 1, b""), 4);
+    let torn = sample.insert_at_height(&Entry::new(1, b"b", 1, b""), 4);
+    for level in 0..4 {
+        let first = list.next(list.head(), level).unwrap();
+        let word = list.region().word(link_at(first, level)).unwrap();
+        let link = word.swap(0, Ordering::Relaxed);
+        assert_eq!(link, torn);
+        let mut plan = Later::default();
+        let mut fingers = Fingers::at_start(list).unwrap();
+        fingers.pass(list).unwrap();
+        if level > 0 {
+            fingers.pass(list).unwrap_err();
+            fingers.unlink(list, &mut plan).unwrap_err();
+            list.check(&Gate::default(), &mut |_, _| {}).unwrap_err();
+        } else {
+            assert_eq!(fingers.following(), 0);
+        }
+        word.store(link, Ordering::Relaxed);
+    }
+    list.check(&Gate::default(), &mut |_, _| {}).unwrap();
+}

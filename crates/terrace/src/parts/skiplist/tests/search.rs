@@ -1,0 +1,155 @@
+//! Searches and estimates against a sorted model.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
+
+use super::{Entry, Sample, awkward_entries};
+use crate::parts::skiplist::layout::HEIGHT_MAX;
+use crate::types::SEQ_MAX;
+
+/// What the model knows of a node: its offset and height.
+type Model = BTreeMap<Entry, (u64, usize)>;
+
+fn sample(seed: u64, count: usize) -> (Sample, Model) {
+    let sample = Sample::new(16 << 20);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let entries = awkward_entries(&mut rng, count, &AtomicU64::new(2));
+    let mut model = Model::new();
+    for entry in entries {
+        let off = sample.insert(&entry);
+        let height = usize::from(sample.list.node(off).unwrap().header.height);
+        model.insert(entry, (off, height));
+    }
+    (sample, model)
+}
+
+/// Places at, around and far from the entries of the model. Never equal to an entry in all fields,
+/// so a place sorts the same in the model as in the list: kind 0 comes before any entry's.
+fn places(rng: &mut fastrand::Rng, model: &Model) -> Vec<Entry> {
+    let mut places = vec![
+        Entry::new(0, b"", SEQ_MAX, b""),
+        Entry::new(1, b"", SEQ_MAX, b""),
+        Entry::new(1, b"", 0, b""),
+        Entry::new(9, b"z", 0, b""),
+    ];
+    for entry in model.keys() {
+        let mut place = entry.clone();
+        place.value.clear();
+        place.seq.0 = match rng.u32(..4) {
+            0 => SEQ_MAX,
+            1 => 0,
+            2 => place.seq.0 + 1,
+            _ => place.seq.0,
+        };
+        if rng.u32(..4) == 0 {
+            place.key.push(0);
+            place.key.truncate(rng.usize(..=place.key.len()));
+        }
+        places.push(place);
+    }
+    for place in &mut places {
+        place.kind = 0;
+    }
+    places
+}
+
+/// The last node before a place whose tower is higher than `level`.
+fn before(model: &Model, place: &Entry, level: usize) -> Option<u64> {
+    let mut earlier = model.range(..place.clone()).rev();
+    earlier
+        .find(|(_, (_, height))| *height > level)
+        .map(|(_, (off, _))| *off)
+}
+
+/// The first node from a place on whose tower is higher than `level`.
+fn from(model: &Model, place: &Entry, level: usize) -> Option<u64> {
+    let mut later = model.range((Bound::Included(place.clone()), Bound::Unbounded));
+    later
+        .find(|(_, (_, height))| *height > level)
+        .map(|(_, (off, _))| *off)
+}
+
+/// Every search for every place finds what the model has there, on every level.
+#[test]
+fn searches_agree_with_a_model() {
+    for (seed, count) in [(1, 0), (2, 1), (3, 40), (4, 600)] {
+        let (sample, model) = sample(seed, count);
+        let list = &sample.list;
+        let mut rng = fastrand::Rng::with_seed(seed + 100);
+        for place in places(&mut rng, &model) {
+            let target = place.target();
+            let found = list.seek(&target).unwrap();
+            assert_eq!(found.node, from(&model, &place, 0).unwrap_or(0));
+            let predecessor = before(&model, &place, 0);
+            assert_eq!(
+                found.first == 0,
+                predecessor.is_none(),
+                "a search steps on a node exactly when there is one before its target"
+            );
+            if found.first != 0 {
+                let first = Entry::of(&list.node(found.first).unwrap());
+                assert!(first < place, "steps go to nodes before the target only");
+            }
+            let splice = list.splice(&target).unwrap();
+            for level in 0..HEIGHT_MAX {
+                let prev = before(&model, &place, level);
+                let next = from(&model, &place, level).unwrap_or(0);
+                assert_eq!(splice.prev[level], prev.unwrap_or(list.head()));
+                assert_eq!(splice.next[level], next);
+                assert_eq!(list.seek_before(&target, level).unwrap(), prev.unwrap_or(0));
+            }
+        }
+    }
+}
+
+/// An estimate is the count on the highest level that has 64 nodes in the range, times 4 for each
+/// level above the lowest; where no level but the lowest has as many, it is exact.
+#[test]
+fn estimates_count_the_highest_level_that_says_enough() {
+    let (sample, model) = sample(7, 3000);
+    let mut rng = fastrand::Rng::with_seed(8);
+    let places = places(&mut rng, &model);
+    let mut exact = 0;
+    for _ in 0..1000 {
+        let (a, b) = (rng.choice(&places).unwrap(), rng.choice(&places).unwrap());
+        let estimate = sample.list.count_between(&a.target(), &b.target()).unwrap();
+        if a >= b {
+            assert_eq!(
+                estimate, 0,
+                "nothing lies between a place and an earlier one"
+            );
+            continue;
+        }
+        let heights: Vec<usize> = model
+            .range(a.clone()..b.clone())
+            .map(|(_, (_, height))| *height)
+            .collect();
+        let on = |level: usize| heights.iter().filter(|&&h| h > level).count() as u64;
+        let level = (0..HEIGHT_MAX).rev().find(|&l| on(l) >= 64).unwrap_or(0);
+        assert_eq!(estimate, on(level) << (2 * level));
+        let truth = heights.len() as u64;
+        exact += u64::from(estimate == truth);
+        assert!(estimate <= 3 * truth && truth <= 3 * estimate.max(1));
+    }
+    assert!(exact > 100, "short ranges are counted exactly");
+}
+
+/// Keys compare as bytes do, whatever their lengths are.
+#[test]
+fn keys_compare_as_bytes() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    let mut key = || -> Vec<u8> {
+        let length = rng.usize(0..20);
+        (0..length)
+            .map(|_| [0, 1, 127, 128, 255][rng.usize(..5)])
+            .collect()
+    };
+    for _ in 0..20_000 {
+        let (a, b) = (key(), key());
+        assert_eq!(
+            crate::parts::skiplist::node::compare_keys(&a, &b),
+            a.cmp(&b)
+        );
+    }
+}
