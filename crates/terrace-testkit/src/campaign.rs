@@ -10,6 +10,7 @@ use crate::crash::{Case, Tally};
 use crate::kill::Victim;
 use crate::linear;
 use crate::oracle::Outcome;
+use crate::world::scratch;
 
 /// What the command line asks for: `--name value` pairs.
 pub struct Request {
@@ -23,13 +24,21 @@ impl Request {
         let mut pairs = BTreeMap::new();
         let mut args = args.iter();
         while let Some(name) = args.next() {
-            let name = name.strip_prefix("--").filter(|name| known.contains(name)).ok_or_else(|| {
-                format!("{name} is no option; there are --{}", known.join(", --"))
-            })?;
-            let value = args.next().ok_or_else(|| format!("--{name} needs a value"))?;
+            let name = name
+                .strip_prefix("--")
+                .filter(|name| known.contains(name))
+                .ok_or_else(|| {
+                    format!("{name} is no option; there are --{}", known.join(", --"))
+                })?;
+            let value = args
+                .next()
+                .ok_or_else(|| format!("--{name} needs a value"))?;
             pairs.insert(name.to_owned(), value.clone());
         }
-        Ok(Request { pairs, started: Instant::now() })
+        Ok(Request {
+            pairs,
+            started: Instant::now(),
+        })
     }
 
     /// The text of an option.
@@ -109,8 +118,15 @@ pub fn power(request: &Request) -> Outcome {
             println!("{:.0?}: seed {seed}, {sum:?}", request.elapsed());
         }
     }
-    println!("power: seeds {first}..{}, {failures} failures, {sum:?}", first + done);
-    if failures > 0 { Err(format!("{failures} cases failed")) } else { Ok(()) }
+    println!(
+        "power: seeds {first}..{}, {failures} failures, {sum:?}",
+        first + done
+    );
+    if failures > 0 {
+        Err(format!("{failures} cases failed"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Children killed with SIGKILL, on real files.
@@ -161,7 +177,7 @@ pub fn linear(request: &Request) -> Outcome {
             readers: request.number("readers", 4)?,
             writes: request.number("writes", 5000)?,
         };
-        let folder = tempfile::tempdir().map_err(|e| format!("no folder: {e}"))?;
+        let folder = scratch()?;
         let tally = run
             .run(folder.path())
             .map_err(|e| format!("linear on {}, seed {:#x}: {e}", run.medium, run.seed))?;

@@ -73,7 +73,10 @@ impl Case {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x00c0_ffee);
         let len = rng.usize(10..60);
         let profile = Profile::crash(len, &mut rng);
-        (Case::new(seed, medium, 100, &mut rng), profile.generate(seed))
+        (
+            Case::new(seed, medium, 100, &mut rng),
+            profile.generate(seed),
+        )
     }
 
     /// A case that crashes at some persist points of a long script.
@@ -86,7 +89,15 @@ impl Case {
 
     fn new(seed: u64, medium: Medium, percent: u32, rng: &mut fastrand::Rng) -> Case {
         let options = settings::varied(&settings::small(medium), rng.u8(..));
-        Case { seed, medium, percent, options, random_images: 2, creation: seed % 8 == 7, shrinks: true }
+        Case {
+            seed,
+            medium,
+            percent,
+            options,
+            random_images: 2,
+            creation: seed % 8 == 7,
+            shrinks: true,
+        }
     }
 
     /// Runs the script; a failure is shrunk and says how to repeat it.
@@ -119,7 +130,10 @@ struct Queue(Arc<Mutex<Vec<Taken>>>);
 
 impl Queue {
     fn push(&self, taken: Taken) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(taken);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(taken);
     }
 
     fn take(&self) -> Vec<Taken> {
@@ -139,7 +153,11 @@ const DEPTH_MAX: u32 = 3;
 impl<'a> Explorer<'a> {
     fn new(case: &'a Case, tally: &'a mut Tally) -> Explorer<'a> {
         tally.cases = 1;
-        Explorer { case, rng: fastrand::Rng::with_seed(case.seed), tally }
+        Explorer {
+            case,
+            rng: fastrand::Rng::with_seed(case.seed),
+            tally,
+        }
     }
 
     /// The medium of the machine, which has one even when the store uses none.
@@ -158,10 +176,16 @@ impl<'a> Explorer<'a> {
             self.watch(&machine, &queue, percent);
         }
         let oracle = Oracle::new(self.case.medium);
-        let opened = World::open(Place::machine(&machine), self.case.options.clone(), 0, oracle)?;
+        let opened = World::open(
+            Place::machine(&machine),
+            self.case.options.clone(),
+            0,
+            oracle,
+        )?;
         let mut world = Some(opened);
         let empty = Oracle::new(self.case.medium);
-        self.examine_all(queue.take(), &empty, 0).map_err(|e| format!("while creating: {e}"))?;
+        self.examine_all(queue.take(), &empty, 0)
+            .map_err(|e| format!("while creating: {e}"))?;
         self.watch(&machine, &queue, percent);
         for (at, op) in script.iter().enumerate() {
             let Some(mut here) = world.take() else { break };
@@ -206,7 +230,9 @@ impl<'a> Explorer<'a> {
             world.check_all().map_err(|e| format!("at the end: {e}"))?;
             self.tally.refusals += world.refusals;
             if world.refusals == 0 {
-                world.check_space().map_err(|e| format!("at the end: {e}"))?;
+                world
+                    .check_space()
+                    .map_err(|e| format!("at the end: {e}"))?;
             }
         }
         Ok(())
@@ -217,22 +243,24 @@ impl<'a> Explorer<'a> {
         let mut rng = fastrand::Rng::with_seed(self.rng.u64(..));
         let queue = queue.clone();
         let random_images = self.case.random_images;
-        machine.on_persist(Some(Box::new(move |machine: &Machine, point: PersistPoint| {
-            if rng.u32(0..100) >= percent {
-                return;
-            }
-            let mut survivals = vec![Survive::None, Survive::All];
-            survivals.extend((0..random_images).map(|_| Survive::Random(rng.u64(..))));
-            if percent < 100 {
-                survivals = vec![survivals[rng.usize(..survivals.len())]];
-            }
-            for survive in survivals {
-                queue.push(taken(machine, point, Crash::Power, survive));
-            }
-            if rng.u8(0..8) == 0 {
-                queue.push(taken(machine, point, Crash::Process, Survive::All));
-            }
-        })));
+        machine.on_persist(Some(Box::new(
+            move |machine: &Machine, point: PersistPoint| {
+                if rng.u32(0..100) >= percent {
+                    return;
+                }
+                let mut survivals = vec![Survive::None, Survive::All];
+                survivals.extend((0..random_images).map(|_| Survive::Random(rng.u64(..))));
+                if percent < 100 {
+                    survivals = vec![survivals[rng.usize(..survivals.len())]];
+                }
+                for survive in survivals {
+                    queue.push(taken(machine, point, Crash::Power, survive));
+                }
+                if rng.u8(0..8) == 0 {
+                    queue.push(taken(machine, point, Crash::Process, Survive::All));
+                }
+            },
+        )));
     }
 
     fn examine_all(&mut self, taken: Vec<Taken>, oracle: &Oracle, depth: u32) -> Outcome {
@@ -257,7 +285,10 @@ impl<'a> Explorer<'a> {
         }
         // The store is used for a while, and perhaps crashed meanwhile.
         let len = self.rng.usize(1..25);
-        let profile = Profile { reopen: false, ..Profile::crash(len, &mut self.rng) };
+        let profile = Profile {
+            reopen: false,
+            ..Profile::crash(len, &mut self.rng)
+        };
         let mut script = profile.generate(self.rng.u64(..));
         retag(&mut script, self.rng.u64(1..u64::MAX >> 20) << 20);
         let queue = Queue::default();
@@ -266,13 +297,19 @@ impl<'a> Explorer<'a> {
         }
         for op in &script {
             world
-                .run_hooked(op, &mut |oracle| self.examine_all(queue.take(), oracle, depth + 1))
+                .run_hooked(op, &mut |oracle| {
+                    self.examine_all(queue.take(), oracle, depth + 1)
+                })
                 .map_err(|e| format!("then {op:?}: {e}"))?;
         }
         machine.on_persist(None);
-        world.check_all().map_err(|e| format!("then {script:?}, and at the end: {e}"))?;
+        world
+            .check_all()
+            .map_err(|e| format!("then {script:?}, and at the end: {e}"))?;
         if self.rng.u8(0..4) == 0 && world.refusals == 0 {
-            world.check_space().map_err(|e| format!("then {script:?}, then emptied: {e}"))?;
+            world
+                .check_space()
+                .map_err(|e| format!("then {script:?}, then emptied: {e}"))?;
         }
         self.tally.refusals += world.refusals;
         Ok(())
@@ -293,7 +330,9 @@ impl<'a> Explorer<'a> {
         }
         let place = Place::machine(machine);
         let options = settings::varied(&self.case.options, self.rng.u8(..));
-        let db = place.open(&options).map_err(|e| format!("opening: {e:?}"))?;
+        let db = place
+            .open(&options)
+            .map_err(|e| format!("opening: {e:?}"))?;
         machine.on_persist(None);
         let after = oracle.check_after(crash, &db)?;
         let live = after.live_in(0).len() as u64;

@@ -25,6 +25,8 @@ pub struct Event {
     pub returned: u64,
     /// The value written or seen; `None`: deleted or absent.
     pub value: Option<u64>,
+    /// The kind of call, for messages.
+    pub how: &'static str,
 }
 
 /// What happened to one register.
@@ -45,7 +47,12 @@ struct Zone {
 impl History {
     /// Checks a register that begins absent and is only ever set, to values that all differ.
     pub fn check_unique(&self) -> Outcome {
-        let start = Event { called: 0, returned: 0, value: None };
+        let start = Event {
+            called: 0,
+            returned: 0,
+            value: None,
+            how: "start",
+        };
         let mut zones: BTreeMap<Option<u64>, Zone> = BTreeMap::new();
         for write in self.writes.iter().chain([&start]) {
             let zone = Zone {
@@ -62,13 +69,18 @@ impl History {
                 return Err(format!("a read saw {:?}, which nobody wrote", read.value));
             };
             if read.returned < zone.write.called {
-                return Err(format!("{read:?} saw a write of the future: {:?}", zone.write));
+                return Err(format!(
+                    "{read:?} saw a write of the future: {:?}",
+                    zone.write
+                ));
             }
             zone.first_return = zone.first_return.min(read.returned);
             zone.last_call = zone.last_call.max(read.called);
         }
-        let mut forward: Vec<&Zone> =
-            zones.values().filter(|zone| zone.first_return < zone.last_call).collect();
+        let mut forward: Vec<&Zone> = zones
+            .values()
+            .filter(|zone| zone.first_return < zone.last_call)
+            .collect();
         forward.sort_by_key(|zone| zone.first_return);
         for pair in forward.windows(2) {
             if pair[1].first_return < pair[0].last_call {
@@ -83,7 +95,10 @@ impl History {
                 ));
             }
         }
-        for zone in zones.values().filter(|zone| zone.first_return >= zone.last_call) {
+        for zone in zones
+            .values()
+            .filter(|zone| zone.first_return >= zone.last_call)
+        {
             let at = forward.partition_point(|other| other.first_return < zone.last_call);
             let around = at.checked_sub(1).map(|at| forward[at]);
             if let Some(around) = around
@@ -106,15 +121,20 @@ impl History {
         let mut returned: Vec<(u64, usize)> = Vec::new();
         for read in &reads {
             // Write 0 is the beginning; write i is `writes[i - 1]`.
-            let finished = self.writes.partition_point(|write| write.returned < read.called);
+            let finished = self
+                .writes
+                .partition_point(|write| write.returned < read.called);
             let seen = returned.iter().filter(|(at, _)| *at < read.called);
             let least = seen.map(|(_, write)| *write).fold(finished, usize::max);
-            let begun = self.writes.partition_point(|write| write.called < read.returned);
+            let begun = self
+                .writes
+                .partition_point(|write| write.called < read.returned);
             let value = |at: usize| at.checked_sub(1).and_then(|at| self.writes[at].value);
             let Some(given) = (least..=begun).find(|&at| value(at) == read.value) else {
                 return Err(format!(
                     "{read:?}: of the writes {least} to {begun} none explains it; the writer wrote {:?}",
-                    &self.writes[least.saturating_sub(2)..begun.min(least + 3).max(least.saturating_sub(2))]
+                    &self.writes[least.saturating_sub(2)
+                        ..begun.min(least + 3).max(least.saturating_sub(2))]
                 ));
             };
             returned.push((read.returned, given));
@@ -138,14 +158,25 @@ mod tests {
     use super::*;
 
     fn event(called: u64, returned: u64, value: u64) -> Event {
-        Event { called, returned, value: (value > 0).then_some(value) }
+        Event {
+            called,
+            returned,
+            value: (value > 0).then_some(value),
+            how: "",
+        }
     }
 
     fn history(writes: &[(u64, u64, u64)], reads: &[(u64, u64, u64)]) -> History {
         let all = |events: &[(u64, u64, u64)]| {
-            events.iter().map(|&(called, returned, value)| event(called, returned, value)).collect()
+            events
+                .iter()
+                .map(|&(called, returned, value)| event(called, returned, value))
+                .collect()
         };
-        History { writes: all(writes), reads: all(reads) }
+        History {
+            writes: all(writes),
+            reads: all(reads),
+        }
     }
 
     /// Histories that some order explains pass.
@@ -153,10 +184,19 @@ mod tests {
     fn explainable_histories_pass() {
         let overlapping = history(
             &[(1, 10, 1), (2, 9, 2), (20, 30, 3)],
-            &[(3, 4, 2), (11, 12, 1), (21, 22, 1), (23, 24, 3), (31, 32, 3)],
+            &[
+                (3, 4, 2),
+                (11, 12, 1),
+                (21, 22, 1),
+                (23, 24, 3),
+                (31, 32, 3),
+            ],
         );
         assert_eq!(overlapping.check_unique(), Ok(()));
-        let deleted = history(&[(1, 2, 1), (3, 4, 0), (5, 9, 2)], &[(4, 6, 0), (6, 7, 2), (10, 11, 2)]);
+        let deleted = history(
+            &[(1, 2, 1), (3, 4, 0), (5, 9, 2)],
+            &[(4, 6, 0), (6, 7, 2), (10, 11, 2)],
+        );
         assert_eq!(deleted.check_one_writer(), Ok(()));
     }
 
@@ -171,7 +211,10 @@ mod tests {
     /// Two reads, one after the other, that see two overlapping writes and then the first again.
     #[test]
     fn reads_that_go_back_fail() {
-        let back = history(&[(1, 20, 1), (2, 19, 2)], &[(3, 4, 1), (5, 6, 2), (7, 8, 1)]);
+        let back = history(
+            &[(1, 20, 1), (2, 19, 2)],
+            &[(3, 4, 1), (5, 6, 2), (7, 8, 1)],
+        );
         assert!(back.check_unique().is_err());
         let back = history(&[(1, 2, 1), (3, 20, 2)], &[(4, 5, 2), (6, 7, 1)]);
         assert!(back.check_unique().is_err());

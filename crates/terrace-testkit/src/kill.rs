@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
-use terrace::{Db, Durability, ErrorKind, Options, WriteBatch, Workers};
+use terrace::{Db, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::oracle::{Crash, Oracle, Outcome};
 use crate::script::{Entry, Key, space_name};
 use crate::settings;
 use crate::value::{Value, shown};
-use crate::world::{Place, World, verify};
+use crate::world::{Place, World, scratch, verify};
 
 /// The variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_KILL_CHILD";
@@ -49,7 +49,13 @@ impl Orders {
     }
 
     fn to_text(&self) -> String {
-        let Orders { folder, medium, seed, life, variation } = self;
+        let Orders {
+            folder,
+            medium,
+            seed,
+            life,
+            variation,
+        } = self;
         format!("{medium},{seed},{life},{variation},{}", folder.display())
     }
 
@@ -114,7 +120,11 @@ impl Writes {
             _ => self.rng.u32(8..150),
         };
         let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });
-        Entry { space: self.rng.u8(0..4) / 3, key, value }
+        Entry {
+            space: self.rng.u8(0..4) / 3,
+            key,
+            value,
+        }
     }
 
     fn next(&mut self) -> (Vec<Entry>, Durability) {
@@ -123,7 +133,11 @@ impl Writes {
             5..8 => Durability::Volatile,
             _ => Durability::Buffered,
         };
-        let count = if self.rng.u8(0..5) == 0 { self.rng.usize(2..8) } else { 1 };
+        let count = if self.rng.u8(0..5) == 0 {
+            self.rng.usize(2..8)
+        } else {
+            1
+        };
         ((0..count).map(|_| self.entry()).collect(), durability)
     }
 }
@@ -151,7 +165,9 @@ fn live(orders: &Orders) -> Outcome {
             })
             .collect();
         threads.into_iter().try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err("a thread of the child panicked".into()))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err("a thread of the child panicked".into()))
         })
     })
 }
@@ -165,7 +181,8 @@ fn write(orders: &Orders, db: &Db, thread: u64) -> Outcome {
     let mut writes = Writes::new(orders, thread);
     let spaces = [
         db.default_keyspace(),
-        db.create_keyspace(&space_name(1)).map_err(|e| format!("a keyspace: {e:?}"))?,
+        db.create_keyspace(&space_name(1))
+            .map_err(|e| format!("a keyspace: {e:?}"))?,
     ];
     let mut mine: BTreeMap<(u8, Key), Option<Value>> = BTreeMap::new();
     for turn in 0..WRITES_MAX {
@@ -181,16 +198,21 @@ fn write(orders: &Orders, db: &Db, thread: u64) -> Outcome {
         match db.write(batch, durability) {
             Ok(()) => mine.extend(entries.into_iter().map(|e| ((e.space, e.key), e.value))),
             Err(e) if e.kind() == ErrorKind::Full => {
-                refused.write_all_at(&turn.to_le_bytes(), refusals * 8).map_err(failed)?;
+                refused
+                    .write_all_at(&turn.to_le_bytes(), refusals * 8)
+                    .map_err(failed)?;
                 refusals += 1;
             }
             Err(e) => return Err(format!("a write fails: {e:?}")),
         }
-        done.write_all_at(&(turn + 1).to_le_bytes(), 0).map_err(failed)?;
+        done.write_all_at(&(turn + 1).to_le_bytes(), 0)
+            .map_err(failed)?;
         if let Some(((space, key), value)) = mine.iter().nth(turn as usize % 97) {
             let found = spaces[usize::from(*space)].get(key);
             let found = found.map_err(|e| format!("a get fails: {e:?}"))?;
-            if found.as_deref().map(|bytes| value.is_some_and(|v| v.is(bytes)))
+            if found
+                .as_deref()
+                .map(|bytes| value.is_some_and(|v| v.is(bytes)))
                 != value.map(|_| true)
             {
                 let found = shown(found.as_deref());
@@ -232,7 +254,13 @@ impl<'a> Victim<'a> {
     /// A victim whose children are started by `command`, which must come to
     /// [`child_if_asked`] soon.
     pub fn new(medium: Medium, seed: u64, command: &'a dyn Fn() -> Command) -> Victim<'a> {
-        let orders = Orders { folder: PathBuf::new(), medium, seed, life: 0, variation: 0 };
+        let orders = Orders {
+            folder: PathBuf::new(),
+            medium,
+            seed,
+            life: 0,
+            variation: 0,
+        };
         Victim {
             rng: fastrand::Rng::with_seed(seed),
             orders,
@@ -246,13 +274,7 @@ impl<'a> Victim<'a> {
 
     /// Begins a new folder, in memory if the system has such a place.
     fn begin(&mut self) -> Outcome {
-        let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() {
-            tempfile::Builder::new().prefix("terrace-kill").tempdir_in(memory)
-        } else {
-            tempfile::tempdir()
-        };
-        let folder = folder.map_err(|e| format!("no folder for the test: {e}"))?;
+        let folder = scratch()?;
         self.orders.folder = folder.path().to_owned();
         self._folder = Some(folder);
         self.oracle = Oracle::new(self.orders.medium);
@@ -298,13 +320,17 @@ impl<'a> Victim<'a> {
             .map_err(|e| format!("no child: {e}"))?;
         let most = [3_000, 12_000, 40_000][self.rng.usize(..3)];
         std::thread::sleep(Duration::from_micros(self.rng.u64(0..most)));
-        let ended = child.try_wait().map_err(|e| format!("waiting for the child: {e}"))?;
+        let ended = child
+            .try_wait()
+            .map_err(|e| format!("waiting for the child: {e}"))?;
         let killed = child.kill();
         let mut said = String::new();
         if let Some(mut stderr) = child.stderr.take() {
             let _ = stderr.read_to_string(&mut said);
         }
-        child.wait().map_err(|e| format!("waiting for the child: {e}"))?;
+        child
+            .wait()
+            .map_err(|e| format!("waiting for the child: {e}"))?;
         if ended.is_some() || killed.is_err() || !said.is_empty() {
             return Err(format!("the child ended by itself: {said}"));
         }
@@ -318,7 +344,9 @@ impl<'a> Victim<'a> {
             let read = |path: PathBuf| -> Vec<u64> {
                 let bytes = std::fs::read(path).unwrap_or_default();
                 let words = bytes.chunks_exact(8);
-                words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect()
+                words
+                    .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+                    .collect()
             };
             let path = self.orders.progress(thread);
             if !path.exists() {
@@ -352,7 +380,9 @@ impl<'a> Victim<'a> {
             options.background.workers = Workers::Manual;
         }
         let place = Place::folder(self.orders.store());
-        let db = place.open(&options).map_err(|e| format!("opening after the kill: {e:?}"))?;
+        let db = place
+            .open(&options)
+            .map_err(|e| format!("opening after the kill: {e:?}"))?;
         let after = self.oracle.check_after(Crash::Process, &db)?;
         verify(&db, Some(after.live_in(0).len() as u64))?;
         let mut world = World::over(place, options, db, after);
@@ -367,7 +397,10 @@ impl<'a> Victim<'a> {
 
     /// Where the victim stands, for messages.
     pub fn describe(&self) -> String {
-        format!("{}, seed {:#x}, life {}", self.orders.medium, self.orders.seed, self.orders.life)
+        format!(
+            "{}, seed {:#x}, life {}",
+            self.orders.medium, self.orders.seed, self.orders.life
+        )
     }
 
     /// Keeps the folder, for somebody to look into.

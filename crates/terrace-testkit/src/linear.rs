@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrace::{Db, Durability, Iter, Keyspace, Options, WriteBatch, Workers};
+use terrace::{Db, Durability, Iter, Keyspace, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::history::{Event, History};
@@ -102,7 +102,11 @@ fn owned_key(writer: u64, n: u64) -> Vec<u8> {
 
 fn group_key(group: u64, n: u64) -> Vec<u8> {
     // Spread over the key space, so that a scan takes a while from one to the next.
-    format!("{}g{group}{n}", [b'a', b'h', b'p', b't', b'x'][n as usize] as char).into_bytes()
+    format!(
+        "{}g{group}{n}",
+        [b'a', b'h', b'p', b't', b'x'][n as usize] as char
+    )
+    .into_bytes()
 }
 
 fn steady_key(n: u64) -> Vec<u8> {
@@ -112,7 +116,10 @@ fn steady_key(n: u64) -> Vec<u8> {
 /// A value that begins with its number and has a length of its own.
 fn value(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
-    bytes.resize(8 + (number.wrapping_mul(0x9e37_79b9) % 120) as usize, number as u8);
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    // Now and then one that fills a memtable, or a group of them that fits none.
+    let most = if mixed.is_multiple_of(40) { 5000 } else { 120 };
+    bytes.resize(8 + (mixed / 40 % most) as usize, number as u8);
     bytes
 }
 
@@ -121,7 +128,10 @@ fn number(bytes: Option<&[u8]>) -> Outcome<Option<u64>> {
     let tag = bytes.first_chunk::<8>().map(|tag| u64::from_le_bytes(*tag));
     match tag {
         Some(tag) if bytes == value(tag) => Ok(Some(tag)),
-        _ => Err(format!("a value that nobody wrote: {}", bytes.escape_ascii())),
+        _ => Err(format!(
+            "a value that nobody wrote: {}",
+            bytes.escape_ascii()
+        )),
     }
 }
 
@@ -147,7 +157,9 @@ impl Stage<'_> {
                 0..4 => {
                     let n = rng.u64(0..SHARED);
                     called = self.tick();
-                    self.db.put(shared_key(n), value(tag)).map_err(failed("a put"))?;
+                    self.db
+                        .put(shared_key(n), value(tag))
+                        .map_err(failed("a put"))?;
                     (Register::Shared(n), Some(tag))
                 }
                 4..7 => {
@@ -171,13 +183,22 @@ impl Stage<'_> {
                         batch.put_in(&self.side, group_key(group, n), value(tag));
                     }
                     called = self.tick();
-                    let sync = if rng.u8(0..8) == 0 { Durability::Sync } else { Durability::Buffered };
+                    let sync = if rng.u8(0..8) == 0 {
+                        Durability::Sync
+                    } else {
+                        Durability::Buffered
+                    };
                     self.db.write(batch, sync).map_err(failed("a batch"))?;
                     (Register::Group(group), Some(tag))
                 }
             };
             let returned = self.tick();
-            seen.of(register).writes.push(Event { called, returned, value: written });
+            seen.of(register).writes.push(Event {
+                called,
+                returned,
+                value: written,
+                how: "write",
+            });
             if rng.u8(0..4) == 0 {
                 self.read_one(&mut rng, &mut seen)?;
             }
@@ -197,7 +218,12 @@ impl Stage<'_> {
         let found = self.db.get(key).map_err(failed("a get"))?;
         let returned = self.tick();
         let value = number(found.as_deref())?;
-        seen.of(register).reads.push(Event { called, returned, value });
+        seen.of(register).reads.push(Event {
+            called,
+            returned,
+            value,
+            how: "get",
+        });
         Ok(())
     }
 
@@ -221,10 +247,17 @@ impl Stage<'_> {
         let called = self.tick();
         let found = self.db.multi_get(&keys).map_err(failed("a multi-get"))?;
         let returned = self.tick();
-        let values: Vec<_> =
-            found.iter().map(|found| number(found.as_deref())).collect::<Result<_, _>>()?;
+        let values: Vec<_> = found
+            .iter()
+            .map(|found| number(found.as_deref()))
+            .collect::<Result<_, _>>()?;
         let value = equal(&values, "a multi-get")?;
-        seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+        seen.of(Register::Group(group)).reads.push(Event {
+            called,
+            returned,
+            value,
+            how: "multi-get",
+        });
         Ok(())
     }
 
@@ -240,11 +273,18 @@ impl Stage<'_> {
                 let found = snapshot.get(&key).map_err(failed("a get in a snapshot"))?;
                 values.push(number(found.as_deref())?);
                 std::thread::yield_now();
-                let found = snapshot.get_in(&self.side, &key).map_err(failed("a get in a snapshot"))?;
+                let found = snapshot
+                    .get_in(&self.side, &key)
+                    .map_err(failed("a get in a snapshot"))?;
                 values.push(number(found.as_deref())?);
             }
             let value = equal(&values, "a snapshot")?;
-            seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+            seen.of(Register::Group(group)).reads.push(Event {
+                called,
+                returned,
+                value,
+                how: "snapshot",
+            });
         }
         if rng.bool() {
             let iter = snapshot.iter().map_err(failed("a scan of a snapshot"))?;
@@ -268,14 +308,25 @@ impl Stage<'_> {
         (called, returned): (u64, u64),
         seen: &mut Seen,
     ) -> Outcome {
+        let how = if backward { "scan backward" } else { "scan" };
         let mut pairs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut last: Option<Vec<u8>> = None;
         loop {
-            let next = if backward { iter.next_back() } else { iter.next() };
+            let next = if backward {
+                iter.next_back()
+            } else {
+                iter.next()
+            };
             let Some(pair) = next else { break };
             let (key, value) = pair.map_err(failed("a scan"))?.into_pair();
-            if last.as_ref().is_some_and(|last| if backward { *last <= key } else { *last >= key }) {
-                return Err(format!("a scan gives {:?} after {last:?}", key.escape_ascii().to_string()));
+            if last
+                .as_ref()
+                .is_some_and(|last| if backward { *last <= key } else { *last >= key })
+            {
+                return Err(format!(
+                    "a scan gives {:?} after {last:?}",
+                    key.escape_ascii().to_string()
+                ));
             }
             if pairs.len() % 16 == 0 {
                 std::thread::yield_now();
@@ -286,13 +337,20 @@ impl Stage<'_> {
         for n in 0..STEADY {
             let found = pairs.remove(&steady_key(n));
             if found.as_deref() != Some(&value(n)[..]) {
-                return Err(format!("a scan (backward: {backward}) misses steady key {n} or its value"));
+                return Err(format!(
+                    "a scan (backward: {backward}) misses steady key {n} or its value"
+                ));
             }
         }
         let mut at = |register, key: &[u8], seen: &mut Seen| -> Outcome<_> {
             let value = number(pairs.remove(key).as_deref())?;
             if !matches!(register, Register::Group(_)) {
-                seen.of(register).reads.push(Event { called, returned, value });
+                seen.of(register).reads.push(Event {
+                    called,
+                    returned,
+                    value,
+                    how,
+                });
             }
             Ok(value)
         };
@@ -310,11 +368,19 @@ impl Stage<'_> {
                 values.push(at(Register::Group(group), &group_key(group, n), seen)?);
             }
             let value = equal(&values, "a scan")?;
-            seen.of(Register::Group(group)).reads.push(Event { called, returned, value });
+            seen.of(Register::Group(group)).reads.push(Event {
+                called,
+                returned,
+                value,
+                how,
+            });
         }
         seen.scans += 1;
         match pairs.keys().next() {
-            Some(key) => Err(format!("a scan gives {}, which nobody wrote", key.escape_ascii())),
+            Some(key) => Err(format!(
+                "a scan gives {}, which nobody wrote",
+                key.escape_ascii()
+            )),
             None => Ok(()),
         }
     }
@@ -339,12 +405,15 @@ impl Run {
 
     /// Runs the threads on a new store in `folder` and checks what they saw.
     pub fn run(&self, folder: &std::path::Path) -> Outcome<Tally> {
-        let db = Place::folder(folder).open(&self.options()).map_err(failed("opening"))?;
+        let db = Place::folder(folder)
+            .open(&self.options())
+            .map_err(failed("opening"))?;
         let mut batch = WriteBatch::new();
         for n in 0..STEADY {
             batch.put(steady_key(n), value(n));
         }
-        db.write(batch, Durability::Buffered).map_err(failed("the start"))?;
+        db.write(batch, Durability::Buffered)
+            .map_err(failed("the start"))?;
         let stage = Stage {
             run: self,
             side: db.create_keyspace("side").map_err(failed("a keyspace"))?,
@@ -402,7 +471,11 @@ impl Stage<'_> {
             }
             threads
                 .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err("a thread panicked".into()))
+                })
                 .collect()
         })
     }

@@ -28,7 +28,13 @@ fn run(args: &[String]) -> Outcome {
     let parse = |known: &[&str]| Request::parse(rest, known);
     match name.as_str() {
         "power" => campaign::power(&parse(&[
-            "cases", "minutes", "seed", "medium", "long-every", "failures", "shrink",
+            "cases",
+            "minutes",
+            "seed",
+            "medium",
+            "long-every",
+            "failures",
+            "shrink",
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium"])?),
         "linear" => campaign::linear(&parse(&[

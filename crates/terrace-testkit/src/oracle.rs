@@ -113,9 +113,7 @@ impl Oracle {
         let Some(space) = self.spaces.get(&space) else {
             return BTreeMap::new();
         };
-        let live = |(key, chain): (&Key, &Vec<Version>)| {
-            Some((key.clone(), chain.last()?.value?))
-        };
+        let live = |(key, chain): (&Key, &Vec<Version>)| Some((key.clone(), chain.last()?.value?));
         space.keys.iter().filter_map(live).collect()
     }
 
@@ -138,12 +136,20 @@ impl Oracle {
             match chain.last_mut() {
                 // Later entries of a batch win.
                 Some(last) if last.write == write => last.value = entry.value,
-                _ => chain.push(Version { write, value: entry.value }),
+                _ => chain.push(Version {
+                    write,
+                    value: entry.value,
+                }),
             }
             keys.insert((entry.space, entry.key.clone()));
         }
         let keys = keys.into_iter().collect();
-        let made = Write { process: false, power: false, logged: false, keys };
+        let made = Write {
+            process: false,
+            power: false,
+            logged: false,
+            keys,
+        };
         self.writes.insert(write, made);
         write
     }
@@ -252,7 +258,13 @@ impl Oracle {
     fn birth_of(&mut self, space: u8) {
         let birth = self.next;
         self.next += 1;
-        self.spaces.insert(space, Space { birth, keys: BTreeMap::new() });
+        self.spaces.insert(
+            space,
+            Space {
+                birth,
+                keys: BTreeMap::new(),
+            },
+        );
     }
 
     /// Compares a database with the oracle while nothing has crashed, all of it.
@@ -263,7 +275,9 @@ impl Oracle {
                 return Err(format!("keyspace {} is there or not", space_name(space)));
             }
             let live = self.live_in(space);
-            let Some(seen) = seen.get(&space) else { continue };
+            let Some(seen) = seen.get(&space) else {
+                continue;
+            };
             for key in live.keys().chain(seen.keys()) {
                 let (expected, found) = (live.get(key), seen.get(key));
                 if !same(expected.copied(), found.map(Vec::as_slice)) {
@@ -282,12 +296,16 @@ impl Oracle {
     fn look(&self, db: &Db) -> Outcome<Seen> {
         let fail = |what: &str, e: terrace::Error| format!("{what} fails: {e}");
         let mut seen = Seen::new();
-        let names = db.list_keyspaces().map_err(|e| fail("listing keyspaces", e))?;
+        let names = db
+            .list_keyspaces()
+            .map_err(|e| fail("listing keyspaces", e))?;
         for name in &names {
             let space = (0..SPACES)
                 .find(|&s| space_name(s) == *name)
                 .ok_or_else(|| format!("there is a keyspace {name:?} that nobody created"))?;
-            let handle = db.keyspace(name).map_err(|e| fail("opening a keyspace", e))?;
+            let handle = db
+                .keyspace(name)
+                .map_err(|e| fail("opening a keyspace", e))?;
             let handle = handle.ok_or_else(|| format!("keyspace {name} is listed, not found"))?;
             let scan = |iter: terrace::Result<terrace::Iter>| -> Outcome<Vec<(Key, Vec<u8>)>> {
                 let pairs = iter.map_err(|e| fail("a scan", e))?;
@@ -355,11 +373,16 @@ impl Oracle {
         // The oldest and newest write that explain what each key shows.
         let mut explained: BTreeMap<(u8, Key), (u64, u64)> = BTreeMap::new();
         for (&space, seen) in &seen {
-            let Some(known) = after.spaces.get(&space) else { continue };
+            let Some(known) = after.spaces.get(&space) else {
+                continue;
+            };
             let unknown = seen.iter().find(|(key, _)| !known.keys.contains_key(*key));
             if let Some((key, value)) = unknown {
                 let value = shown(Some(value));
-                return Err(format!("{} {key:?} was never written: {value}", space_name(space)));
+                return Err(format!(
+                    "{} {key:?} was never written: {value}",
+                    space_name(space)
+                ));
             }
             for (key, chain) in &known.keys {
                 let found = seen.get(key).map(Vec::as_slice);
@@ -381,7 +404,11 @@ impl Oracle {
 
     fn chain(&self, crash: Crash, chain: &[Version]) -> String {
         let one = |version: &Version| {
-            let must = if self.must(crash, version.write) { "must" } else { "may" };
+            let must = if self.must(crash, version.write) {
+                "must"
+            } else {
+                "may"
+            };
             format!("#{} {:?} {must}", version.write, version.value)
         };
         chain.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -396,7 +423,9 @@ impl Oracle {
 
     /// The first and last of the writes that may show and that explain `found`. 0: never written.
     fn explain(&self, crash: Crash, chain: &[Version], found: Option<&[u8]>) -> Option<(u64, u64)> {
-        let from = chain.iter().rposition(|version| self.must(crash, version.write));
+        let from = chain
+            .iter()
+            .rposition(|version| self.must(crash, version.write));
         let mut fits: Vec<u64> = Vec::new();
         if from.is_none() && found.is_none() {
             fits.push(0);
@@ -413,7 +442,9 @@ impl Oracle {
             if first != last || first == 0 {
                 continue;
             }
-            let Some(write) = self.writes.get(&first) else { continue };
+            let Some(write) = self.writes.get(&first) else {
+                continue;
+            };
             for other in &write.keys {
                 let younger = self.birth(other.0).is_none_or(|birth| birth > first);
                 if younger || !seen.contains_key(&other.0) {
@@ -438,7 +469,9 @@ impl Oracle {
     fn collapse(&mut self, crash: Crash, explained: &BTreeMap<(u8, Key), (u64, u64)>) {
         for (&space, known) in &mut self.spaces {
             known.keys.retain(|key, chain| {
-                let newest = explained.get(&(space, key.clone())).map_or(0, |range| range.1);
+                let newest = explained
+                    .get(&(space, key.clone()))
+                    .map_or(0, |range| range.1);
                 chain.retain(|version| version.write <= newest);
                 if crash == Crash::Power {
                     let behind = chain.len().saturating_sub(1);

@@ -226,7 +226,11 @@ impl Generator<'_> {
 
     fn entry(&mut self) -> Entry {
         let (space, key) = (self.space(), self.key());
-        let value = if self.rng.u8(0..4) == 0 { None } else { Some(self.value()) };
+        let value = if self.rng.u8(0..4) == 0 {
+            None
+        } else {
+            Some(self.value())
+        };
         Entry { space, key, value }
     }
 
@@ -267,10 +271,15 @@ impl Generator<'_> {
             }
             5 | 6 => Op::Scan(self.space(), self.range(), self.rng.u64(..)),
             7 if snapshots => Op::GetIn(self.rng.u8(..), self.space(), self.key()),
-            8 if snapshots => {
-                Op::ScanIn(self.rng.u8(..), self.space(), self.range(), self.rng.u64(..))
+            8 if snapshots => Op::ScanIn(
+                self.rng.u8(..),
+                self.space(),
+                self.range(),
+                self.rng.u64(..),
+            ),
+            9..12 if snapshots => {
+                Op::MoveIter(self.rng.u8(..), self.rng.u8(1..20), self.rng.u64(..))
             }
-            9..12 if snapshots => Op::MoveIter(self.rng.u8(..), self.rng.u8(1..20), self.rng.u64(..)),
             _ => Op::Get(self.space(), self.key()),
         }
     }
@@ -283,7 +292,10 @@ impl Generator<'_> {
             0..60 => Op::Write(vec![self.entry()], self.durability()),
             60..70 => {
                 let count = self.rng.usize(0..12);
-                Op::Write((0..count).map(|_| self.entry()).collect(), self.durability())
+                Op::Write(
+                    (0..count).map(|_| self.entry()).collect(),
+                    self.durability(),
+                )
             }
             70..84 => Op::Step(self.rng.u32(..), self.rng.u8(1..20)),
             84 | 85 => Op::Flush,

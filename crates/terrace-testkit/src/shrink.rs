@@ -47,7 +47,12 @@ pub fn shrink(
 }
 
 /// Runs a script; on failure shrinks it and says everything that is needed to go on.
-pub fn check(name: &str, seed: u64, script: &[Op], run: &mut dyn FnMut(&[Op]) -> Outcome) -> Outcome {
+pub fn check(
+    name: &str,
+    seed: u64,
+    script: &[Op],
+    run: &mut dyn FnMut(&[Op]) -> Outcome,
+) -> Outcome {
     let Err(failure) = guarded(|| run(script)) else {
         return Ok(());
     };

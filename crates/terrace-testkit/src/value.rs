@@ -31,7 +31,8 @@ impl Value {
 
     /// Whether `bytes` are this value.
     pub fn is(self, bytes: &[u8]) -> bool {
-        bytes.len() == self.len as usize && bytes.iter().enumerate().all(|(i, b)| self.byte(i) == *b)
+        bytes.len() == self.len as usize
+            && bytes.iter().enumerate().all(|(i, b)| self.byte(i) == *b)
     }
 }
 

@@ -29,7 +29,10 @@ pub struct Place {
 impl Place {
     /// A folder of the system.
     pub fn folder(path: impl Into<PathBuf>) -> Place {
-        Place { folder: path.into(), ..Place::default() }
+        Place {
+            folder: path.into(),
+            ..Place::default()
+        }
     }
 
     /// A folder on a simulated machine.
@@ -55,6 +58,19 @@ impl Place {
         }
         builder.open()
     }
+}
+
+/// A folder that goes away by itself, in memory if the system has such a place.
+pub fn scratch() -> Outcome<tempfile::TempDir> {
+    let memory = std::path::Path::new("/dev/shm");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("terrace-test");
+    let made = if memory.is_dir() {
+        builder.tempdir_in(memory)
+    } else {
+        builder.tempdir()
+    };
+    made.map_err(|e| format!("no folder for the test: {e}"))
 }
 
 struct Held {
@@ -117,7 +133,9 @@ impl World {
 
     /// The store.
     pub fn db(&self) -> Outcome<&Db> {
-        self.db.as_ref().ok_or_else(|| "the store is not open".into())
+        self.db
+            .as_ref()
+            .ok_or_else(|| "the store is not open".into())
     }
 
     fn space(&self, space: u8) -> Outcome<Option<Keyspace>> {
@@ -125,7 +143,9 @@ impl World {
         if space == 0 {
             return Ok(Some(db.default_keyspace()));
         }
-        let found = db.keyspace(&space_name(space)).map_err(failed("a keyspace"))?;
+        let found = db
+            .keyspace(&space_name(space))
+            .map_err(failed("a keyspace"))?;
         if found.is_some() != self.oracle.has_space(space) {
             return Err(format!("keyspace {} is there or not", space_name(space)));
         }
@@ -179,7 +199,8 @@ impl World {
             Op::ScanIn(which, space, range, moves) => self.scan_in(*which, *space, range, *moves),
             Op::DropSnapshot(which) => {
                 if !self.snapshots.is_empty() {
-                    self.snapshots.swap_remove(usize::from(*which) % self.snapshots.len());
+                    self.snapshots
+                        .swap_remove(usize::from(*which) % self.snapshots.len());
                 }
                 Ok(())
             }
@@ -187,7 +208,8 @@ impl World {
             Op::MoveIter(which, count, moves) => self.move_iter(*which, *count, *moves),
             Op::DropIter(which) => {
                 if !self.iters.is_empty() {
-                    self.iters.swap_remove(usize::from(*which) % self.iters.len());
+                    self.iters
+                        .swap_remove(usize::from(*which) % self.iters.len());
                 }
                 Ok(())
             }
@@ -210,7 +232,12 @@ impl World {
         }
     }
 
-    fn write(&mut self, entries: &[Entry], durability: Durability, hook: Unanswered<'_>) -> Outcome {
+    fn write(
+        &mut self,
+        entries: &[Entry],
+        durability: Durability,
+        hook: Unanswered<'_>,
+    ) -> Outcome {
         let known: Vec<Entry> = entries
             .iter()
             .filter(|entry| self.oracle.has_space(entry.space))
@@ -221,7 +248,9 @@ impl World {
         }
         let mut batch = WriteBatch::new();
         for entry in &known {
-            let Some(space) = self.space(entry.space)? else { continue };
+            let Some(space) = self.space(entry.space)? else {
+                continue;
+            };
             match entry.value {
                 Some(value) => batch.put_in(&space, &entry.key, value.bytes()),
                 None => batch.delete_in(&space, &entry.key),
@@ -253,13 +282,17 @@ impl World {
     }
 
     fn get(&self, space: u8, key: &Key) -> Outcome {
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let found = handle.get(key).map_err(failed("a get"))?;
         agree(key, self.oracle.get(space, key), found.as_deref())
     }
 
     fn multi_get(&self, space: u8, keys: &[Key]) -> Outcome {
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let found = handle.multi_get(keys).map_err(failed("a multi-get"))?;
         if found.len() != keys.len() {
             return Err(format!("{} keys give {} answers", keys.len(), found.len()));
@@ -271,7 +304,9 @@ impl World {
     }
 
     fn scan(&self, space: u8, range: &Range, moves: u64) -> Outcome {
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let iter = match range {
             Range::All => handle.iter(),
             Range::Prefix(prefix) => handle.prefix(prefix),
@@ -285,25 +320,36 @@ impl World {
         if self.snapshots.is_empty() {
             return None;
         }
-        self.snapshots.get(usize::from(which) % self.snapshots.len())
+        self.snapshots
+            .get(usize::from(which) % self.snapshots.len())
     }
 
     fn get_in(&self, which: u8, space: u8, key: &Key) -> Outcome {
-        let Some((snapshot, live)) = self.snapshot(which) else { return Ok(()) };
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some((snapshot, live)) = self.snapshot(which) else {
+            return Ok(());
+        };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let then = match live.get(&space) {
             Some((birth, pairs)) if self.oracle.birth(space) == Some(*birth) => {
                 pairs.get(key).copied()
             }
             _ => None,
         };
-        let found = snapshot.get_in(&handle, key).map_err(failed("a get in a snapshot"))?;
+        let found = snapshot
+            .get_in(&handle, key)
+            .map_err(failed("a get in a snapshot"))?;
         agree(key, then, found.as_deref())
     }
 
     fn scan_in(&self, which: u8, space: u8, range: &Range, moves: u64) -> Outcome {
-        let Some((snapshot, live)) = self.snapshot(which) else { return Ok(()) };
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some((snapshot, live)) = self.snapshot(which) else {
+            return Ok(());
+        };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let then = match live.get(&space) {
             Some((birth, pairs)) if self.oracle.birth(space) == Some(*birth) => pairs.clone(),
             _ => Default::default(),
@@ -314,14 +360,20 @@ impl World {
             Range::Between(..) => snapshot.range_in(&handle, bounds(range)),
         };
         let mut left = expected(then, range);
-        take_all(&mut iter.map_err(failed("a scan of a snapshot"))?, &mut left, moves)
+        take_all(
+            &mut iter.map_err(failed("a scan of a snapshot"))?,
+            &mut left,
+            moves,
+        )
     }
 
     fn open_iter(&mut self, space: u8, range: &Range) -> Outcome {
         if self.iters.len() >= 3 {
             return Ok(());
         }
-        let Some(handle) = self.space(space)? else { return Ok(()) };
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
         let iter = match range {
             Range::All => handle.iter(),
             Range::Prefix(prefix) => handle.prefix(prefix),
@@ -343,7 +395,11 @@ impl World {
         let at = usize::from(which) % self.iters.len();
         let held = &mut self.iters[at];
         for turn in 0..u32::from(count) {
-            take(&mut held.iter, &mut held.left, moves.rotate_right(turn) & 1 == 1)?;
+            take(
+                &mut held.iter,
+                &mut held.left,
+                moves.rotate_right(turn) & 1 == 1,
+            )?;
         }
         Ok(())
     }
@@ -387,7 +443,8 @@ impl World {
             }
         }
         let oracle = &self.oracle;
-        self.iters.retain(|held| oracle.birth(held.space) == Some(held.birth));
+        self.iters
+            .retain(|held| oracle.birth(held.space) == Some(held.birth));
         Ok(())
     }
 
@@ -404,7 +461,9 @@ impl World {
 
     fn reopen(&mut self, close: bool, variation: u8, hook: Unanswered<'_>) -> Outcome {
         self.let_go();
-        let Some(db) = self.db.take() else { return Ok(()) };
+        let Some(db) = self.db.take() else {
+            return Ok(());
+        };
         if close {
             match db.close() {
                 Ok(()) => {}
@@ -428,7 +487,9 @@ impl World {
         hook(&self.oracle)?;
         if self.oracle.medium() == terrace_media::Medium::Dram {
             // What was not logged is gone, and only that.
-            self.oracle = self.oracle.check_after(crate::oracle::Crash::Process, self.db()?)?;
+            self.oracle = self
+                .oracle
+                .check_after(crate::oracle::Crash::Process, self.db()?)?;
             return Ok(());
         }
         self.oracle.check_live(self.db()?)
@@ -466,7 +527,11 @@ impl World {
             self.run(&Op::DropSpace(space))?;
         }
         for key in self.oracle.live_in(0).into_keys() {
-            let entry = Entry { space: 0, key, value: None };
+            let entry = Entry {
+                space: 0,
+                key,
+                value: None,
+            };
             self.run(&Op::Write(vec![entry], Durability::Buffered))?;
         }
         self.run(&Op::Drain)?;
@@ -511,11 +576,16 @@ fn agree(key: &Key, expected: Option<Value>, found: Option<&[u8]>) -> Outcome {
     if same {
         return Ok(());
     }
-    Err(format!("{key:?}: expected {expected:?}, found {}", shown(found)))
+    Err(format!(
+        "{key:?}: expected {expected:?}, found {}",
+        shown(found)
+    ))
 }
 
 fn expected(live: std::collections::BTreeMap<Key, Value>, range: &Range) -> VecDeque<(Key, Value)> {
-    live.into_iter().filter(|(key, _)| range.contains(key)).collect()
+    live.into_iter()
+        .filter(|(key, _)| range.contains(key))
+        .collect()
 }
 
 /// Takes one pair from the front or the back of an iterator and compares it.

@@ -4,12 +4,12 @@ use terrace::{Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::oracle::Oracle;
 use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::world::{Place, World};
+use terrace_testkit::world::{Place, World, scratch};
 use terrace_testkit::{seeds, settings, shrink};
 
 /// Runs a script on a store in a folder of the system.
 fn run(options: &Options, medium: Medium, script: &[Op]) -> Result<(), String> {
-    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let folder = scratch()?;
     let place = Place::folder(folder.path());
     let mut world = World::open(place, options.clone(), 0, Oracle::new(medium))?;
     for op in script {
