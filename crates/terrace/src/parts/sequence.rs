@@ -81,3 +81,136 @@ impl Sequencer {
         self.broken.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Longer than anything here takes unless it hangs.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Whatever the order in which writers finish, numbers become visible in order, a batch at a
+    /// time, and only after they were inserted.
+    #[test]
+    fn batches_become_visible_in_order() {
+        const WRITERS: u64 = 4;
+        const BATCHES: u64 = 1500;
+        let sequencer = Sequencer::default();
+        sequencer.start_after(100);
+        let commit = Mutex::new(());
+        // For each number: the last number of its batch, 0 until it is inserted.
+        let inserted: Vec<AtomicU64> = (0..100 + WRITERS * BATCHES * 4)
+            .map(|_| AtomicU64::new(0))
+            .collect();
+        let all_done = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (sequencer, commit, inserted) = (&sequencer, &commit, &inserted);
+                let all_done = &all_done;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(writer);
+                    for _ in 0..BATCHES {
+                        let count = rng.u64(1..4);
+                        let first = {
+                            let _guard = commit.lock().unwrap();
+                            let first = sequencer.take(count);
+                            assert_eq!(sequencer.last_taken(), first + count - 1);
+                            first
+                        };
+                        if rng.u32(..50) == 0 {
+                            std::thread::yield_now();
+                        }
+                        for seq in first..first + count {
+                            let last = first + count - 1;
+                            inserted[seq as usize].store(last, Ordering::Relaxed);
+                        }
+                        assert!(sequencer.publish(first, count));
+                        assert!(sequencer.visible() >= first + count - 1);
+                    }
+                    all_done.fetch_add(1, Ordering::Release);
+                });
+            }
+            let mut seen = 100;
+            while all_done.load(Ordering::Acquire) < WRITERS {
+                let visible = sequencer.visible();
+                assert!(visible >= seen, "what is visible stays visible");
+                for seq in seen + 1..=visible {
+                    let last = inserted[seq as usize].load(Ordering::Relaxed);
+                    assert_ne!(last, 0, "number {seq} is visible before it is inserted");
+                    assert!(last <= visible, "half a batch is visible at {visible}");
+                }
+                seen = visible;
+            }
+        });
+        assert_eq!(sequencer.visible(), sequencer.last_taken());
+        assert!(sequencer.wait_visible(sequencer.last_taken()));
+    }
+
+    /// After a writer has failed, those before it publish or are told of the failure, those after it
+    /// are told that they cannot publish, and nobody waits for ever.
+    #[test]
+    fn a_broken_sequencer_hangs_nobody() {
+        for round in 0..50 {
+            let sequencer = Sequencer::default();
+            let firsts: Vec<SeqNo> = (0..6).map(|_| sequencer.take(2)).collect();
+            let (send, results) = channel();
+            std::thread::scope(|scope| {
+                for (writer, &first) in firsts.iter().enumerate() {
+                    let (sequencer, send) = (&sequencer, send.clone());
+                    scope.spawn(move || {
+                        let published = if writer == 3 {
+                            if round % 2 == 0 {
+                                std::thread::sleep(Duration::from_micros(200));
+                            }
+                            sequencer.break_off();
+                            false
+                        } else {
+                            // Those before the one that fails may be told of it as well, when it
+                            // fails while they wait for one another.
+                            sequencer.publish(first, 2)
+                        };
+                        send.send((writer, published)).unwrap();
+                    });
+                }
+                let waiter = send.clone();
+                let sequencer = &sequencer;
+                scope.spawn(move || {
+                    waiter.send((9, sequencer.wait_visible(12))).unwrap();
+                });
+                let mut published = [false; 10];
+                for _ in 0..7 {
+                    let (writer, done) = results.recv_timeout(PATIENCE).expect("nobody hangs");
+                    published[writer] = done;
+                }
+                assert!(published[0], "nothing before the first can fail");
+                assert!(!published[4] && !published[5] && !published[9]);
+                let visible = 2 * published[..3].iter().filter(|done| **done).count() as u64;
+                assert_eq!(sequencer.visible(), visible);
+            });
+        }
+    }
+
+    /// Recovery only ever moves numbers up.
+    #[test]
+    fn recovered_numbers_are_not_taken_again() {
+        let sequencer = Sequencer::default();
+        sequencer.start_after(40);
+        sequencer.start_after(12);
+        assert_eq!((sequencer.visible(), sequencer.last_taken()), (40, 40));
+        assert_eq!(sequencer.take(3), 41);
+        assert_eq!(sequencer.take(1), 44);
+        assert!(sequencer.publish(41, 3));
+        assert_eq!(sequencer.visible(), 43);
+        assert!(sequencer.publish(44, 1));
+        sequencer.break_off();
+        assert!(
+            sequencer.wait_visible(44),
+            "what is visible needs no waiting"
+        );
+        assert!(!sequencer.wait_visible(45));
+    }
+}

@@ -318,7 +318,7 @@ fn what_is_visible_is_found() {
     holds(|| writing(Fault::None));
 }
 
-/// After a writer has failed, those before it go on, those after it fail, and nobody hangs.
+/// After a writer has failed, what is visible is what was acknowledged, and nobody hangs.
 #[test]
 fn a_failed_writer_hangs_nobody() {
     holds(|| failing(Fault::None));
