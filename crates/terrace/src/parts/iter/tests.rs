@@ -282,7 +282,7 @@ fn holds_tell_whether_entries_moved() {
             cursor.seek(&target(last)).unwrap();
             assert_eq!(
                 take(&mut cursor, 1),
-                [last.clone()],
+                std::slice::from_ref(last),
                 "the last entry is still there"
             );
         }

@@ -21,10 +21,13 @@ impl Plan for Nowhere {
     fn store(&mut self, _off: u64, _value: u64) {}
 }
 
+/// Keyspace, key, sequence number, value and height.
+type Row = (u32, &'static [u8], u64, &'static [u8], u8);
+
 /// A small list with tall and short towers, several versions and two keyspaces.
 fn small() -> (Sample, BTreeMap<Entry, u64>) {
     let sample = Sample::new(1 << 14);
-    let rows: [(u32, &[u8], u64, &[u8], u8); 7] = [
+    let rows: [Row; 7] = [
         (1, b"", 3, b"empty key", 2),
         (1, b"apple", 9, b"new", 1),
         (1, b"apple", 4, b"old", 3),

@@ -76,9 +76,9 @@ impl Pool {
         let mut last = [head; LEVELS];
         for &(key, seq, height) in entries {
             let node = self.add(key, seq, height);
-            for level in 0..height {
-                self.0[last[level]].next[level] = AtomicUsize::new(node);
-                last[level] = node;
+            for (level, last) in last.iter_mut().enumerate().take(height) {
+                self.0[*last].next[level] = AtomicUsize::new(node);
+                *last = node;
             }
         }
     }
