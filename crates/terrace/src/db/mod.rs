@@ -291,8 +291,8 @@ impl Db {
         self.engine().step(pick)
     }
 
-    /// Closes the database: flushes what is in memory, stops background work, makes everything
-    /// durable. Every later call on any handle gets `Closed`. Dropping the last handle does the same
+    /// Closes the database: flushes what is in memory (a little that the log has may stay in it),
+    /// stops background work, makes everything durable. Every later call on any handle gets `Closed`. Dropping the last handle does the same
     /// and ignores errors.
     pub fn close(&self) -> Result<()> {
         self.0.close()
@@ -311,7 +311,13 @@ impl Handle {
         let engine = &self.engine;
         engine.check_open()?;
         // A full pool must not keep anyone from closing: the log has what is not flushed.
-        let flushed = match engine.flush() {
+        let front = &engine.pipeline.front;
+        let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
+        let flushed = match if wanted {
+            engine.flush()
+        } else {
+            engine.check_writable()
+        } {
             Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
             other => other,
         };

@@ -144,10 +144,6 @@ impl DbBuilder {
         if report.created {
             self.finish_creation(&ground)?;
         }
-        if ground.options.background.workers != crate::Workers::Manual || report.created {
-            // A spare from the start: the first sealing must not wait for one.
-            engine.prepare_spare(None)?;
-        }
         engine.start()?;
         report.elapsed = started.elapsed();
         Ok(Db(Arc::new(Handle {

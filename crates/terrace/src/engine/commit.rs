@@ -30,7 +30,12 @@ impl Engine {
         }
         loop {
             match self.pipeline.front.write(batch, durability) {
-                Ok(Written::Done) => break,
+                Ok(Written::Done { spare_due }) => {
+                    if spare_due {
+                        self.jobs.wake_all();
+                    }
+                    break;
+                }
                 Ok(Written::NeedsRoom(memtable)) => self.make_room(batch, memtable)?,
                 Err(e) => {
                     // The record may be half written, and numbers after it are taken.

@@ -24,6 +24,9 @@ use super::Engine;
 /// How long an idle worker sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_millis(50);
 
+/// How much the threads that merge, drain and reclaim yield to others.
+const MERGE_NICENESS: i32 = 10;
+
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
@@ -86,6 +89,13 @@ impl Jobs {
     }
 }
 
+/// Lets writers, readers and flushes of this process go before the calling thread where cores are
+/// scarce: nobody waits for a merge, and a writer that loses its core for one waits milliseconds.
+fn yield_to_writers() {
+    // A system that refuses changes nothing but speed.
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), MERGE_NICENESS);
+}
+
 /// Makes a spare memtable; a job so that it runs where flushes do.
 struct MakeSpare(Arc<Engine>);
 
@@ -123,7 +133,12 @@ impl Engine {
             let engine = Arc::clone(self);
             let thread = std::thread::Builder::new()
                 .name(format!("terrace-{number}"))
-                .spawn(move || engine.work(class))
+                .spawn(move || {
+                    if class == Class::Rest {
+                        yield_to_writers();
+                    }
+                    engine.work(class);
+                })
                 .map_err(|e| {
                     Error::new(
                         crate::ErrorKind::Io,
@@ -457,18 +472,19 @@ impl Engine {
                 break;
             }
             let front = &self.pipeline.front;
-            if front.wants_spare() {
+            let sealed = front.sealed_count();
+            if sealed >= self.ground.options.front.sealed_count_max {
+                self.wait_until(&|| front.sealed_count() < sealed)?;
+            } else if !self.prepare_spare(None)? {
                 // Flushing needs one even when puts may not have it.
-                if !self.prepare_spare(None)? && front.sealed_count() == 0 {
+                if sealed == 0 {
                     return Err(Error::new(
                         crate::ErrorKind::Full,
                         "the pool has no room for another memtable; delete data, or reopen with a \
                          larger pool.size_bytes",
                     ));
                 }
-            } else {
-                let before = front.sealed_count();
-                self.wait_until(&|| front.sealed_count() < before || front.wants_spare())?;
+                self.wait_until(&|| front.sealed_count() < sealed)?;
             }
         }
         self.wait_until(&|| self.pipeline.front.sealed_count() == 0)

@@ -268,7 +268,10 @@ pub(crate) struct SealedTable {
 /// How a front took a write.
 pub(crate) enum Written {
     /// Durable as asked, and visible.
-    Done,
+    Done {
+        /// The memtable has just filled so far that a spare should be made.
+        spare_due: bool,
+    },
     /// The memtable with this id is too full; a new one is needed first.
     NeedsRoom(u64),
 }
@@ -301,6 +304,9 @@ pub(crate) trait Front: Send + Sync {
     fn sealed_count(&self) -> usize;
     /// Whether the active memtable has entries.
     fn has_entries(&self) -> bool;
+    /// Whether closing should flush the active memtable: it has entries that no log has, or so many
+    /// that replaying them would make the next opening slow.
+    fn wants_flush_to_close(&self) -> bool;
     /// Makes everything written so far durable against power loss.
     fn sync(&self) -> Result<()>;
     /// Replays the next log that recovery has found into a sealed memtable. `None`: all are done.

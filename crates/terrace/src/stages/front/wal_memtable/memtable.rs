@@ -5,7 +5,7 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_media::{Arena, Bump, Claim, Extent, Region};
@@ -20,6 +20,9 @@ use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
+/// BOUND: more unused arenas than this are given back to the system.
+const ARENAS_KEPT: usize = 8;
+
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
 
@@ -29,6 +32,13 @@ const PAGE: u64 = 4096;
 pub(super) struct Arenas(Mutex<Vec<Arena>>);
 
 impl Arenas {
+    /// Makes `count` arenas ahead of need.
+    pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
+        let taken: Result<Vec<Arena>> = (0..count).map(|_| self.take(bytes)).collect();
+        self.0.lock().extend(taken?);
+        Ok(())
+    }
+
     /// An arena of at least `bytes`, used before if there is one.
     pub(super) fn take(&self, bytes: u64) -> Result<Arena> {
         {
@@ -39,7 +49,7 @@ impl Arenas {
                 return Ok(arenas.swap_remove(at));
             }
             // The others are of a size that is not asked for any more, or still read.
-            if arenas.len() > 4 {
+            if arenas.len() > ARENAS_KEPT {
                 arenas.remove(0);
             }
         }
@@ -66,6 +76,8 @@ pub(super) struct Memtable {
     pub(super) kept: Option<Arc<Extent>>,
     /// Logs that are not needed once the memtable has been flushed.
     pub(super) logs: Vec<u64>,
+    /// Some entries were written with `Durability::Volatile`.
+    unlogged: AtomicBool,
     entries: AtomicU64,
     seq_first: AtomicU64,
     seq_last: AtomicU64,
@@ -99,6 +111,7 @@ impl Memtable {
             log: None,
             kept: None,
             logs: Vec::new(),
+            unlogged: AtomicBool::new(false),
             entries: AtomicU64::new(0),
             seq_first: AtomicU64::new(u64::MAX),
             seq_last: AtomicU64::new(0),
@@ -128,12 +141,28 @@ impl Memtable {
         bytes
     }
 
+    /// How full the memtable is when a spare should be made: early enough that it is ready in time,
+    /// and late enough that a small database never makes one.
+    pub(super) fn spare_due_at(&self) -> u64 {
+        self.bump.capacity() / 8
+    }
+
     /// Counts entries that a writer is about to insert. The caller holds the commit lock.
     pub(super) fn count(&self, first: SeqNo, entries: u64) {
         let relaxed = Ordering::Relaxed;
         self.entries.fetch_add(entries, relaxed);
         self.seq_first.fetch_min(first, relaxed);
         self.seq_last.fetch_max(first + entries - 1, relaxed);
+    }
+
+    /// Notes that some entries are in no log.
+    pub(super) fn mark_unlogged(&self) {
+        self.unlogged.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some entries are in no log.
+    pub(super) fn has_unlogged(&self) -> bool {
+        self.unlogged.load(Ordering::Relaxed)
     }
 
     /// Entries inserted, or about to be.

@@ -131,6 +131,11 @@ impl Front for WalMemtable {
         };
         sequencer.take(count);
         memtable.count(first, count);
+        if !logged {
+            memtable.mark_unlogged();
+        }
+        let due = memtable.spare_due_at();
+        let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
         drop(commit);
 
         if let (Some(log), Some(slot)) = (log, slot) {
@@ -161,7 +166,7 @@ impl Front for WalMemtable {
             // Earlier logs too: what is durable is a prefix of what was acknowledged.
             self.sync()?;
         }
-        Ok(Written::Done)
+        Ok(Written::Done { spare_due })
     }
 
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
@@ -199,7 +204,12 @@ impl Front for WalMemtable {
     }
 
     fn wants_spare(&self) -> bool {
-        self.spare.lock().is_none()
+        let filling = {
+            let shown = self.tables.0.lock();
+            shown.active.bump.used() > shown.active.spare_due_at()
+        };
+        filling
+            && self.spare.lock().is_none()
             && self.sealed_count() < self.ground.options.front.sealed_count_max
     }
 
@@ -283,6 +293,11 @@ impl Front for WalMemtable {
 
     fn has_entries(&self) -> bool {
         self.commit.lock().entry_count() > 0
+    }
+
+    fn wants_flush_to_close(&self) -> bool {
+        let memtable = self.commit.lock();
+        memtable.has_unlogged() || memtable.bump.used() > memtable.spare_due_at()
     }
 
     fn sync(&self) -> Result<()> {

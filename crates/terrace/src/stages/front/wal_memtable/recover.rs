@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::{Extent, Medium};
+use terrace_media::{Extent, Medium, Prefault};
 
 use super::memtable::{Arenas, Memtable};
 use super::spare::{log_bytes, log_file_id, log_file_name, new_memtable};
@@ -63,6 +63,10 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: LogFiles) -> Result<WalMemtab
     }
     let arenas = Arc::new(Arenas::default());
     let memtable = ground.options.front.memtable_bytes;
+    if ground.options.pool.prefault == Prefault::All {
+        // The active one, the spare, and those that wait for their flush.
+        arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;
+    }
     let active = new_memtable(ground, &files, &arenas, memtable, log_bytes(memtable))?;
     let active = Arc::new(active);
     let shown = Shown {
