@@ -10,7 +10,7 @@ use crate::crash::{Case, Tally};
 use crate::kill::Victim;
 use crate::linear;
 use crate::oracle::Outcome;
-use crate::world::scratch;
+use crate::place::scratch;
 
 /// What the command line asks for: `--name value` pairs.
 pub struct Request {

@@ -14,10 +14,11 @@ use terrace::Options;
 use terrace_media::{Image, Machine, Medium, PersistPoint, Survive};
 
 use crate::oracle::{Crash, Oracle, Outcome};
+use crate::place::Place;
 use crate::script::{Op, Profile};
 use crate::settings;
 use crate::shrink;
-use crate::world::{Place, World};
+use crate::world::World;
 
 /// What a crash run did.
 #[derive(Clone, Copy, Default, Debug)]

@@ -18,10 +18,11 @@ use terrace::{Db, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::oracle::{Crash, Oracle, Outcome};
+use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, space_name};
 use crate::settings;
 use crate::value::{Value, shown};
-use crate::world::{Place, World, scratch, verify};
+use crate::world::{World, verify};
 
 /// The variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_KILL_CHILD";

@@ -9,6 +9,7 @@ pub mod history;
 pub mod kill;
 pub mod linear;
 pub mod oracle;
+pub mod place;
 pub mod script;
 pub mod seeds;
 pub mod settings;

@@ -16,8 +16,9 @@ use terrace_media::Medium;
 
 use crate::history::{Event, History};
 use crate::oracle::Outcome;
+use crate::place::Place;
 use crate::settings;
-use crate::world::{Place, verify};
+use crate::world::verify;
 
 const SHARED: u64 = 12;
 const OWNED: u64 = 6;
@@ -328,7 +329,7 @@ impl Stage<'_> {
                     key.escape_ascii().to_string()
                 ));
             }
-            if pairs.len() % 16 == 0 {
+            if pairs.len().is_multiple_of(16) {
                 std::thread::yield_now();
             }
             last = Some(key.clone());

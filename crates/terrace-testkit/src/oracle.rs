@@ -73,6 +73,9 @@ pub struct Oracle {
     catalog: Option<Catalog>,
 }
 
+/// The writes that explain what each key shows, oldest first.
+type Explained = BTreeMap<(u8, Key), Vec<u64>>;
+
 /// What a database showed.
 type Seen = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
 
@@ -323,8 +326,8 @@ impl Oracle {
                 Err(e) => Err(e),
             };
             let back = back.map_err(|e| fail("a scan backward", e))?;
-            let same = |(a, b): (&(Key, Vec<u8>), &(Vec<u8>, Vec<u8>))| a.0.0 == b.0 && a.1 == b.1;
-            if forward.len() != back.len() || !forward.iter().zip(back.iter().rev()).all(same) {
+            let pair = |pair: &'_ (Key, Vec<u8>)| (pair.0.0.clone(), pair.1.clone());
+            if !forward.iter().map(pair).eq(back.iter().rev().cloned()) {
                 return Err(format!(
                     "{name}: {} pairs forward, {} backward, or other ones",
                     forward.len(),
@@ -370,8 +373,8 @@ impl Oracle {
                 }
             }
         }
-        // The oldest and newest write that explain what each key shows.
-        let mut explained: BTreeMap<(u8, Key), (u64, u64)> = BTreeMap::new();
+        // The writes that explain what each key shows, oldest first.
+        let mut explained = Explained::new();
         for (&space, seen) in &seen {
             let Some(known) = after.spaces.get(&space) else {
                 continue;
@@ -386,18 +389,19 @@ impl Oracle {
             }
             for (key, chain) in &known.keys {
                 let found = seen.get(key).map(Vec::as_slice);
-                let range = self.explain(crash, chain, found).ok_or_else(|| {
-                    format!(
+                let fits = self.explain(crash, chain, found);
+                if fits.is_empty() {
+                    return Err(format!(
                         "{} {key:?}: found {}, which none of these explains: {}",
                         space_name(space),
                         shown(found),
                         self.chain(crash, chain)
-                    )
-                })?;
-                explained.insert((space, key.clone()), range);
+                    ));
+                }
+                explained.insert((space, key.clone()), fits);
             }
         }
-        self.check_whole(&explained, &seen)?;
+        self.check_whole(&mut explained)?;
         after.collapse(crash, &explained);
         Ok(after)
     }
@@ -421,8 +425,8 @@ impl Oracle {
         })
     }
 
-    /// The first and last of the writes that may show and that explain `found`. 0: never written.
-    fn explain(&self, crash: Crash, chain: &[Version], found: Option<&[u8]>) -> Option<(u64, u64)> {
+    /// The writes that may show and that explain `found`. 0: never written.
+    fn explain(&self, crash: Crash, chain: &[Version], found: Option<&[u8]>) -> Vec<u64> {
         let from = chain
             .iter()
             .rposition(|version| self.must(crash, version.write));
@@ -433,45 +437,51 @@ impl Oracle {
         let allowed = &chain[from.unwrap_or(0)..];
         let matching = allowed.iter().filter(|version| same(version.value, found));
         fits.extend(matching.map(|version| version.write));
-        Some((*fits.first()?, *fits.last()?))
+        fits
     }
 
-    /// A write that certainly shows in one key shows in all, or is covered there.
-    fn check_whole(&self, explained: &BTreeMap<(u8, Key), (u64, u64)>, seen: &Seen) -> Outcome {
-        for ((space, key), &(first, last)) in explained {
-            if first != last || first == 0 {
-                continue;
-            }
-            let Some(write) = self.writes.get(&first) else {
-                continue;
+    /// A write that does not show in one of its keys, and is not covered there, shows in none.
+    /// Takes such writes out of the explanations; each key must be left with one.
+    fn check_whole(&self, explained: &mut Explained) -> Outcome {
+        // BOUND: every turn takes out at least one write.
+        loop {
+            let covered = |write: u64, key: &(u8, Key)| {
+                let younger = self.birth(key.0).is_none_or(|birth| birth > write);
+                let newest = explained.get(key).and_then(|fits| fits.last());
+                younger || newest.is_none_or(|newest| *newest >= write)
             };
-            for other in &write.keys {
-                let younger = self.birth(other.0).is_none_or(|birth| birth > first);
-                if younger || !seen.contains_key(&other.0) {
-                    continue;
-                }
-                if let Some(&(_, newest)) = explained.get(other)
-                    && newest < first
-                {
+            let torn = self.writes.iter().find_map(|(&write, body)| {
+                let key = body.keys.iter().find(|key| !covered(write, key))?;
+                let claimed = body.keys.iter().any(|key| {
+                    let fits = explained.get(key);
+                    fits.is_some_and(|fits| fits.contains(&write))
+                });
+                claimed.then_some((write, key))
+            });
+            let Some((write, missing)) = torn else {
+                return Ok(());
+            };
+            for (key, fits) in explained.iter_mut() {
+                fits.retain(|fit| *fit != write);
+                if fits.is_empty() {
                     return Err(format!(
-                        "write #{first} shows in {} {key:?} and not in {} {:?}, which shows #{newest}",
-                        space_name(*space),
-                        space_name(other.0),
-                        other.1
+                        "write #{write} shows in {} {:?} and not in {} {:?}",
+                        space_name(key.0),
+                        key.1,
+                        space_name(missing.0),
+                        missing.1
                     ));
                 }
             }
         }
-        Ok(())
     }
 
     /// Believes what was seen.
-    fn collapse(&mut self, crash: Crash, explained: &BTreeMap<(u8, Key), (u64, u64)>) {
+    fn collapse(&mut self, crash: Crash, explained: &Explained) {
         for (&space, known) in &mut self.spaces {
             known.keys.retain(|key, chain| {
-                let newest = explained
-                    .get(&(space, key.clone()))
-                    .map_or(0, |range| range.1);
+                let fits = explained.get(&(space, key.clone()));
+                let newest = fits.and_then(|fits| fits.last()).copied().unwrap_or(0);
                 chain.retain(|version| version.write <= newest);
                 if crash == Crash::Power {
                     let behind = chain.len().saturating_sub(1);
@@ -480,7 +490,10 @@ impl Oracle {
                 !chain.is_empty()
             });
         }
-        let shown: BTreeSet<u64> = explained.values().map(|range| range.1).collect();
+        let shown: BTreeSet<u64> = explained
+            .values()
+            .filter_map(|fits| fits.last().copied())
+            .collect();
         if crash == Crash::Power {
             self.writes.clear();
         }

@@ -3,8 +3,9 @@
 use terrace::{Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::oracle::Oracle;
+use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::world::{Place, World, scratch};
+use terrace_testkit::world::World;
 use terrace_testkit::{seeds, settings, shrink};
 
 /// Runs a script on a store in a folder of the system.

@@ -1,0 +1,69 @@
+//! Places of stores: a folder of the system, a simulated machine, files that fail.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrace::{Db, Options};
+use terrace_media::{FileSystem, Machine, PoolFaults};
+
+use crate::oracle::Outcome;
+
+/// Where a store is, and what is under it.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The simulated machine that the folder is on.
+    pub machine: Option<Machine>,
+    /// The file system, if not the system's.
+    pub fs: Option<Arc<dyn FileSystem>>,
+    /// Faults of the pool.
+    pub faults: Option<Arc<PoolFaults>>,
+}
+
+impl Place {
+    /// A folder of the system.
+    pub fn folder(path: impl Into<PathBuf>) -> Place {
+        Place {
+            folder: path.into(),
+            ..Place::default()
+        }
+    }
+
+    /// A folder on a simulated machine.
+    pub fn machine(machine: &Machine) -> Place {
+        Place {
+            folder: "db".into(),
+            machine: Some(machine.clone()),
+            ..Place::default()
+        }
+    }
+
+    /// Opens the store.
+    pub fn open(&self, options: &Options) -> terrace::Result<Db> {
+        let mut builder = Db::builder(&self.folder).options(options.clone());
+        if let Some(machine) = &self.machine {
+            builder = builder.machine(machine.clone());
+        }
+        if let Some(fs) = &self.fs {
+            builder = builder.file_system(Arc::clone(fs));
+        }
+        if let Some(faults) = &self.faults {
+            builder = builder.pool_faults(Arc::clone(faults));
+        }
+        builder.open()
+    }
+}
+
+/// A folder that goes away by itself, in memory if the system has such a place.
+pub fn scratch() -> Outcome<tempfile::TempDir> {
+    let memory = std::path::Path::new("/dev/shm");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("terrace-test");
+    let made = if memory.is_dir() {
+        builder.tempdir_in(memory)
+    } else {
+        builder.tempdir()
+    };
+    made.map_err(|e| format!("no folder for the test: {e}"))
+}

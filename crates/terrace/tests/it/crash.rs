@@ -1,0 +1,52 @@
+//! Crashes of a simulated machine at every persist point of short scripts, and at some of long ones.
+
+use terrace_media::Medium;
+use terrace_testkit::crash::{Case, Tally};
+use terrace_testkit::seeds;
+
+fn check(medium: Medium, count: u64, every: bool) {
+    let mut sum = Tally::default();
+    for seed in seeds::seeds(count) {
+        let (case, script) = if every {
+            Case::every_point(seed, medium)
+        } else {
+            Case::some_points(seed, medium)
+        };
+        match case.run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"),
+        }
+    }
+    println!("{medium}: {sum:?}");
+}
+
+/// After a power loss at any fence, everything acknowledged is there and nothing else is.
+#[test]
+fn dax_survives_a_crash_at_every_fence() {
+    check(Medium::Dax, 24, true);
+}
+
+/// The same at some fences of long scripts.
+#[test]
+fn dax_survives_crashes_of_long_scripts() {
+    check(Medium::Dax, 6, false);
+}
+
+/// After a power loss at any sync, everything acknowledged as synced is there.
+#[test]
+fn mapped_survives_a_crash_at_every_sync() {
+    check(Medium::Mapped, 16, true);
+}
+
+/// The same at some syncs of long scripts.
+#[test]
+fn mapped_survives_crashes_of_long_scripts() {
+    check(Medium::Mapped, 4, false);
+}
+
+/// Without a pool the log files are all there is, and they are enough.
+#[test]
+fn log_files_survive_a_crash_at_every_sync() {
+    check(Medium::Dram, 40, true);
+    check(Medium::Dram, 8, false);
+}

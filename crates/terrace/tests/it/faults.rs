@@ -1,0 +1,199 @@
+//! Files and pools that fail at the n-th operation, for every n: an error or success, nothing
+//! acknowledged is lost, nothing else appears.
+
+use std::io::ErrorKind as Io;
+use std::sync::Arc;
+
+use terrace::{Db, ErrorKind, Options};
+use terrace_media::{FaultFs, Medium, OsFs, PoolFaults};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+
+const KEYS: u8 = 40;
+
+/// Writes, flushes, drains and closes until something fails. Returns how many writes of the round
+/// were acknowledged, and the first failure.
+fn work(place: &Place, options: &Options, round: u8) -> (u8, Option<terrace::Error>) {
+    let mut written = 0;
+    let mut run = || -> terrace::Result<()> {
+        let db = place.open(options)?;
+        for n in 0..KEYS {
+            db.put_with([n], vec![round; 700], terrace::Durability::Sync)?;
+            written = n + 1;
+            if n % 16 == 7 {
+                db.flush()?;
+            }
+        }
+        db.drain()?;
+        db.close()
+    };
+    let failure = run().err();
+    (written, failure)
+}
+
+/// Opens without faults and checks that every key has the last value acknowledged, or one that was
+/// in flight since.
+fn check(place: &Place, options: &Options, allowed: &[Vec<u8>]) {
+    let db = match place.open(options) {
+        Ok(db) => db,
+        Err(e) => panic!("reopening: {e:?}"),
+    };
+    for (n, allowed) in allowed.iter().enumerate() {
+        let found = db.get([n as u8]).unwrap();
+        let round = found.as_ref().map_or(0, |value| value[0]);
+        assert!(
+            allowed.contains(&round),
+            "key {n}: found round {round} of {allowed:?}"
+        );
+        assert!(found.is_none_or(|value| value == vec![round; 700]));
+    }
+    assert_eq!(
+        db.verify(&mut |_| {}).unwrap().problems,
+        Vec::<String>::new()
+    );
+}
+
+/// Notes what the failed round may have left.
+fn note(allowed: &mut [Vec<u8>], written: u8, round: u8) {
+    for (n, allowed) in allowed.iter_mut().enumerate() {
+        match n as u8 {
+            n if n < written => *allowed = vec![round],
+            n if n == written => allowed.push(round),
+            _ => {}
+        }
+    }
+}
+
+fn expect_clear(failure: &terrace::Error) {
+    let kinds = [ErrorKind::Io, ErrorKind::Full, ErrorKind::Stopped];
+    assert!(kinds.contains(&failure.kind()), "{failure:?}");
+    assert!(
+        failure.to_string().len() > 20,
+        "an error says what is wrong: {failure}"
+    );
+}
+
+fn files_that_fail(medium: Medium, kind: Io, sticky: bool) {
+    let folder = scratch().unwrap();
+    let fs = FaultFs::new(Arc::new(OsFs));
+    let mut place = Place::folder(folder.path());
+    place.fs = Some(Arc::new(fs.clone()));
+    let options = settings::small(medium);
+    let mut allowed = vec![vec![0u8]; usize::from(KEYS)];
+    let mut failures = 0;
+    for n in 1..400 {
+        let round = (n % 200 + 1) as u8;
+        fs.fail_at(n, kind, sticky);
+        let (written, failure) = work(&place, &options, round);
+        let calls = fs.operations();
+        fs.reset();
+        note(&mut allowed, written, round);
+        check(&place, &options, &allowed);
+        match failure {
+            Some(failure) => expect_clear(&failure),
+            None if calls < n => break,
+            None => {}
+        }
+        failures += 1;
+        // Without a pool, every log is replayed for ever.
+        if n % 25 == 0 {
+            std::fs::remove_dir_all(folder.path()).unwrap();
+            allowed = vec![vec![0]; usize::from(KEYS)];
+        }
+    }
+    assert!(failures > 5, "the script has more operations than that");
+}
+
+/// Whatever operation on files fails with whatever error, nothing acknowledged is lost.
+#[test]
+fn failing_files_lose_nothing() {
+    for medium in [Medium::Dram, Medium::Dax] {
+        files_that_fail(medium, Io::Other, false);
+        files_that_fail(medium, Io::StorageFull, true);
+    }
+}
+
+/// Files that give fewer bytes than asked for change nothing.
+#[test]
+fn short_reads_change_nothing() {
+    let folder = scratch().unwrap();
+    let fs = FaultFs::new(Arc::new(OsFs));
+    fs.short_transfers(true);
+    let mut place = Place::folder(folder.path());
+    place.fs = Some(Arc::new(fs));
+    let options = settings::small(Medium::Dram);
+    for round in 1..5 {
+        let (written, failure) = work(&place, &options, round);
+        assert!(failure.is_none(), "{failure:?}");
+        assert_eq!(written, KEYS);
+        check(&place, &options, &vec![vec![round]; usize::from(KEYS)]);
+    }
+}
+
+/// Whatever growth or sync of the pool fails, nothing acknowledged is lost.
+#[test]
+fn failing_pools_lose_nothing() {
+    for sync in [false, true] {
+        let folder = scratch().unwrap();
+        let mut place = Place::folder(folder.path());
+        let faults = PoolFaults::new();
+        place.faults = Some(Arc::clone(&faults));
+        let options = settings::small(Medium::Mapped);
+        let mut allowed = vec![vec![0u8]; usize::from(KEYS)];
+        let mut failures = 0;
+        for n in 1..300 {
+            let round = (n % 200 + 1) as u8;
+            if sync {
+                faults.fail_sync(n, Io::Other, n % 2 == 0);
+            } else {
+                faults.fail_grow(n, Io::StorageFull, n % 2 == 0);
+            }
+            let (written, failure) = work(&place, &options, round);
+            let calls = if sync { faults.syncs() } else { faults.grows() };
+            faults.reset();
+            note(&mut allowed, written, round);
+            check(&place, &options, &allowed);
+            match failure {
+                Some(failure) => expect_clear(&failure),
+                None if calls < n => break,
+                None => {}
+            }
+            failures += 1;
+        }
+        assert!(failures > 0, "the script syncs and grows");
+    }
+}
+
+fn open(folder: &std::path::Path, options: Options) -> terrace::Result<Db> {
+    Db::open(folder, options)
+}
+
+/// A second handle, a foreign file and a missing pool are refused with the reason.
+#[test]
+fn what_cannot_be_opened_is_refused_with_the_reason() {
+    let folder = scratch().unwrap();
+    let options = settings::small(Medium::Dax);
+    let db = open(folder.path(), options.clone()).unwrap();
+    let twice = open(folder.path(), options.clone()).unwrap_err();
+    assert_eq!(twice.kind(), ErrorKind::Locked, "{twice}");
+    db.put("a", "b").unwrap();
+    db.close().unwrap();
+    drop(db);
+    let pool = folder.path().join("pool");
+    let good = std::fs::read(&pool).unwrap();
+    std::fs::write(&pool, vec![0x55; good.len()]).unwrap();
+    let foreign = open(folder.path(), options.clone()).unwrap_err();
+    assert!(
+        matches!(foreign.kind(), ErrorKind::Invalid | ErrorKind::Corruption),
+        "{foreign}"
+    );
+    assert!(foreign.to_string().contains("pool"), "{foreign}");
+    std::fs::remove_file(&pool).unwrap();
+    let missing = open(folder.path(), options.clone()).unwrap_err();
+    assert!(missing.to_string().contains("pool"), "{missing}");
+    std::fs::write(&pool, &good).unwrap();
+    assert_eq!(
+        open(folder.path(), options).unwrap().get("a").unwrap(),
+        Some(b"b".to_vec())
+    );
+}

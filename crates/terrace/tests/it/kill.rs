@@ -1,0 +1,37 @@
+//! Children of this test's own executable, killed with SIGKILL.
+
+use std::process::{Command, ExitCode};
+
+use terrace_media::Medium;
+use terrace_testkit::kill::{Victim, child_if_asked};
+use terrace_testkit::seeds;
+
+/// Not a test of its own: what the children run. Without orders it does nothing.
+#[test]
+fn child() {
+    if let Some(code) = child_if_asked() {
+        std::process::exit(i32::from(code != ExitCode::SUCCESS));
+    }
+}
+
+/// A child killed at any moment has lost nothing that was acknowledged and shows nothing else.
+#[test]
+fn killed_children_lose_nothing() {
+    let exe = std::env::current_exe().expect("a test has an executable");
+    let command = || {
+        let mut command = Command::new(&exe);
+        command.args(["kill::child", "--exact", "--nocapture"]);
+        command
+    };
+    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+        for seed in seeds::seeds(1) {
+            let mut victim = Victim::new(medium, seed, &command);
+            for _ in 0..20 {
+                if let Err(failure) = victim.live_once() {
+                    panic!("{}: {failure}", victim.describe());
+                }
+            }
+            println!("{}: {:?}", victim.describe(), victim.tally);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Writers and readers on threads, while merges and drains run: some order of their calls explains
+//! every answer.
+
+use terrace_media::Medium;
+use terrace_testkit::linear::Run;
+use terrace_testkit::place::scratch;
+use terrace_testkit::seeds;
+
+/// Four writers and four readers get only answers that some order of the calls explains; batches
+/// are seen whole, and scans neither miss nor repeat a key.
+#[test]
+fn concurrent_answers_are_explained_by_an_order() {
+    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+        for seed in seeds::seeds(2) {
+            let run = Run {
+                seed,
+                medium,
+                writers: 4,
+                readers: 4,
+                writes: 800,
+            };
+            let folder = scratch().expect("a folder");
+            match run.run(folder.path()) {
+                Ok(tally) => println!("{medium}, seed {seed}: {tally:?}"),
+                Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Pools that fill: what does not fit is refused, the rest goes on, and space comes back.
+
+use terrace::{Db, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+
+fn options(workers: Workers) -> Options {
+    let mut options = settings::small(Medium::Dax);
+    options.pool.size_bytes = 4 << 20;
+    options.front.memtable_bytes = 32 << 10;
+    options.background.workers = workers;
+    options
+}
+
+fn fill(db: &Db) -> u32 {
+    for n in 0..100_000u32 {
+        if let Err(e) = db.put(n.to_be_bytes(), vec![n as u8; 1000]) {
+            assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+            assert!(e.to_string().contains("pool"), "{e}");
+            return n;
+        }
+    }
+    panic!("100 MB fit a pool of 4 MiB");
+}
+
+/// A full pool refuses writes, goes on reading and deleting, and takes writes again after deletes.
+#[test]
+fn a_full_pool_reads_deletes_and_comes_back() {
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        let folder = scratch().unwrap();
+        let mut db = Db::open(folder.path(), options(workers)).unwrap();
+        let mut least = u32::MAX;
+        for round in 0..3 {
+            let count = fill(&db);
+            assert!(count > 1000, "only {count} KiB fit in round {round}");
+            least = least.min(count);
+            for n in 0..count {
+                let found = db.get(n.to_be_bytes()).unwrap();
+                assert_eq!(found, Some(vec![n as u8; 1000]), "round {round}, key {n}");
+            }
+            if round == 1 {
+                drop(db);
+                db = Db::open(folder.path(), options(workers)).unwrap();
+            }
+            for n in 0..count {
+                db.delete(n.to_be_bytes()).unwrap();
+            }
+            assert_eq!(db.iter().unwrap().count(), 0);
+            assert_eq!(
+                db.verify(&mut |_| {}).unwrap().problems,
+                Vec::<String>::new()
+            );
+        }
+        let count = fill(&db);
+        assert!(
+            count * 10 >= least * 9,
+            "{count} fit after deletes, {least} before"
+        );
+    }
+}
+
+/// Overwriting the same keys for ever with values of changing size keeps the pool bounded.
+#[test]
+fn overwriting_for_ever_stays_within_the_pool() {
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        let folder = scratch().unwrap();
+        let mut options = options(workers);
+        options.pool.size_bytes = 8 << 20;
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut model = vec![(0u8, 0usize); 16];
+        for turn in 0..6000 {
+            let key = rng.usize(..16);
+            let most = [10, 300, 5000, 200 << 10][rng.usize(..4)];
+            // Few are large, so that one turn does not fill the pool.
+            let most = if rng.u8(0..20) > 0 {
+                most.min(5000)
+            } else {
+                most
+            };
+            let value = (turn as u8, rng.usize(10..=most));
+            let written = db.put([key as u8], vec![value.0; value.1]);
+            written.unwrap_or_else(|e| panic!("turn {turn}, {} bytes: {e}", value.1));
+            model[key] = value;
+            if workers == Workers::Manual {
+                db.step(rng.usize(..)).unwrap();
+            }
+        }
+        for (key, (byte, len)) in model.iter().enumerate() {
+            let found = db.get([key as u8]).unwrap().unwrap_or_default();
+            assert_eq!(
+                (found.len(), found.iter().all(|b| b == byte)),
+                (*len, true),
+                "key {key}"
+            );
+        }
+    }
+}
+
+/// Keys and values that cannot fit are refused by a clear error, and nothing of them shows.
+#[test]
+fn what_is_too_large_is_refused() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(Workers::Manual)).unwrap();
+    let long = vec![b'k'; 64 * 1024 + 1];
+    assert_eq!(db.put(&long, "v").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(
+        db.put("k", vec![0; 1 << 20]).unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
+    let mut batch = WriteBatch::new();
+    batch.put("a", "1").put("b", vec![0; 1 << 20]);
+    let refused = db.write(batch, Durability::Buffered).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("split"), "{refused}");
+    assert_eq!(db.iter().unwrap().count(), 0);
+    db.put(&long[1..], "v").unwrap();
+    assert_eq!(db.get(&long[1..]).unwrap(), Some(b"v".to_vec()));
+}
