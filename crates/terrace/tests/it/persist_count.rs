@@ -30,7 +30,7 @@ impl Meter {
     /// Writes down what the pool was given since `start`.
     fn note(&mut self, what: &str, db: &Db) {
         let now = db.metrics().pm;
-        let spent = now.clone() - self.before.clone();
+        let spent = now - self.before;
         self.before = now;
         let _ = writeln!(self.text, "{what}");
         for purpose in Purpose::ALL {
