@@ -11,6 +11,7 @@ use super::region::Region;
 use crate::extent::claim::Bump;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Anonymous memory for one table at a time.
 #[derive(Clone)]
@@ -51,7 +52,10 @@ impl Arena {
     /// Whether no bump allocator, claim or region of this arena is left, so that its memory can be
     /// given to another table. Clones of the arena count as users too.
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.map) == 1
+        let idle = Arc::strong_count(&self.map) == 1;
+        // What the last user did happened before this memory is written again.
+        fence(Ordering::Acquire);
+        idle
     }
 
     /// A bump allocator over the whole arena, whose offsets start at `origin`.

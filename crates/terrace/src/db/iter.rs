@@ -215,6 +215,17 @@ impl Drop for Iter {
     }
 }
 
+/// BOUND: damaged links may go round; then keys stop ascending, and the scan ends here.
+fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
+    if ascends {
+        return Ok(());
+    }
+    Err(crate::Error::corruption(format!(
+        "keys do not ascend after {}: run verify, and restore the database from a copy",
+        key.escape_ascii()
+    )))
+}
+
 fn cursor_over(view: &View) -> MergeCursor {
     MergeCursor::new(view.sources.iter().map(|source| source.cursor()).collect())
 }
@@ -360,9 +371,9 @@ impl Iter {
                 (None, None) => return Ok(()),
             };
             if entry.key != key || entry.keyspace != self.keyspace {
-                return Ok(());
+                return ascending(entry.key > key || entry.keyspace > self.keyspace, key);
             }
-            if step == STEPS_BEFORE_SEEK {
+            if step >= STEPS_BEFORE_SEEK {
                 // A key with very many versions: go behind them all.
                 let behind = Place::after(self.keyspace, key);
                 return self.cursor.seek(&behind.target());
@@ -401,12 +412,24 @@ impl Iter {
         let mut pairs = VecDeque::new();
         let mut last: Vec<u8> = Vec::new();
         let mut any = false;
+        let mut versions = 0;
         while let Some(entry) = self.cursor.entry()? {
             if !self.back.is_after(entry.keyspace, entry.key) {
                 break;
             }
+            if entry.seq > self.seq {
+                self.skip_newer()?;
+                continue;
+            }
             let older_version = any && entry.key == last.as_slice();
-            if entry.seq <= self.seq && !older_version {
+            ascending(!any || entry.key >= last.as_slice(), &last)?;
+            versions = if older_version { versions + 1 } else { 0 };
+            if versions > STEPS_BEFORE_SEEK {
+                let behind = Place::after(self.keyspace, &last);
+                self.cursor.seek(&behind.target())?;
+                continue;
+            }
+            if !older_version {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);

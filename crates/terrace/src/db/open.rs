@@ -311,6 +311,11 @@ impl DbBuilder {
             )));
         }
         if pool.root(CREATED_ROOT) == 0 {
+            // PERSIST: the name of OPTIONS before the word: a process crash may have left it in the
+            // cache only, and a pool that is somebody's without OPTIONS could never be opened.
+            self.fs
+                .sync_dir(&self.path)
+                .map_err(|e| Error::io("sync", &self.path, e))?;
             pool.set_roots(&[(CREATED_ROOT, 1)])?;
         }
         report.clean = pool.shutdown() == Shutdown::Clean;

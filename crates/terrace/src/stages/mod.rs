@@ -261,6 +261,8 @@ pub(crate) struct SealedTable {
     pub(crate) seq_last: SeqNo,
     /// Edits that retire what made the memtable durable.
     pub(crate) retire: Vec<Change>,
+    /// Waits until every entry is in place and its log durable; may sync.
+    pub(crate) settle: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Lets the front forget the memtable, once the buffer shows the table.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }

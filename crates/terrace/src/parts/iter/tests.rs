@@ -356,10 +356,14 @@ fn scans_beside_a_merge_see_everything() {
         let mut count = 0;
         older
             .list
-            .check(&older.gate, &mut |_, value| {
-                value.unwrap();
-                count += 1;
-            })
+            .check(
+                &older.gate,
+                &mut |_, value| {
+                    value.unwrap();
+                    count += 1;
+                },
+                &mut || {},
+            )
             .unwrap();
         assert_eq!(count, model.len());
     }

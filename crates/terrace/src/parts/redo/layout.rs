@@ -15,7 +15,7 @@ pub(crate) const SLOT_HEADER_BYTES: usize = 64;
 /// Size of one store.
 pub(crate) const STORE_BYTES: usize = 16;
 /// Size of a slot.
-pub(crate) const SLOT_BYTES: usize = 8192;
+pub(crate) const SLOT_BYTES: usize = 16384;
 /// How many stores fit.
 pub(crate) const STORES_MAX: usize = (SLOT_BYTES - SLOT_HEADER_BYTES) / STORE_BYTES;
 /// How many slots a redo area has: the jobs that may relink at one time.
@@ -24,7 +24,7 @@ pub(crate) const SLOT_COUNT: usize = 12;
 const MAGIC: [u8; 4] = *b"REDO";
 const VERSION: u32 = 1;
 
-const _: () = assert!(STORES_MAX == 508, "a whole slot");
+const _: () = assert!(STORES_MAX == 1020, "a whole slot");
 const _: () = assert!(
     STORES_MAX > 6 * crate::parts::skiplist::layout::HEIGHT_MAX,
     "the changes of the tallest node fit many times"

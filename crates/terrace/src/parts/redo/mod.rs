@@ -166,6 +166,16 @@ impl RedoSlot {
         self.stores.len() + more <= STORES_MAX
     }
 
+    /// How many stores are planned.
+    pub(crate) fn len(&self) -> usize {
+        self.stores.len()
+    }
+
+    /// Forgets all planned stores but the first `count`.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.stores.truncate(count);
+    }
+
     /// Whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty()

@@ -21,19 +21,32 @@ pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Node<'_>, Result<(), DecodeError>
 impl SkipList {
     /// Calls `visit` for every node in order and checks order (S1), towers (S2), sizes and hashes.
     /// Nodes that a merge moves in or out meanwhile may be left out, never counted twice.
-    pub(crate) fn check(&self, gate: &Gate, visit: Visit<'_>) -> Result<(), DecodeError> {
-        self.walk_list(gate, true, visit)
+    /// `between` runs now and then while the gate is not held.
+    pub(crate) fn check(
+        &self,
+        gate: &Gate,
+        visit: Visit<'_>,
+        between: &mut dyn FnMut(),
+    ) -> Result<(), DecodeError> {
+        self.walk_list(gate, true, visit, between)
     }
 
     /// Like [`check`](SkipList::check) for a list that others insert into, whose towers may be half
     /// linked at any moment.
     pub(crate) fn check_growing(&self, visit: Visit<'_>) -> Result<(), DecodeError> {
-        self.walk_list(&Gate::default(), false, visit)
+        self.walk_list(&Gate::default(), false, visit, &mut || {})
     }
 
-    fn walk_list(&self, gate: &Gate, towers: bool, visit: Visit<'_>) -> Result<(), DecodeError> {
+    fn walk_list(
+        &self,
+        gate: &Gate,
+        towers: bool,
+        visit: Visit<'_>,
+        between: &mut dyn FnMut(),
+    ) -> Result<(), DecodeError> {
         let mut last: Option<(u32, Vec<u8>, u64)> = None;
         loop {
+            between();
             let _held = gate.hold();
             let target = match &last {
                 Some((keyspace, key, seq)) => Target {
@@ -51,7 +64,7 @@ impl SkipList {
             // On every level, the next node that the walk along level 0 must meet.
             let mut expected = splice.next;
             let mut at = expected[0];
-            for _ in 0..CHUNK {
+            for turn in 0..CHUNK {
                 if at == 0 {
                     if !towers {
                         return Ok(());
@@ -74,11 +87,12 @@ impl SkipList {
                     };
                     match node.compare(&before) {
                         Order::Greater => {}
-                        Order::Equal => {
+                        // The walk goes on with the node that it ended with.
+                        Order::Equal if turn == 0 => {
                             at = self.next(at, 0)?;
                             continue;
                         }
-                        Order::Less => return Err(cycle(at)),
+                        Order::Equal | Order::Less => return Err(cycle(at)),
                     }
                 }
                 visit(&node, self.check_node(&node));

@@ -8,7 +8,7 @@
 use std::cmp::Ordering as Order;
 
 use super::SkipList;
-use super::layout::HEIGHT_MAX;
+use super::layout::{HEADER_BYTES, HEIGHT_MAX};
 use super::node::{Target, link_at};
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
@@ -19,9 +19,6 @@ pub(crate) trait Plan {
     fn store(&mut self, off: u64, value: u64);
 }
 
-/// BOUND: no list has this many nodes; links that go round do.
-const NODES_MAX: u64 = 1 << 40;
-
 /// For each level, the node before the current place and the one after it, planned changes
 /// included.
 #[derive(Debug, Clone)]
@@ -30,7 +27,8 @@ pub(crate) struct Fingers {
     next: [u64; HEIGHT_MAX],
     /// Levels at and above this one are empty and need no look.
     levels: usize,
-    steps: u64,
+    /// BOUND: nodes that the region has room for; links that go round lead to more.
+    steps_left: u64,
 }
 
 impl Fingers {
@@ -40,7 +38,8 @@ impl Fingers {
             prev: [list.head(); HEIGHT_MAX],
             next: [0; HEIGHT_MAX],
             levels: 1,
-            steps: 0,
+            steps_left: HEIGHT_MAX as u64
+                * ((list.region().end() - list.region().origin()) / HEADER_BYTES as u64),
         };
         for level in 0..HEIGHT_MAX {
             fingers.next[level] = list.next(list.head(), level)?;
@@ -95,10 +94,10 @@ impl Fingers {
                 self.prev[level] = candidate;
                 self.next[level] = list.next(candidate, level)?;
                 list.region().prefetch(self.next[level]);
-                self.steps += 1;
-                if self.steps > NODES_MAX {
+                if self.steps_left == 0 {
                     return Err(cycle(candidate));
                 }
+                self.steps_left -= 1;
             }
         }
         Ok(())
@@ -148,10 +147,10 @@ impl Fingers {
         }
         list.region().prefetch(self.next[0]);
         list.region().prefetch(self.next[1]);
-        self.steps += 1;
-        if self.steps > NODES_MAX {
+        if self.steps_left == 0 {
             return Err(cycle(off));
         }
+        self.steps_left -= 1;
         Ok(())
     }
 

@@ -148,7 +148,7 @@ impl SkipList {
     /// where its key may end, and the first line of the candidate one level down.
     #[inline(always)]
     fn expect(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
-        self.region.prefetch(candidate + KEY_LINE);
+        self.region.prefetch(candidate.wrapping_add(KEY_LINE));
         if level > 0 {
             self.region
                 .prefetch(next(&self.region, current, level - 1)?);

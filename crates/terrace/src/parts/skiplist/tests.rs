@@ -112,10 +112,14 @@ impl Sample {
     fn checked(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
         self.list
-            .check(&Gate::default(), &mut |node, value| {
-                value.unwrap();
-                entries.push(Entry::of(node));
-            })
+            .check(
+                &Gate::default(),
+                &mut |node, value| {
+                    value.unwrap();
+                    entries.push(Entry::of(node));
+                },
+                &mut || {},
+            )
             .unwrap();
         entries
     }

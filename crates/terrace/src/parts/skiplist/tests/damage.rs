@@ -150,9 +150,13 @@ fn checks_see_every_changed_byte_of_data() {
             let good = word.load(Ordering::Relaxed);
             word.store(good ^ (0x5a << (8 * (at % 8))), Ordering::Relaxed);
             let mut complaints = 0;
-            let walked = sample.list.check(&Gate::default(), &mut |_, value| {
-                complaints += u64::from(value.is_err());
-            });
+            let walked = sample.list.check(
+                &Gate::default(),
+                &mut |_, value| {
+                    complaints += u64::from(value.is_err());
+                },
+                &mut || {},
+            );
             assert!(walked.is_err() || complaints > 0, "byte {at} of {off:#x}");
             word.store(good, Ordering::Relaxed);
         }
@@ -199,6 +203,9 @@ fn links_to_nowhere_are_errors() {
     for link in [8, ORIGIN - 8, sample.end() + (1 << 20), 1 << 63, !7 << 12] {
         word.store(link, Ordering::Relaxed);
         assert!(list.seek(&target).is_err());
-        assert!(list.check(&Gate::default(), &mut |_, _| {}).is_err());
+        assert!(
+            list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+                .is_err()
+        );
     }
 }

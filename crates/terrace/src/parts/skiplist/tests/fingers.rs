@@ -208,11 +208,13 @@ fn torn_towers_are_refused() {
         if level > 0 {
             fingers.pass(list).unwrap_err();
             fingers.unlink(list, &mut plan).unwrap_err();
-            list.check(&Gate::default(), &mut |_, _| {}).unwrap_err();
+            list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+                .unwrap_err();
         } else {
             assert_eq!(fingers.following(), 0);
         }
         word.store(link, Ordering::Relaxed);
     }
-    list.check(&Gate::default(), &mut |_, _| {}).unwrap();
+    list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+        .unwrap();
 }

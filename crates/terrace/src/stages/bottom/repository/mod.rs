@@ -21,6 +21,7 @@ mod reclaim;
 pub(crate) mod recover;
 mod space;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -211,16 +212,21 @@ impl Source for Body {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
         let problems = &mut census.problems;
         let (mut entries, mut tombstones, mut bytes) = (0, 0, 0);
-        let walked = self.list.check(&self.gate, &mut |node, value| {
-            entries += 1;
-            bytes += node.header.node_bytes() as u64;
-            visited(node.header.node_bytes() as u64);
-            tombstones +=
-                u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
-            if let Err(problem) = value {
-                problems.push(format!("repository: {problem}"));
-            }
-        });
+        let pending = Cell::new(0);
+        let walked = self.list.check(
+            &self.gate,
+            &mut |node, value| {
+                entries += 1;
+                bytes += node.header.node_bytes() as u64;
+                pending.set(pending.get() + node.header.node_bytes() as u64);
+                tombstones +=
+                    u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
+                if let Err(problem) = value {
+                    problems.push(format!("repository: {problem}"));
+                }
+            },
+            &mut || visited(pending.take()),
+        );
         if let Err(problem) = walked {
             problems.push(format!("repository: {problem}"));
         }

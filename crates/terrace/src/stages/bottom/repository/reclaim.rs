@@ -32,7 +32,10 @@ const URGENT_PERCENT: u64 = 10;
 
 /// The job that gives most space back, if one is worth its copying.
 pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-    let mut relinker = body.relinker.lock();
+    // A step that holds it may be syncing, and the scheduler must not wait for that.
+    let Some(mut relinker) = body.relinker.try_lock() else {
+        return Ok(None);
+    };
     if relinker.reclaiming.is_some() {
         return Ok(None);
     }
@@ -73,7 +76,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     relinker.space.leave(off);
     relinker.reclaiming = Some(off);
     Ok(Some(Box::new(Reclaim {
-        stripes: body.ground.snapshots.stripes(),
+        stripes: Stripes::default(),
         dropped,
         body: Arc::clone(body),
         at: off + HEADER_BYTES as u64,
@@ -110,6 +113,10 @@ impl Reclaim {
             return Ok(true);
         }
         if self.readable_by_nobody(body, &fingers, node)? {
+            if EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete) {
+                self.bury_hidden(body, relinker, node)?;
+                fingers = Fingers::at(&body.list, &target)?;
+            }
             relinker.unlink_dead(&body.list, &mut fingers)?;
             return Ok(true);
         }
@@ -163,17 +170,33 @@ impl Reclaim {
                 return Ok(true);
             }
         }
-        if EntryKind::from_raw(node.header.kind) != Some(EntryKind::Delete) {
-            return Ok(false);
+        let tombstone = EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete);
+        Ok(tombstone && !self.stripes.any_before(node.header.seq))
+    }
+
+    /// Unlinks the versions that a tombstone hides, and makes that durable, before the tombstone
+    /// itself may go: on `Mapped` a power loss could otherwise bring them back.
+    fn bury_hidden(&self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<()> {
+        let (keyspace, seq) = (node.header.keyspace, node.header.seq);
+        let behind = Target {
+            keyspace,
+            key: node.key,
+            seq: seq - 1,
+        };
+        let mut fingers = Fingers::at(&body.list, &behind)?;
+        // BOUND: one turn for each version of one key.
+        loop {
+            let off = fingers.following();
+            if off == 0 || !body.list.node(off)?.same_key(keyspace, node.key) {
+                break;
+            }
+            if !relinker.has_room() {
+                relinker.commit(body, Purpose::Reclaim)?;
+            }
+            relinker.unlink_dead(&body.list, &mut fingers)?;
         }
-        // A tombstone is needed while it hides an older version from somebody.
-        let after = body.list.next(node.off, 0)?;
-        let hides = after != 0
-            && body
-                .list
-                .node(after)?
-                .same_key(node.header.keyspace, node.key);
-        Ok(!hides && !self.stripes.any_before(node.header.seq))
+        relinker.commit(body, Purpose::Reclaim)?;
+        body.sync(relinker)
     }
 }
 
@@ -185,6 +208,9 @@ impl Job for Reclaim {
     fn step(&mut self) -> Result<Step> {
         let body = Arc::clone(&self.body);
         let mut relinker = body.relinker.lock();
+        // Every step anew: drains go on between steps, and what they add may be read by a snapshot
+        // that is younger than this job.
+        self.stripes = body.ground.snapshots.stripes();
         for _ in 0..STEP_NODES {
             let mut walk = Walk::new(body.list.region(), self.at, self.end);
             let Some(node) = walk.next_node()? else {

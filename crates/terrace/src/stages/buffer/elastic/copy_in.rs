@@ -27,6 +27,8 @@ pub(super) struct CopyIn {
     tables: Arc<Tables>,
     /// Taken by the last step.
     sealed: Option<SealedTable>,
+    /// All entries are in the image.
+    settled: bool,
     copied: u64,
     /// How far the walk over the nodes has come, from the start of the image.
     hashed: u64,
@@ -41,6 +43,7 @@ impl CopyIn {
             ground,
             tables,
             sealed: Some(sealed),
+            settled: false,
             copied: 0,
             hashed: TABLE_NODES_AT as u64,
             filter,
@@ -137,6 +140,7 @@ impl CopyIn {
             bytes: sealed.used,
             seq_last: sealed.seq_last,
             busy: false,
+            named_filter: filter.clone(),
             merging_into: None,
         };
         let list = SkipList::new(region.clone(), head);
@@ -166,9 +170,14 @@ impl Job for CopyIn {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let Some(sealed) = self.sealed.take() else {
+        let Some(mut sealed) = self.sealed.take() else {
             return Ok(Step::More);
         };
+        if !self.settled {
+            let settle = std::mem::replace(&mut sealed.settle, Box::new(|| Ok(())));
+            settle()?;
+            self.settled = true;
+        }
         if sealed.entries == 0 {
             // Sealed to make way for a batch that needed a memtable of its own. A table without
             // entries would have no place in the order of age (B1).

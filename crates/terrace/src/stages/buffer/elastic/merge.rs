@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::redo::RedoSlot;
+use crate::parts::redo::layout::STORES_MAX;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{Node, link_at};
@@ -33,6 +34,8 @@ use crate::types::SeqNo;
 const STEP_NODES: u32 = 256;
 /// Stores that one node may need: its own links, its neighbours', and the newer list's head.
 const NODE_STORES: usize = 2 * HEIGHT_MAX;
+/// Stores that must be left in a batch for another key to be begun in it.
+const KEY_STORES: usize = STORES_MAX / 2;
 
 /// One merge.
 pub(super) struct Merge {
@@ -55,6 +58,19 @@ pub(super) struct Merge {
     filter: Option<FilterBuilder>,
     entries: u64,
     bytes: u64,
+    /// How things were before a key of which the newer list has several versions.
+    retreat: Option<Box<Retreat>>,
+}
+
+/// A place between two keys that planning can go back to.
+struct Retreat {
+    fingers: Fingers,
+    heads: [u64; HEIGHT_MAX],
+    kept: Option<(u64, SeqNo)>,
+    taken: u64,
+    entries: u64,
+    bytes: u64,
+    stores: usize,
 }
 
 impl Merge {
@@ -87,6 +103,7 @@ impl Merge {
             filter,
             entries: 0,
             bytes: 0,
+            retreat: None,
             ground,
             tables,
             newer,
@@ -116,6 +133,59 @@ impl Merge {
         self.older.filters.store(Arc::new(filters));
         self.begun = true;
         Ok(())
+    }
+
+    /// Whether the next node of the newer list has another key than the last one taken. A batch ends
+    /// only there: were an older version left in the newer list while the newest is in the older one
+    /// already, a reader, who asks the newer list first, would get the older version.
+    fn between_keys(&self) -> Result<bool> {
+        let list = &self.newer.list;
+        if self.taken == 0 || self.heads[0] == 0 {
+            return Ok(true);
+        }
+        let last = list.node(self.taken)?;
+        Ok(!list
+            .node(self.heads[0])?
+            .same_key(last.header.keyspace, last.key))
+    }
+
+    /// What planning goes back to when the versions of the next key do not fit the batch; `None`
+    /// when the newer list has just one, which always fits.
+    fn point_of_retreat(&self) -> Result<Option<Box<Retreat>>> {
+        let list = &self.newer.list;
+        let first = self.heads[0];
+        let second = if first == 0 { 0 } else { list.next(first, 0)? };
+        if second == 0 {
+            return Ok(None);
+        }
+        let node = list.node(first)?;
+        if !list.node(second)?.same_key(node.header.keyspace, node.key) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(Retreat {
+            fingers: self.fingers.clone(),
+            heads: self.heads,
+            kept: self.kept,
+            taken: self.taken,
+            entries: self.entries,
+            bytes: self.bytes,
+            stores: self.slot.len(),
+        })))
+    }
+
+    /// Takes back what was planned since the last place between keys. True: nothing else is left.
+    fn take_back(&mut self) -> bool {
+        let Some(retreat) = self.retreat.take() else {
+            return false;
+        };
+        self.fingers = retreat.fingers;
+        self.heads = retreat.heads;
+        self.kept = retreat.kept;
+        self.taken = retreat.taken;
+        self.entries = retreat.entries;
+        self.bytes = retreat.bytes;
+        self.slot.truncate(retreat.stores);
+        retreat.stores == 0
     }
 
     /// Whether nobody can read `node`, given the last node kept.
@@ -236,13 +306,8 @@ impl Merge {
     fn complete(&mut self) -> Result<Completion> {
         self.slot.clear()?;
         let filter = self.write_filter()?;
-        let level = self
-            .older
-            .body
-            .lock()
-            .level
-            .max(self.newer.body.lock().level)
-            + 1;
+        let newer_level = self.newer.body.lock().level;
+        let level = self.older.body.lock().level.max(newer_level) + 1;
         let level = level.min(self.ground.options.buffer.levels - 1);
         let (entries, bytes) = (self.entries, self.bytes);
         let edit = Edit {
@@ -275,6 +340,7 @@ impl Merge {
                     body.busy = false;
                 }
                 drop(newer_body);
+                older.body.lock().named_filter = filter.clone();
                 older.filters.store(Arc::new(filter.into_iter().collect()));
                 tables.remove(newer.id);
             }),
@@ -295,14 +361,21 @@ impl Job for Merge {
             return Ok(Step::More);
         }
         let mut more = true;
-        for _ in 0..STEP_NODES {
-            if !self.slot.has_room(NODE_STORES + HEIGHT_MAX) {
-                break;
+        let mut looked_at = 0;
+        while more {
+            if self.between_keys()? {
+                if looked_at >= STEP_NODES || !self.slot.has_room(KEY_STORES) {
+                    break;
+                }
+                self.retreat = self.point_of_retreat()?;
+            } else if !self.slot.has_room(NODE_STORES + HEIGHT_MAX) {
+                let alone = self.take_back();
+                self.commit()?;
+                // A key of which so many versions are read by snapshots waits until some are gone.
+                return Ok(if alone { Step::Wait } else { Step::More });
             }
             more = self.plan_node()?;
-            if !more {
-                break;
-            }
+            looked_at += 1;
         }
         self.commit()?;
         if more {

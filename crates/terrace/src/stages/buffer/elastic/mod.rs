@@ -65,6 +65,13 @@ impl Elastic {
         for table in tables {
             all.insert(table);
         }
+        // Reopened with another number of levels, a table may be on a deeper one than an older table.
+        let mut deepest = u32::MAX;
+        for table in all.0.lock().iter().rev() {
+            let mut body = table.body.lock();
+            body.level = body.level.min(deepest);
+            deepest = body.level;
+        }
         Elastic {
             ground,
             tables: Arc::new(all),
@@ -75,16 +82,16 @@ impl Elastic {
         self.ground.options.buffer.levels - 1
     }
 
-    /// The two oldest tables of `level`, newer first, when no job owns either.
+    /// The two oldest tables of `level`, newer first, when they are neighbours by age and no job
+    /// owns either.
     fn oldest_pair(tables: &[Arc<Table>], level: u32) -> Option<(Arc<Table>, Arc<Table>)> {
-        let mut oldest_first = tables.iter().rev().filter(|t| t.body.lock().level == level);
-        let older = oldest_first.next()?;
-        let newer = oldest_first.next()?;
-        let idle = |t: &Table| {
+        let at = tables.iter().rposition(|t| t.body.lock().level == level)?;
+        let (older, newer) = (&tables[at], tables.get(at.checked_sub(1)?)?);
+        let fit = |t: &Table| {
             let body = t.body.lock();
-            !body.busy && body.merging_into.is_none()
+            body.level == level && !body.busy && body.merging_into.is_none()
         };
-        (idle(older) && idle(newer)).then(|| (Arc::clone(newer), Arc::clone(older)))
+        (fit(older) && fit(newer)).then(|| (Arc::clone(newer), Arc::clone(older)))
     }
 
     /// A merge that a crash or a close has interrupted.

@@ -113,6 +113,7 @@ fn open_table(ground: &Ground, meta: &TableMeta) -> Result<Table> {
         bytes: meta.bytes,
         seq_last: meta.seq_last,
         busy: false,
+        named_filter: filters.first().cloned(),
         merging_into: None,
     };
     Ok(Table::new(

@@ -9,6 +9,7 @@
 //!       has read only links of this list.
 //!   E3  The filters together cover every key that the list has or is about to get.
 
+use std::cell::Cell;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,8 @@ pub(super) struct Body {
     pub(super) seq_last: SeqNo,
     /// A job owns the table.
     pub(super) busy: bool,
+    /// The filter that the manifest names: its extent must stay even when nobody asks it.
+    pub(super) named_filter: Option<Arc<Filter>>,
     /// The table that this one is being emptied into.
     pub(super) merging_into: Option<u64>,
 }
@@ -167,24 +170,29 @@ impl Table {
         let mut entries = 0;
         let mut tombstones = 0;
         let mut bytes = 0;
-        self.list.check(&self.gate, &mut |node, value| {
-            entries += 1;
-            bytes += node.header.node_bytes() as u64;
-            visited(node.header.node_bytes() as u64);
-            if EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete) {
-                tombstones += 1;
-            }
-            if let Err(problem) = value {
-                problems.push(format!("table {}: {problem}", self.id));
-            }
-            let readable = dropped.binary_search(&node.header.keyspace).is_err();
-            if readable && !self.may_contain(node.header.hash) {
-                problems.push(format!(
-                    "table {}: the filter denies the key of the node at pool offset {:#x}",
-                    self.id, node.off
-                ));
-            }
-        })?;
+        let pending = Cell::new(0);
+        self.list.check(
+            &self.gate,
+            &mut |node, value| {
+                entries += 1;
+                bytes += node.header.node_bytes() as u64;
+                pending.set(pending.get() + node.header.node_bytes() as u64);
+                if EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete) {
+                    tombstones += 1;
+                }
+                if let Err(problem) = value {
+                    problems.push(format!("table {}: {problem}", self.id));
+                }
+                let readable = dropped.binary_search(&node.header.keyspace).is_err();
+                if readable && !self.may_contain(node.header.hash) {
+                    problems.push(format!(
+                        "table {}: the filter denies the key of the node at pool offset {:#x}",
+                        self.id, node.off
+                    ));
+                }
+            },
+            &mut || visited(pending.take()),
+        )?;
         census.entries += entries;
         census.tombstones += tombstones;
         census.bytes += bytes;

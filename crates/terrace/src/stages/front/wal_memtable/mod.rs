@@ -76,32 +76,44 @@ struct Sealed {
 }
 
 impl WalMemtable {
-    fn append_failed(&self, e: std::io::Error) -> Error {
-        self.ground.sequencer.break_off();
-        Error::new(
-            match e.kind() {
-                std::io::ErrorKind::StorageFull => ErrorKind::Full,
-                _ => ErrorKind::Io,
-            },
-            format!("a record cannot be written to the log: {e}"),
-        )
-        .because(e)
-    }
-
     fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
         batch.is_none_or(|batch| {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
             spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
         })
     }
+}
 
-    fn not_published(&self) -> Error {
-        Error::new(
-            ErrorKind::Stopped,
-            "a write before this one failed, so nothing after it may be trusted: reopen the \
-             database",
-        )
+/// Waits until all writers of a sealed memtable are done, and makes its log durable.
+fn settle(ground: &Ground, memtable: &Memtable) -> Result<()> {
+    // BOUND: writers that hold numbers of this memtable only have to finish copying.
+    if !ground.sequencer.wait_visible(memtable.seqs().1) {
+        return Err(not_published());
     }
+    match &memtable.log {
+        // On `Dram` the log stays what the entries live by, and nobody syncs it later.
+        Some(log) => log.sync().map_err(|e| append_failed(ground, e)),
+        None => Ok(()),
+    }
+}
+
+fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
+    ground.sequencer.break_off();
+    Error::new(
+        match e.kind() {
+            std::io::ErrorKind::StorageFull => ErrorKind::Full,
+            _ => ErrorKind::Io,
+        },
+        format!("a record cannot be written to the log: {e}"),
+    )
+    .because(e)
+}
+
+fn not_published() -> Error {
+    Error::new(
+        ErrorKind::Stopped,
+        "a write before this one failed, so nothing after it may be trusted: reopen the database",
+    )
 }
 
 impl Front for WalMemtable {
@@ -127,7 +139,7 @@ impl Front for WalMemtable {
         let Some(mut claim) = memtable.bump.lend(bytes, 8) else {
             // Nobody else claims while the lock is held, so the room that was there still is.
             sequencer.break_off();
-            return Err(self.not_published());
+            return Err(not_published());
         };
         sequencer.take(count);
         memtable.count(first, count);
@@ -147,7 +159,7 @@ impl Front for WalMemtable {
             // PERSIST: the record before the entries are visible (W3). Reversed, somebody could
             // read a value that a crash then takes back.
             log.append(slot, first, &mut batch.payload)
-                .map_err(|e| self.append_failed(e))?;
+                .map_err(|e| append_failed(&self.ground, e))?;
         }
         let mut at = 0;
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
@@ -160,7 +172,7 @@ impl Front for WalMemtable {
             }
         }
         if !sequencer.publish(first, count) {
-            return Err(self.not_published());
+            return Err(not_published());
         }
         if durability == Durability::Sync {
             // Earlier logs too: what is durable is a prefix of what was acknowledged.
@@ -253,14 +265,6 @@ impl Front for WalMemtable {
             Arc::clone(&shown.sealed[0].memtable)
         };
         let (seq_first, seq_last) = memtable.seqs();
-        // BOUND: writers that hold numbers of this memtable only have to finish copying.
-        if !self.ground.sequencer.wait_visible(seq_last) {
-            return Err(self.not_published());
-        }
-        if let Some(log) = &memtable.log {
-            // On `Dram` the log stays what the entries live by, and nobody syncs it later.
-            log.sync().map_err(|e| self.append_failed(e))?;
-        }
         let retire = memtable
             .logs
             .iter()
@@ -268,6 +272,7 @@ impl Front for WalMemtable {
             .collect();
         let id = memtable.id;
         let tables = Arc::clone(&self.tables);
+        let ground = Arc::clone(&self.ground);
         Ok(Some(SealedTable {
             id,
             image: memtable.bump.region().clone(),
@@ -277,6 +282,7 @@ impl Front for WalMemtable {
             seq_first,
             seq_last,
             retire,
+            settle: Box::new(move || settle(&ground, &memtable)),
             forget: Box::new(move || {
                 tables
                     .0
@@ -314,7 +320,7 @@ impl Front for WalMemtable {
         }
         for memtable in tables {
             if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| self.append_failed(e))?;
+                log.sync().map_err(|e| append_failed(&self.ground, e))?;
             }
         }
         Ok(())

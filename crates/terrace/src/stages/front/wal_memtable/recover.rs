@@ -136,7 +136,7 @@ impl WalMemtable {
             let region = extent.region();
             region
                 .sync(extent.off(), end.bytes as usize)
-                .map_err(|e| self.append_failed(e))?;
+                .map_err(|e| super::append_failed(&self.ground, e))?;
             memtable.logs.push(log.id);
             memtable.kept = Some(extent);
         }
