@@ -99,6 +99,16 @@ struct Reclaim {
     entries: u64,
 }
 
+/// Whether a node is needed.
+enum Need {
+    /// Somebody reads it.
+    Live,
+    /// A newer version hides it from everybody.
+    Superseded,
+    /// A tombstone older than every snapshot: it goes, and all that it hides before it.
+    Vanishing,
+}
+
 impl Reclaim {
     /// Copies or drops one node. False: the pool is full.
     fn move_node(&mut self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<bool> {
@@ -112,13 +122,18 @@ impl Reclaim {
             // Another copy of the node is in the list, or the node never came to be linked.
             return Ok(true);
         }
-        if self.readable_by_nobody(body, &fingers, node)? {
-            if EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete) {
-                self.bury_hidden(body, relinker, node)?;
-                fingers = Fingers::at(&body.list, &target)?;
+        match self.need(body, &fingers, node)? {
+            Need::Live => {}
+            Need::Superseded => {
+                relinker.unlink_dead(&body.list, &mut fingers)?;
+                return Ok(true);
             }
-            relinker.unlink_dead(&body.list, &mut fingers)?;
-            return Ok(true);
+            Need::Vanishing => {
+                self.bury_hidden(body, relinker, node)?;
+                let mut fingers = Fingers::at(&body.list, &target)?;
+                relinker.unlink_dead(&body.list, &mut fingers)?;
+                return Ok(true);
+            }
         }
         let (value, value_crc) = node.checked_value()?;
         let copy = NewNode {
@@ -156,10 +171,10 @@ impl Reclaim {
         Ok(true)
     }
 
-    /// Whether the node under `fingers` is a leftover that only a snapshot, now gone, could read.
-    fn readable_by_nobody(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<bool> {
+    /// Whether the node under `fingers` is needed, or a leftover for a snapshot that is gone.
+    fn need(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
         if self.dropped.binary_search(&node.header.keyspace).is_ok() {
-            return Ok(true);
+            return Ok(Need::Superseded);
         }
         let before = fingers.before(0);
         if before != body.list.head() {
@@ -167,11 +182,16 @@ impl Reclaim {
             if newer.same_key(node.header.keyspace, node.key)
                 && self.stripes.same(newer.header.seq, node.header.seq)
             {
-                return Ok(true);
+                return Ok(Need::Superseded);
             }
         }
         let tombstone = EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete);
-        Ok(tombstone && !self.stripes.any_before(node.header.seq))
+        let vanishes = tombstone && !self.stripes.any_before(node.header.seq);
+        Ok(if vanishes {
+            Need::Vanishing
+        } else {
+            Need::Live
+        })
     }
 
     /// Unlinks the versions that a tombstone hides, and makes that durable, before the tombstone
