@@ -23,7 +23,7 @@ use crate::options::file::Fixed;
 use crate::parts::manifest::Manifest;
 use crate::parts::redo::RedoArea;
 use crate::stages::Ground;
-use crate::stages::front::wal_memtable::LogFiles;
+use crate::stages::LogFiles;
 
 /// Superblock words that say where the redo area is.
 const REDO_ROOTS: [usize; 2] = [8, 9];
@@ -196,7 +196,7 @@ impl DbBuilder {
         let mut config = PoolConfig::new(backing, options.pool.size_bytes);
         config.medium = options.pool.medium;
         config.prefault = options.pool.prefault;
-        config.emulation = options.pool.emulation.clone();
+        config.emulation = options.pool.emulation;
         config.grow_bytes = GROW_BYTES.min(options.pool.size_bytes);
         config.faults = self.faults.clone();
         // Small databases, as tests make them, would lose too much to rounding.

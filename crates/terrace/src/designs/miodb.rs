@@ -10,9 +10,10 @@ use super::{Opened, RebuildProgress};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::Ground;
+use crate::stages::LogFiles;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
-use crate::stages::front::wal_memtable::{self, LogFiles};
+use crate::stages::front::wal_memtable;
 
 /// Writes an empty repository; the other stages begin with nothing on media.
 pub(super) fn create(ground: &Arc<Ground>) -> Result<()> {

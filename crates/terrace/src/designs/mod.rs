@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::engine::Pipeline;
 use crate::error::{Error, Result};
 use crate::stages::Ground;
-use crate::stages::front::wal_memtable::LogFiles;
+use crate::stages::LogFiles;
 
 /// A composition of stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

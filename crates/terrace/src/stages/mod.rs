@@ -13,11 +13,12 @@ pub(crate) mod bottom;
 pub(crate) mod buffer;
 pub(crate) mod front;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use terrace_media::{Extent, Pool, Region};
+use terrace_media::{Extent, FileSystem, Pool, Region};
 
 use crate::error::Result;
 use crate::metrics::{Counters, Metrics};
@@ -265,6 +266,12 @@ pub(crate) struct SealedTable {
     pub(crate) settle: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Lets the front forget the memtable, once the buffer shows the table.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
+}
+
+/// Where log files are, when logs are files.
+pub(crate) struct LogFiles {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) dir: PathBuf,
 }
 
 /// How a front took a write.

@@ -121,6 +121,8 @@ impl RedoArea {
         for index in 0..SLOT_COUNT {
             self.write_slot(index, &empty, Purpose::Merge);
         }
+        // PERSIST: empty slots before any list may change without them; reversed, a crash could
+        // repeat an old batch over newer links.
         region.fence(Purpose::Merge);
         region
             .sync(self.extent.off(), RedoArea::BYTES as usize)

@@ -22,17 +22,15 @@ mod memtable;
 pub(crate) mod recover;
 mod spare;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::FileSystem;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Front, Ground, Replayed, SealedTable, Source, Sources, Written};
+use crate::stages::{Front, Ground, LogFiles, Replayed, SealedTable, Source, Sources, Written};
 use crate::types::Durability;
 
 use memtable::{Arenas, Memtable};
@@ -52,12 +50,6 @@ pub(crate) struct WalMemtable {
     files: LogFiles,
     /// Logs that recovery found and has not replayed yet, oldest first.
     found: Mutex<Vec<FoundLog>>,
-}
-
-/// Where log files are, when logs are files.
-pub(crate) struct LogFiles {
-    pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) dir: PathBuf,
 }
 
 /// What readers see of the front.
@@ -171,6 +163,7 @@ impl Front for WalMemtable {
                 }
             }
         }
+        // PERSIST: nothing more here; the record above is what makes these entries durable (W3).
         if !sequencer.publish(first, count) {
             return Err(not_published());
         }

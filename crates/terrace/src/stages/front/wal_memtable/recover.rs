@@ -15,11 +15,12 @@ use terrace_media::{Extent, Medium, Prefault};
 
 use super::memtable::{Arenas, Memtable};
 use super::spare::{log_bytes, log_file_id, log_file_name, new_memtable};
-use super::{LogFiles, Sealed, Shown, Tables, WalMemtable};
+use super::{Sealed, Shown, Tables, WalMemtable};
 use crate::error::{Error, Result};
 use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
+use crate::stages::LogFiles;
 use crate::stages::{Ground, Replayed};
 
 /// A log to be replayed.

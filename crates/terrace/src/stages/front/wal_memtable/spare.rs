@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use terrace_media::Medium;
 
+use super::WalMemtable;
 use super::memtable::Memtable;
-use super::{LogFiles, WalMemtable};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::stages::Ground;
+use crate::stages::LogFiles;
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
