@@ -67,6 +67,10 @@ impl RedoArea {
     pub(crate) fn recover(pool: &Pool, extent: Arc<Extent>) -> Result<(Arc<RedoArea>, u64)> {
         let area = RedoArea::over(pool, extent);
         let region = area.extent.region().clone();
+        // PERSIST: what the slots hold before any store is repeated. A process crash leaves a batch in
+        // the caches; if power fails while it is applied, the medium must have all of it.
+        region.flush(area.extent.off(), SLOT_BYTES * SLOT_COUNT, Purpose::Merge);
+        region.fence(Purpose::Merge);
         let mut applied = 0;
         for index in 0..SLOT_COUNT {
             let off = area.slot_off(index);
