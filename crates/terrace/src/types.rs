@@ -41,8 +41,8 @@ impl EntryKind {
 /// What a write waits for before it returns. `docs/durability.md` has the table by medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
-    /// Not logged: durable only after the next [`flush`](crate::Db::flush). Lost by any crash
-    /// before that.
+    /// Not logged: durable only after the next [`flush`](crate::Db::flush) or a close. Lost by any
+    /// crash before that, and on medium `Dram`, which keeps nothing but its logs, always.
     Volatile,
     /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
     #[default]

@@ -163,7 +163,13 @@ impl DbBuilder {
 
     fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
-        let exists = exists.map_err(|e| Error::io("look into", &self.path, e))?;
+        let exists = exists.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotADirectory => Error::invalid(format!(
+                "{} is a file: a database is a folder, so name one or a path where one can be made",
+                self.path.display()
+            )),
+            _ => Error::io("look into", &self.path, e),
+        })?;
         if !exists && self.options.error_if_missing {
             return Err(Error::invalid(format!(
                 "there is no database in {}; create it first, or check the path",
