@@ -250,12 +250,7 @@ impl DbBuilder {
 
     /// Says in the pool and in the folder that the database is complete.
     fn finish_creation(&self, ground: &Ground) -> Result<()> {
-        let uuid: String = ground
-            .pool
-            .uuid()
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let uuid = uuid_text(&ground.pool);
         // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, and
         // OPTIONS before the word that makes the pool somebody's. Between the two, opening
         // finds OPTIONS and sets the word.
@@ -307,7 +302,7 @@ impl DbBuilder {
         }
         options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
         let pool = Pool::open(self.pool_config(&options))?;
-        let uuid: String = pool.uuid().iter().map(|b| format!("{b:02x}")).collect();
+        let uuid = uuid_text(&pool);
         if uuid != fixed.pool_uuid {
             return Err(Error::invalid(format!(
                 "the pool at the path given has identity {uuid}, and the database in {} belongs to \
@@ -342,4 +337,9 @@ impl DbBuilder {
         };
         Ok((Ground::new(pool, manifest, redo, options), false))
     }
+}
+
+/// The identity of a pool, as OPTIONS has it.
+fn uuid_text(pool: &Pool) -> String {
+    pool.uuid().iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -337,10 +337,10 @@ impl Merge {
                     body.bytes = bytes;
                     body.seq_last = newer_body.seq_last;
                     body.level = level;
+                    body.named_filter = filter.clone();
                     body.busy = false;
                 }
                 drop(newer_body);
-                older.body.lock().named_filter = filter.clone();
                 older.filters.store(Arc::new(filter.into_iter().collect()));
                 tables.remove(newer.id);
             }),
