@@ -26,7 +26,7 @@ pub struct Claim<R = Region> {
 }
 
 impl<R: Borrow<Region>> Claim<R> {
-    fn new(region: R, off: u64, len: usize) -> Option<Claim<R>> {
+    pub(crate) fn new(region: R, off: u64, len: usize) -> Option<Claim<R>> {
         let at = region.borrow().locate(off, len)?;
         Some(Claim {
             region,
@@ -126,12 +126,6 @@ impl<R: Borrow<Region>> Claim<R> {
         let dst = self.pointer(at, len);
         // SAFETY: inside of the claim, which is ours alone (B1).
         unsafe { std::ptr::write_bytes(dst, 0, len) };
-    }
-}
-
-impl Claim {
-    pub(crate) fn owned(region: Region, off: u64, len: usize) -> Option<Claim> {
-        Claim::new(region, off, len)
     }
 }
 

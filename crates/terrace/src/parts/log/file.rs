@@ -13,7 +13,7 @@ use crate::parts::log::layout::{
 use crate::parts::log::record::{Payload, record_bytes};
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
-use crate::parts::log::{Log, Slot};
+use crate::parts::log::{Log, Placed, Slot};
 
 /// A log in a file of its own, which grows up to a capacity.
 pub(crate) struct FileLog {
@@ -75,7 +75,7 @@ impl Log for FileLog {
         })
     }
 
-    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()> {
+    fn place(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<Placed> {
         let Slot {
             at,
             bytes,
@@ -95,8 +95,14 @@ impl Log for FileLog {
                 self.file.write_at(at, record)
             })
             .map_err(|e| self.rounds.fail(e))?;
-        self.settle.finish(ticket, at + bytes);
-        Ok(())
+        Ok(Placed {
+            ticket,
+            end: at + bytes,
+        })
+    }
+
+    fn settle(&self, placed: Placed) {
+        self.settle.finish(placed.ticket, placed.end);
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -33,7 +33,7 @@ pub(crate) use replay::{ReplayEnd, replay_file, replay_pool};
 
 use std::io;
 
-/// The place of one record, reserved and to be filled by `Log::append`.
+/// The place of one record, reserved and to be filled by `Log::place`.
 ///
 /// A slot that is dropped leaves a hole at which replay will end.
 #[derive(Debug)]
@@ -55,17 +55,36 @@ impl Slot {
     }
 }
 
+/// A record that lies in its place and is not settled yet.
+#[derive(Debug)]
+#[must_use = "a record that is never settled holds up all after it"]
+pub(crate) struct Placed {
+    ticket: settle::Ticket,
+    end: u64,
+}
+
 /// A log that takes records.
 pub(crate) trait Log: Send + Sync {
     /// Reserves the place of the next record; `None` when it does not fit. Calls must not overlap.
     fn reserve(&self, payload_bytes: usize) -> Option<Slot>;
 
-    /// Writes the record into its place. On `Dax` it is durable on return, elsewhere after `sync`.
+    /// Copies the record into its place. It may be on its way to the medium still: what its writer
+    /// does before `settle` costs less.
     ///
     /// # Panics
     ///
     /// If the payload is not of the size that the slot was reserved for.
-    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()>;
+    fn place(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<Placed>;
+
+    /// Waits for the record: on `Dax` it is durable on return, elsewhere after `sync`.
+    fn settle(&self, placed: Placed);
+
+    /// Places a record and settles it.
+    #[cfg(test)]
+    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()> {
+        self.settle(self.place(slot, first_seq, payload)?);
+        Ok(())
+    }
 
     /// Makes everything appended before the call durable. Concurrent callers share one sync.
     fn sync(&self) -> io::Result<()>;

@@ -12,7 +12,7 @@ use crate::parts::log::layout::{
 use crate::parts::log::record::{Payload, record_bytes};
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
-use crate::parts::log::{Log, Slot};
+use crate::parts::log::{Log, Placed, Slot};
 
 /// A log in an extent of the pool.
 pub(crate) struct PoolLog {
@@ -89,7 +89,7 @@ impl Log for PoolLog {
         })
     }
 
-    fn append(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<()> {
+    fn place(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<Placed> {
         let Slot {
             at,
             bytes,
@@ -101,7 +101,7 @@ impl Log for PoolLog {
             bytes,
             "a record fills its place (L1)"
         );
-        let Some(mut claim) = self.extent.claim(at, bytes as usize) else {
+        let Some(mut claim) = self.extent.lend(at, bytes as usize) else {
             return Err(io::Error::other(format!(
                 "no place at {at} in the extent of log {}",
                 self.id
@@ -110,13 +110,19 @@ impl Log for PoolLog {
         payload.with_record(self.id, at, first_seq, unsettled, |record| {
             claim.write_streaming(0, record, Purpose::Log);
         });
+        Ok(Placed {
+            ticket,
+            end: at + bytes,
+        })
+    }
+
+    fn settle(&self, placed: Placed) {
         // PERSIST: the whole record, before its writer is told and before a later record calls it
         // settled. Reversed, replay would report a torn record as damage.
         // CRASH: until the fence returns any part of the record may be missing. Its checksums say
         // so, and replay ends before it.
         self.extent.region().fence(Purpose::Log);
-        self.settle.finish(ticket, at + bytes);
-        Ok(())
+        self.settle.finish(placed.ticket, placed.end);
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -21,30 +21,57 @@ impl SkipList {
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
-        let splice = self.splice(target)?;
-        for level in 0..usize::from(height) {
-            let mut prev = splice.prev[level];
-            let mut after = splice.next[level];
-            loop {
-                // Relaxed: the node is not reachable at this level until the exchange below, whose
-                // Release orders this store before it.
-                link_word(&self.region, off, level)?.store(after, Ordering::Relaxed);
-                let exchange = link_word(&self.region, prev, level)?.compare_exchange(
-                    after,
-                    off,
-                    Ordering::Release,
-                    Ordering::Acquire,
-                );
-                let Err(found) = exchange else { break };
-                // BOUND: each failure means that another thread has linked a node here.
-                after = found & LINK_OFFSET;
-                while after != 0 && Node::read(&self.region, after)?.compare(target) == Order::Less
-                {
-                    prev = after;
-                    after = next(&self.region, prev, level)?;
-                }
+        if height == 1
+            && let Some((prev, after)) = self.near(target)?
+        {
+            return self.link(off, 0, (prev, after), target);
+        }
+        if height == 2
+            && let Some(from) = self.shortcut(target)?
+            && let Some(upper) = self.walk_from(from, 1, target)?
+            && let Some(lower) = self.walk_from(upper.0, 0, target)?
+        {
+            self.link(off, 0, lower, target)?;
+            self.link(off, 1, upper, target)?;
+        } else {
+            let splice = self.splice(target)?;
+            for level in 0..usize::from(height) {
+                let between = (splice.prev[level], splice.next[level]);
+                self.link(off, level, between, target)?;
             }
         }
-        Ok(())
+        match &self.shortcuts {
+            Some(shortcuts) if height > 1 => shortcuts.add(&self.region, off, target),
+            _ => Ok(()),
+        }
+    }
+
+    /// Links the node at `off` on one level, between two nodes that were neighbours a moment ago.
+    #[inline]
+    fn link(
+        &self,
+        off: u64,
+        level: usize,
+        (mut prev, mut after): (u64, u64),
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        loop {
+            // Relaxed: the node is not reachable at this level until the exchange below, whose
+            // Release orders this store before it.
+            link_word(&self.region, off, level)?.store(after, Ordering::Relaxed);
+            let exchange = link_word(&self.region, prev, level)?.compare_exchange(
+                after,
+                off,
+                Ordering::Release,
+                Ordering::Acquire,
+            );
+            let Err(found) = exchange else { return Ok(()) };
+            // BOUND: each failure means that another thread has linked a node here.
+            after = found & LINK_OFFSET;
+            while after != 0 && Node::read(&self.region, after)?.compare(target) == Order::Less {
+                prev = after;
+                after = next(&self.region, prev, level)?;
+            }
+        }
     }
 }

@@ -20,26 +20,48 @@ pub(crate) mod insert;
 pub(crate) mod layout;
 pub(crate) mod node;
 pub(crate) mod search;
+pub(crate) mod shortcuts;
 pub(crate) mod walk;
 
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use terrace_media::Region;
 
 pub(crate) use node::{NewNode, Node, Target};
+use shortcuts::Shortcuts;
 
 /// A list: its head node in a region.
 #[derive(Clone)]
 pub(crate) struct SkipList {
     region: Region,
     head: u64,
+    /// Where searches of a memtable start; lists in the pool have none.
+    shortcuts: Option<Arc<Shortcuts>>,
 }
 
 impl SkipList {
     /// The list whose head node, already written, is at `head`.
     pub(crate) fn new(region: Region, head: u64) -> SkipList {
-        SkipList { region, head }
+        SkipList {
+            region,
+            head,
+            shortcuts: None,
+        }
+    }
+
+    /// Lets searches start from `shortcuts`, which know no other list. The list must be empty.
+    pub(crate) fn with_shortcuts(mut self, mut shortcuts: Shortcuts) -> SkipList {
+        shortcuts.reset(self.region.origin());
+        self.shortcuts = Some(Arc::new(shortcuts));
+        self
+    }
+
+    /// Gives the shortcuts back, unless somebody still uses them.
+    pub(crate) fn take_shortcuts(&mut self) -> Option<Shortcuts> {
+        self.shortcuts.take().and_then(Arc::into_inner)
     }
 
     /// Offset of the head node.

@@ -18,6 +18,10 @@ const STEPS_MAX: u32 = 1 << 20;
 /// Where most short keys end: the header, a link and 16 bytes of key.
 const KEY_LINE: u64 = 55;
 
+/// Steps from a shortcut after which it was not worth taking: of a thousand nodes one lies so far
+/// behind the last one on level 1.
+const SHORTCUT_STEPS: u32 = 16;
+
 /// Where a search ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
@@ -38,6 +42,9 @@ impl SkipList {
     /// Finds the first node not before `target`.
     #[inline]
     pub(crate) fn seek(&self, target: &Target<'_>) -> Result<Found, DecodeError> {
+        if let Some((prev, node)) = self.near(target)? {
+            return Ok(Found { node, first: prev });
+        }
         let region = &self.region;
         let mut current = self.head;
         let mut first = 0;
@@ -97,6 +104,53 @@ impl SkipList {
             }
             level -= 1;
         }
+    }
+
+    /// The neighbours of `target` on level 0, found from a shortcut; `None` when there is none that
+    /// helps.
+    #[inline]
+    pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
+        match self.shortcut(target)? {
+            Some(from) => self.walk_from(from, 0, target),
+            None => Ok(None),
+        }
+    }
+
+    /// A node before `target` that is on level 1, close to it as far as shortcuts know.
+    #[inline]
+    pub(super) fn shortcut(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
+        let Some(shortcuts) = &self.shortcuts else {
+            return Ok(None);
+        };
+        let Some(from) = shortcuts.before(&self.region, target)? else {
+            return Ok(None);
+        };
+        self.region.prefetch(from.wrapping_add(KEY_LINE));
+        let before = Node::read(&self.region, from)?.compare(target) == Order::Less;
+        Ok(before.then_some(from))
+    }
+
+    /// The neighbours of `target` on `level`, at most some steps behind `from`, which is before it.
+    #[inline]
+    pub(super) fn walk_from(
+        &self,
+        from: u64,
+        level: usize,
+        target: &Target<'_>,
+    ) -> Result<Option<(u64, u64)>, DecodeError> {
+        let mut current = from;
+        for _ in 0..SHORTCUT_STEPS {
+            let candidate = next(&self.region, current, level)?;
+            if candidate == 0 {
+                return Ok(Some((current, 0)));
+            }
+            self.region.prefetch(candidate.wrapping_add(KEY_LINE));
+            if Node::read(&self.region, candidate)?.compare(target) != Order::Less {
+                return Ok(Some((current, candidate)));
+            }
+            current = candidate;
+        }
+        Ok(None)
     }
 
     /// Finds the neighbours of `target` at every level.

@@ -4,6 +4,7 @@ mod damage;
 mod fingers;
 mod models;
 mod search;
+mod shortcuts;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use super::layout::{
     decode_table_header, encode_table_header,
 };
 use super::node::{NewNode, Target, head_bytes, height_for, link_at};
+use super::shortcuts::Shortcuts;
 use super::walk::{Walk, is_dead, relink_sorted};
 use super::{Node, SkipList};
 use crate::parts::gate::Gate;
@@ -77,6 +79,13 @@ impl Sample {
         claim.write(0, &encode_table_header(7));
         claim.write(TABLE_HEADER_BYTES, &head_bytes());
         let list = SkipList::new(bump.region().clone(), ORIGIN + TABLE_HEADER_BYTES as u64);
+        Sample { bump, list }
+    }
+
+    /// As a memtable has it, with shortcuts.
+    fn memtable(bytes: u64) -> Sample {
+        let Sample { bump, list } = Sample::new(bytes);
+        let list = list.with_shortcuts(Shortcuts::new(bytes));
         Sample { bump, list }
     }
 
@@ -174,7 +183,10 @@ fn awkward_entries(rng: &mut fastrand::Rng, count: usize, seqs: &AtomicU64) -> V
 fn threads_insert_in_order() {
     const WRITERS: usize = 3;
     for seed in 0..4 {
-        let sample = Sample::new(64 << 20);
+        let sample = match seed % 2 {
+            0 => Sample::memtable(64 << 20),
+            _ => Sample::new(64 << 20),
+        };
         let seqs = AtomicU64::new(1);
         let mut rng = fastrand::Rng::with_seed(seed);
         let shares: Vec<Vec<Entry>> = (0..WRITERS)

@@ -11,6 +11,7 @@
 mod commit;
 mod insert;
 mod relink;
+mod shortcut;
 mod view;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

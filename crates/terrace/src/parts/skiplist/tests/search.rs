@@ -12,7 +12,10 @@ use crate::types::SEQ_MAX;
 type Model = BTreeMap<Entry, (u64, usize)>;
 
 fn sample(seed: u64, count: usize) -> (Sample, Model) {
-    let sample = Sample::new(16 << 20);
+    let sample = match seed % 2 {
+        0 => Sample::memtable(16 << 20),
+        _ => Sample::new(16 << 20),
+    };
     let mut rng = fastrand::Rng::with_seed(seed);
     let entries = awkward_entries(&mut rng, count, &AtomicU64::new(2));
     let mut model = Model::new();
@@ -73,7 +76,7 @@ fn from(model: &Model, place: &Entry, level: usize) -> Option<u64> {
 /// Every search for every place finds what the model has there, on every level.
 #[test]
 fn searches_agree_with_a_model() {
-    for (seed, count) in [(1, 0), (2, 1), (3, 40), (4, 600)] {
+    for (seed, count) in [(1, 0), (2, 1), (3, 40), (4, 600), (5, 600)] {
         let (sample, model) = sample(seed, count);
         let list = &sample.list;
         let mut rng = fastrand::Rng::with_seed(seed + 100);

@@ -16,6 +16,7 @@ use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::log::{Log, LogEntry};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::{head_bytes, height_for};
+use crate::parts::skiplist::shortcuts::Shortcuts;
 use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
@@ -26,25 +27,32 @@ const ARENAS_KEPT: usize = 8;
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
 
-/// DRAM arenas that no memtable uses any more. Faulting pages in costs more than all else that a
-/// memtable does, so arenas are used again.
+/// The DRAM of a memtable.
+struct Memory {
+    arena: Arena,
+    shortcuts: Shortcuts,
+}
+
+/// DRAM that no memtable uses any more. Faulting pages in costs more than all else that a memtable
+/// does, so it is used again.
 #[derive(Default)]
-pub(super) struct Arenas(Mutex<Vec<Arena>>);
+pub(super) struct Arenas(Mutex<Vec<Memory>>);
 
 impl Arenas {
     /// Makes `count` arenas ahead of need.
     pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
-        let taken: Result<Vec<Arena>> = (0..count).map(|_| self.take(bytes)).collect();
+        let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes)).collect();
         self.0.lock().extend(taken?);
         Ok(())
     }
 
     /// An arena of at least `bytes`, used before if there is one.
-    pub(super) fn take(&self, bytes: u64) -> Result<Arena> {
+    fn take(&self, bytes: u64) -> Result<Memory> {
         {
             let mut arenas = self.0.lock();
             // Not larger either: the memtable must not outgrow its extent.
-            let fits = |a: &Arena| a.is_idle() && (bytes..bytes + PAGE).contains(&a.len());
+            let fits =
+                |m: &Memory| m.arena.is_idle() && (bytes..bytes + PAGE).contains(&m.arena.len());
             if let Some(at) = arenas.iter().position(fits) {
                 return Ok(arenas.swap_remove(at));
             }
@@ -53,12 +61,16 @@ impl Arenas {
                 arenas.remove(0);
             }
         }
-        Arena::new(bytes).map_err(|e| {
+        let arena = Arena::new(bytes).map_err(|e| {
             Error::new(
                 crate::ErrorKind::Full,
                 format!("there is no memory for a memtable of {bytes} bytes: {e}"),
             )
             .because(e)
+        })?;
+        Ok(Memory {
+            arena,
+            shortcuts: Shortcuts::new(bytes),
         })
     }
 }
@@ -93,7 +105,10 @@ impl Memtable {
         capacity: u64,
         arenas: &Arc<Arenas>,
     ) -> Result<Memtable> {
-        let mut arena = arenas.take(capacity)?;
+        let Memory {
+            mut arena,
+            shortcuts,
+        } = arenas.take(capacity)?;
         let bump = arena.bump(extent.off());
         let full = || Error::invalid(format!("a memtable of {capacity} bytes holds nothing"));
         let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(full)?;
@@ -102,7 +117,8 @@ impl Memtable {
         let list = SkipList::new(
             bump.region().clone(),
             extent.off() + TABLE_HEADER_BYTES as u64,
-        );
+        )
+        .with_shortcuts(shortcuts);
         Ok(Memtable {
             id,
             list,
@@ -229,7 +245,9 @@ fn new_node<'a>(entry: &LogEntry<'a>, hash: u64, seq: SeqNo) -> NewNode<'a> {
 impl Drop for Memtable {
     fn drop(&mut self) {
         if let Some(arena) = self.arena.get_mut().take() {
-            self.arenas.0.lock().push(arena);
+            let shortcuts = self.list.take_shortcuts();
+            let shortcuts = shortcuts.unwrap_or_else(|| Shortcuts::new(arena.len()));
+            self.arenas.0.lock().push(Memory { arena, shortcuts });
         }
     }
 }

@@ -142,16 +142,15 @@ impl Front for WalMemtable {
         let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
         drop(commit);
 
+        let mut placed = None;
         if let (Some(log), Some(slot)) = (log, slot) {
             if matches!(self.ground.pool.medium(), terrace_media::Medium::Dram) {
                 self.ground
                     .counters
                     .add(OpCounter::LogFileBytes, slot.bytes());
             }
-            // PERSIST: the record before the entries are visible (W3). Reversed, somebody could
-            // read a value that a crash then takes back.
-            log.append(slot, first, &mut batch.payload)
-                .map_err(|e| append_failed(&self.ground, e))?;
+            let record = log.place(slot, first, &mut batch.payload);
+            placed = Some((log, record.map_err(|e| append_failed(&self.ground, e))?));
         }
         let mut at = 0;
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
@@ -163,7 +162,12 @@ impl Front for WalMemtable {
                 }
             }
         }
-        // PERSIST: nothing more here; the record above is what makes these entries durable (W3).
+        if let Some((log, record)) = placed {
+            // PERSIST: the record before the entries are visible (W3). Reversed, somebody could
+            // read a value that a crash then takes back. The copy had the time of the search above
+            // to reach the medium, so little is left to wait for.
+            log.settle(record);
+        }
         if !sequencer.publish(first, count) {
             return Err(not_published());
         }

@@ -1,0 +1,486 @@
+//! Shortcuts: places in a memtable from which a search may start near its end.
+//!
+//! A search of a skip list misses the cache at almost every step. A memtable therefore keeps, in
+//! DRAM and beside the list, the nodes that are on level 1 in a two-level B-tree: leaves of eight
+//! bytes of each key, so that sixteen comparisons take a few lines, and a root over the leaves. It
+//! gives the last of them before a key; two steps along level 0 do the rest.
+//!
+//! What it gives is a hint. The list never depends on it: whoever asks compares the node with the key
+//! and searches from the head when the hint is wrong or far off. So readers take no lock and check
+//! nothing, a writer that finds another one at work leaves its node out, and words that a reader sees
+//! half changed cost it time and nothing else.
+//!
+//! Invariants
+//!   H1  Every offset in a leaf is that of a node that is linked on level 1 of the list, whose bytes
+//!       and links the Acquire load of the offset makes visible. Offsets are never mixed from two.
+//!   H2  Leaves are in key order, and entries in a leaf; only the holder of `writer` changes them.
+//!
+//! Source: ours; MioDB searches its memtable from the head.
+
+use std::cmp::Ordering as Order;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::node::{Node, Target};
+use terrace_media::Region;
+
+use crate::parts::codec::DecodeError;
+
+/// Entries of a leaf: 512 bytes of words, which a search halves six times.
+const LEAF_ENTRIES: usize = 64;
+/// Bytes of a memtable for which one leaf is provided: enough when nodes have 70 bytes or more. A
+/// table of smaller ones keeps the shortcuts that it has when leaves run out.
+const BYTES_PER_LEAF: u64 = 8192;
+/// Leaves that get their memory at once.
+const CHUNK_LEAVES: usize = 64;
+/// Every so many words of the root one is repeated in an array that stays in the nearest cache.
+const ROOT_STRIDE: usize = 32;
+/// Bytes of the common beginning of a leaf's keys that its words may repeat before they are cut anew.
+const REPEATED_MAX: usize = 4;
+
+/// Sorted entries with a common beginning.
+#[derive(Debug)]
+struct Leaf {
+    /// Eight bytes of each key, after the common beginning.
+    words: [AtomicU64; LEAF_ENTRIES],
+    /// Where its node is, in units of eight bytes from the origin.
+    places: [AtomicU32; LEAF_ENTRIES],
+}
+
+/// What the root knows of a leaf, in one word.
+#[derive(Debug, Clone, Copy)]
+struct Handle {
+    leaf: usize,
+    len: usize,
+    /// Bytes that all keys of the leaf have in common and its words leave out.
+    skip: usize,
+}
+
+impl Handle {
+    fn pack(self) -> u64 {
+        self.leaf as u64 | (self.len as u64) << 24 | (self.skip as u64) << 32
+    }
+
+    fn unpack(word: u64) -> Handle {
+        Handle {
+            leaf: (word & 0xff_ffff) as usize,
+            len: (word >> 24 & 0xff) as usize,
+            skip: (word >> 32) as usize,
+        }
+    }
+}
+
+/// The shortcuts of one list.
+#[derive(Debug)]
+pub(crate) struct Shortcuts {
+    /// The number of leaves, and the bytes that all their first keys have in common.
+    root: AtomicU64,
+    /// Eight bytes of each leaf's first key.
+    words: Box<[AtomicU64]>,
+    /// Every `ROOT_STRIDE`th of the words.
+    strides: Box<[AtomicU64]>,
+    handles: Box<[AtomicU64]>,
+    chunks: Box<[OnceLock<Box<[Leaf]>>]>,
+    origin: u64,
+    /// Guards every change. LOCK: innermost; nobody waits for it.
+    writer: Mutex<()>,
+}
+
+impl Shortcuts {
+    /// Shortcuts for a memtable of `bytes`; the memory of leaves is taken as they are needed.
+    pub(crate) fn new(bytes: u64) -> Shortcuts {
+        let count = (bytes / BYTES_PER_LEAF).clamp(2, 1 << 22) as usize;
+        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let chunks = count.div_ceil(CHUNK_LEAVES);
+        Shortcuts {
+            root: AtomicU64::new(0),
+            words: zeros(count),
+            strides: zeros(count.div_ceil(ROOT_STRIDE)),
+            handles: zeros(count),
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            origin: 0,
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// Forgets everything, for a list whose offsets begin at `origin`.
+    pub(crate) fn reset(&mut self, origin: u64) {
+        *self.root.get_mut() = 0;
+        self.origin = origin;
+    }
+
+    fn root(&self) -> Handle {
+        let word = self.root.load(Ordering::Relaxed);
+        Handle {
+            leaf: 0,
+            len: ((word & 0xffff_ffff) as usize).min(self.words.len()),
+            skip: (word >> 32) as usize,
+        }
+    }
+
+    fn set_root(&self, len: usize, skip: usize) {
+        let word = len as u64 | (skip as u64) << 32;
+        self.root.store(word, Ordering::Relaxed);
+    }
+
+    fn set_word(&self, at: usize, word: u64) {
+        self.words[at].store(word, Ordering::Relaxed);
+        if at.is_multiple_of(ROOT_STRIDE) {
+            self.strides[at / ROOT_STRIDE].store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// A leaf that a handle names.
+    #[inline(always)]
+    fn leaf(&self, id: usize) -> Option<&Leaf> {
+        self.chunks
+            .get(id / CHUNK_LEAVES)?
+            .get()?
+            .get(id % CHUNK_LEAVES)
+    }
+
+    /// A leaf that the caller is about to fill; `None` when there are enough.
+    fn new_leaf(&self, id: usize) -> Option<&Leaf> {
+        if id >= self.words.len() {
+            return None;
+        }
+        let chunk = self.chunks.get(id / CHUNK_LEAVES)?;
+        let empty = || Leaf {
+            words: [const { AtomicU64::new(0) }; LEAF_ENTRIES],
+            places: [const { AtomicU32::new(0) }; LEAF_ENTRIES],
+        };
+        let chunk = chunk.get_or_init(|| (0..CHUNK_LEAVES).map(|_| empty()).collect());
+        chunk.get(id % CHUNK_LEAVES)
+    }
+
+    /// The first node of the leaf at position `at` of the root.
+    fn first<'r>(&self, region: &'r Region, at: usize) -> Result<Option<Node<'r>>, DecodeError> {
+        match self.leaf(self.handle(at).leaf) {
+            Some(leaf) => Node::read(region, self.off(leaf, 0)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn handle(&self, at: usize) -> Handle {
+        let mut handle = Handle::unpack(self.handles[at].load(Ordering::Relaxed));
+        handle.len = handle.len.min(LEAF_ENTRIES);
+        handle
+    }
+
+    fn set_handle(&self, at: usize, handle: Handle) {
+        self.handles[at].store(handle.pack(), Ordering::Relaxed);
+    }
+
+    /// The offset of an entry's node.
+    #[inline(always)]
+    fn off(&self, leaf: &Leaf, at: usize) -> u64 {
+        // Acquire: pairs with the Release in `place`, after which the node is linked (H1).
+        self.origin + 8 * u64::from(leaf.places[at].load(Ordering::Acquire))
+    }
+
+    /// The last node that it knows before `target`. May be wrong in every way but H1.
+    #[inline]
+    pub(crate) fn before(
+        &self,
+        region: &Region,
+        target: &Target<'_>,
+    ) -> Result<Option<u64>, DecodeError> {
+        let at = self.leaf_of(region, target)?;
+        if at == 0 {
+            return Ok(None);
+        }
+        let handle = self.handle(at - 1);
+        let Some(leaf) = self.leaf(handle.leaf) else {
+            return Ok(None);
+        };
+        let at = self.entry_of(region, leaf, handle, target)?;
+        if at == 0 {
+            return Ok(None);
+        }
+        Ok(Some(self.off(leaf, at - 1)))
+    }
+
+    /// How many leaves begin before `target`.
+    #[inline]
+    fn leaf_of(&self, region: &Region, target: &Target<'_>) -> Result<usize, DecodeError> {
+        let root = self.root();
+        let words = &self.words[..root.len];
+        let word = word_of(target.keyspace, target.key, root.skip);
+        let strides = &self.strides[..root.len.div_ceil(ROOT_STRIDE)];
+        let from = words_below(strides, word).saturating_sub(1) * ROOT_STRIDE;
+        let to = (from + ROOT_STRIDE).min(root.len);
+        let at = from + words_below(&words[from..to], word);
+        if words
+            .get(at)
+            .is_none_or(|w| w.load(Ordering::Relaxed) != word)
+        {
+            return Ok(at);
+        }
+        let run = at..at + words_equal(&words[at..], word);
+        places_below(run, |at| {
+            let first = self.first(region, at)?;
+            Ok(first.is_some_and(|first| first.compare(target) == Order::Less))
+        })
+    }
+
+    /// How many entries of a leaf are before `target`.
+    #[inline]
+    fn entry_of(
+        &self,
+        region: &Region,
+        leaf: &Leaf,
+        handle: Handle,
+        target: &Target<'_>,
+    ) -> Result<usize, DecodeError> {
+        let words = &leaf.words[..handle.len];
+        let word = word_of(target.keyspace, target.key, handle.skip);
+        let at = words_below(words, word);
+        if words
+            .get(at)
+            .is_none_or(|w| w.load(Ordering::Relaxed) != word)
+        {
+            return Ok(at);
+        }
+        let run = at..at + words_equal(&words[at..], word);
+        places_below(run, |at| {
+            Ok(Node::read(region, self.off(leaf, at))?.compare(target) == Order::Less)
+        })
+    }
+
+    /// Adds the node at `off`, linked on level 1 by now, unless somebody else is adding one or there
+    /// is no room.
+    pub(crate) fn add(
+        &self,
+        region: &Region,
+        off: u64,
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        let Some(_writer) = self.writer.try_lock() else {
+            return Ok(());
+        };
+        let Ok(place) = u32::try_from((off - self.origin) / 8) else {
+            return Ok(());
+        };
+        if self.root().len == 0 {
+            self.set_root(0, 4 + target.key.len());
+            self.begin_leaf(0, place, target);
+            return Ok(());
+        }
+        self.widen_root(region, target)?;
+        let root = self.root();
+        let at = self.leaf_of(region, target)?.saturating_sub(1);
+        let mut handle = self.handle(at);
+        let Some(leaf) = self.leaf(handle.leaf) else {
+            return Ok(());
+        };
+        let first = Node::read(region, self.off(leaf, 0))?;
+        let common = common_bytes(&first.target(), target);
+        if common < handle.skip {
+            handle.skip = common;
+            self.cut_words(region, leaf, handle)?;
+            self.set_handle(at, handle);
+        }
+        let entry = self.entry_of(region, leaf, handle, target)?;
+        if handle.len == LEAF_ENTRIES {
+            let last_leaf = at + 1 == root.len;
+            if last_leaf && entry == LEAF_ENTRIES {
+                // Keys that come in order fill every leaf.
+                self.begin_leaf(at + 1, place, target);
+                return Ok(());
+            }
+            self.split(region, at, handle)?;
+            // The node itself is left out: its neighbours are in.
+            return Ok(());
+        }
+        // From the end, so that a reader sees an entry twice rather than not.
+        for to in (entry + 1..=handle.len).rev() {
+            let word = leaf.words[to - 1].load(Ordering::Relaxed);
+            leaf.words[to].store(word, Ordering::Relaxed);
+            let place = leaf.places[to - 1].load(Ordering::Relaxed);
+            leaf.places[to].store(place, Ordering::Release);
+        }
+        let word = word_of(target.keyspace, target.key, handle.skip);
+        leaf.words[entry].store(word, Ordering::Relaxed);
+        // Release: whoever finds the place sees the node and its links (H1).
+        leaf.places[entry].store(place, Ordering::Release);
+        handle.len += 1;
+        self.set_handle(at, handle);
+        if entry == 0 {
+            self.set_word(at, word_of(target.keyspace, target.key, root.skip));
+        }
+        Ok(())
+    }
+
+    /// Makes a leaf of one node at position `at` of the root.
+    fn begin_leaf(&self, at: usize, place: u32, target: &Target<'_>) {
+        let root = self.root();
+        let Some(leaf) = self.new_leaf(root.len) else {
+            return;
+        };
+        leaf.words[0].store(0, Ordering::Relaxed);
+        leaf.places[0].store(place, Ordering::Release);
+        let handle = Handle {
+            leaf: root.len,
+            len: 1,
+            skip: 4 + target.key.len(),
+        };
+        self.open_root(at, handle, word_of(target.keyspace, target.key, root.skip));
+    }
+
+    /// Moves the upper half of a full leaf into a new one.
+    fn split(&self, region: &Region, at: usize, mut handle: Handle) -> Result<(), DecodeError> {
+        let root = self.root();
+        let id = root.len;
+        let (Some(lower), Some(upper)) = (self.leaf(handle.leaf), self.new_leaf(id)) else {
+            return Ok(());
+        };
+        let half = LEAF_ENTRIES / 2;
+        for i in 0..half {
+            let word = lower.words[half + i].load(Ordering::Relaxed);
+            upper.words[i].store(word, Ordering::Relaxed);
+            let place = lower.places[half + i].load(Ordering::Relaxed);
+            upper.places[i].store(place, Ordering::Release);
+        }
+        handle.len = half;
+        let mut moved = Handle { leaf: id, ..handle };
+        self.sharpen(region, upper, &mut moved)?;
+        let first = Node::read(region, self.off(upper, 0))?;
+        let word = word_of(first.header.keyspace, first.key, root.skip);
+        self.open_root(at + 1, moved, word);
+        self.sharpen(region, lower, &mut handle)?;
+        self.set_handle(at, handle);
+        Ok(())
+    }
+
+    /// Puts a leaf at position `at` of the root.
+    fn open_root(&self, at: usize, handle: Handle, word: u64) {
+        let root = self.root();
+        for to in (at + 1..=root.len).rev() {
+            let word = self.words[to - 1].load(Ordering::Relaxed);
+            self.set_word(to, word);
+            let handle = self.handles[to - 1].load(Ordering::Relaxed);
+            self.handles[to].store(handle, Ordering::Relaxed);
+        }
+        self.set_handle(at, handle);
+        self.set_word(at, word);
+        self.set_root(root.len + 1, root.skip);
+    }
+
+    /// Lets the root leave out no more than what `target` has in common with all keys so far.
+    fn widen_root(&self, region: &Region, target: &Target<'_>) -> Result<(), DecodeError> {
+        let root = self.root();
+        let Some(first) = self.first(region, 0)? else {
+            return Ok(());
+        };
+        let common = common_bytes(&first.target(), target);
+        if common >= root.skip {
+            return Ok(());
+        }
+        // BOUND: each time the common beginning is shorter.
+        for at in 0..root.len {
+            if let Some(first) = self.first(region, at)? {
+                let word = word_of(first.header.keyspace, first.key, common);
+                self.set_word(at, word);
+            }
+        }
+        self.set_root(root.len, common);
+        Ok(())
+    }
+
+    /// Leaves out more of each key when the words repeat too much of what all have in common.
+    fn sharpen(
+        &self,
+        region: &Region,
+        leaf: &Leaf,
+        handle: &mut Handle,
+    ) -> Result<(), DecodeError> {
+        let first = Node::read(region, self.off(leaf, 0))?;
+        let last = Node::read(region, self.off(leaf, handle.len - 1))?;
+        let common = common_bytes(&first.target(), &last.target());
+        if common >= handle.skip + REPEATED_MAX {
+            handle.skip = common;
+            self.cut_words(region, leaf, *handle)?;
+        }
+        Ok(())
+    }
+
+    fn cut_words(&self, region: &Region, leaf: &Leaf, handle: Handle) -> Result<(), DecodeError> {
+        for at in 0..handle.len {
+            let node = Node::read(region, self.off(leaf, at))?;
+            let word = word_of(node.header.keyspace, node.key, handle.skip);
+            leaf.words[at].store(word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// How many of the sorted `words` are below `word`.
+#[inline(always)]
+fn words_below(words: &[AtomicU64], word: u64) -> usize {
+    let mut base = 0;
+    let mut len = words.len();
+    // Without a branch that depends on what is compared: half of them would be mispredicted.
+    while len > 1 {
+        let half = len / 2;
+        let below = words[base + half - 1].load(Ordering::Relaxed) < word;
+        base += half * usize::from(below);
+        len -= half;
+    }
+    base + usize::from(len == 1 && words[base].load(Ordering::Relaxed) < word)
+}
+
+/// How many of the sorted `words`, none of them below `word`, are equal to it.
+fn words_equal(words: &[AtomicU64], word: u64) -> usize {
+    words.partition_point(|w| w.load(Ordering::Relaxed) <= word)
+}
+
+/// The first place of `run` for which `below` is false.
+fn places_below(
+    run: std::ops::Range<usize>,
+    below: impl Fn(usize) -> Result<bool, DecodeError>,
+) -> Result<usize, DecodeError> {
+    let (mut from, mut to) = (run.start, run.end);
+    while from < to {
+        let middle = from + (to - from) / 2;
+        if below(middle)? {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    Ok(from)
+}
+
+/// Eight bytes of keyspace and key, `skip` bytes after their beginning, so that the words of keys
+/// which agree before compare as the keys do, or are equal.
+#[inline(always)]
+fn word_of(keyspace: u32, key: &[u8], skip: usize) -> u64 {
+    if let Some(at) = skip.checked_sub(4) {
+        return padded_word(key.get(at..).unwrap_or(&[]));
+    }
+    let mut bytes = [0u8; 12];
+    bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
+    let len = key.len().min(8);
+    bytes[4..4 + len].copy_from_slice(&key[..len]);
+    padded_word(&bytes[skip..])
+}
+
+#[inline(always)]
+fn padded_word(bytes: &[u8]) -> u64 {
+    if let Some(bytes) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*bytes);
+    }
+    let mut word = [0u8; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(word)
+}
+
+/// How many bytes of keyspace and key two places have in common from their beginning.
+fn common_bytes(a: &Target<'_>, b: &Target<'_>) -> usize {
+    if a.keyspace != b.keyspace {
+        return (a.keyspace ^ b.keyspace).leading_zeros() as usize / 8;
+    }
+    4 + a.key.iter().zip(b.key).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,146 @@
+//! Shortcuts: searches that start from them find what others find, and they are worth asking.
+
+use super::{Entry, Sample};
+use crate::parts::skiplist::shortcuts::Shortcuts;
+use crate::types::SEQ_MAX;
+
+/// Keys in the shapes and orders that fill leaves differently.
+fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
+    let count = 6000;
+    let numbered = |i: usize| format!("{i:016}").into_bytes();
+    let mut shapes: Vec<(&'static str, Vec<Vec<u8>>)> = vec![
+        ("ascending", (0..count).map(numbered).collect()),
+        ("descending", (0..count).rev().map(numbered).collect()),
+        (
+            "at random",
+            (0..count).map(|_| numbered(rng.usize(..1 << 40))).collect(),
+        ),
+        (
+            "behind a long common beginning",
+            (0..count)
+                .map(|_| [vec![b'p'; 300], numbered(rng.usize(..count))].concat())
+                .collect(),
+        ),
+        (
+            "in groups with different beginnings",
+            (0..count)
+                .map(|_| {
+                    let group = rng.usize(..7);
+                    [
+                        vec![b'a' + group as u8; 10 * group],
+                        numbered(rng.usize(..1 << 30)),
+                    ]
+                    .concat()
+                })
+                .collect(),
+        ),
+        (
+            "a few keys, many versions",
+            (0..count).map(|_| numbered(rng.usize(..5))).collect(),
+        ),
+        (
+            "beginnings of one another",
+            (0..count).map(|_| vec![0; rng.usize(..40)]).collect(),
+        ),
+        (
+            "bytes that pad",
+            (0..count)
+                .map(|_| (0..rng.usize(..12)).map(|_| rng.u8(..2)).collect())
+                .collect(),
+        ),
+    ];
+    // The common beginning that the first thousands have is wrong for the last.
+    let mut late: Vec<Vec<u8>> = (0..count).map(numbered).collect();
+    late[count - 100..]
+        .iter_mut()
+        .for_each(|key| key[0] = rng.u8(..));
+    shapes.push(("another beginning at the end", late));
+    let entry = |(i, key): (usize, Vec<u8>), keyspaces: u32| {
+        Entry::new(i as u32 % keyspaces, &key, i as u64 + 1, b"value")
+    };
+    let mut all = Vec::new();
+    for (name, keys) in shapes {
+        let keyspaces = if name == "at random" { 3 } else { 1 };
+        let keys = keys.into_iter().enumerate();
+        all.push((name, keys.map(|key| entry(key, keyspaces)).collect()));
+    }
+    all
+}
+
+/// Whatever the keys look like, the list is the one that no shortcut had a hand in.
+#[test]
+fn lists_are_the_same_without_them() {
+    let mut rng = fastrand::Rng::with_seed(31);
+    for (name, entries) in shapes(&mut rng) {
+        let (with, without) = (Sample::memtable(8 << 20), Sample::new(8 << 20));
+        for entry in &entries {
+            assert_eq!(with.insert(entry), without.insert(entry), "same place");
+        }
+        assert_eq!(with.checked(), without.checked(), "{name}");
+        for entry in &entries {
+            for seq in [SEQ_MAX, entry.seq.0, entry.seq.0.saturating_sub(1)] {
+                let mut place = entry.clone();
+                place.seq.0 = seq;
+                let found = with.list.seek(&place.target()).unwrap().node;
+                let sought = without.list.seek(&place.target()).unwrap().node;
+                assert_eq!(found, sought, "{name}");
+            }
+        }
+    }
+}
+
+/// A search finds its shortcut few nodes before its end, for every shape of keys: else they cost
+/// time and save none.
+#[test]
+fn they_lead_near() {
+    let mut rng = fastrand::Rng::with_seed(32);
+    for (name, entries) in shapes(&mut rng) {
+        let sample = Sample::memtable(8 << 20);
+        for entry in &entries {
+            sample.insert(entry);
+        }
+        let near = |entry: &&Entry| sample.list.near(&entry.target()).unwrap().is_some();
+        let helped = entries.iter().filter(near).count();
+        assert!(
+            helped * 100 > entries.len() * 97,
+            "{helped} of {} searches were helped: keys {name}",
+            entries.len()
+        );
+    }
+}
+
+/// With too few leaves for its nodes a list is slower and as right.
+#[test]
+fn too_few_leaves_do_no_harm() {
+    let mut rng = fastrand::Rng::with_seed(33);
+    for (name, entries) in shapes(&mut rng) {
+        let Sample { bump, list } = Sample::new(8 << 20);
+        let list = list.with_shortcuts(Shortcuts::new(1));
+        let sample = Sample { bump, list };
+        let mut sorted = entries.clone();
+        for entry in &entries {
+            sample.insert(entry);
+        }
+        sorted.sort_by(|a, b| (a.keyspace, &a.key, a.seq).cmp(&(b.keyspace, &b.key, b.seq)));
+        assert_eq!(sample.checked(), sorted, "{name}");
+    }
+}
+
+/// Used again for another list, at another place, they know nothing of the one before.
+#[test]
+fn nothing_is_left_of_the_list_before() {
+    let mut shortcuts = Shortcuts::new(1 << 20);
+    for turn in 0..3u64 {
+        let Sample { bump, list } = Sample::new(1 << 20);
+        let mut sample = Sample {
+            bump,
+            list: list.with_shortcuts(shortcuts),
+        };
+        for i in 0..500u64 {
+            let key = (i * 7919 % 500 + turn * 250).to_be_bytes();
+            sample.insert(&Entry::new(1, &key, i + 1, b""));
+        }
+        assert_eq!(sample.checked().len(), 500);
+        shortcuts = sample.list.take_shortcuts().unwrap();
+    }
+}
