@@ -160,7 +160,7 @@ impl Extent {
     /// The offset of `len` bytes at `at` from the start, if they are inside.
     fn place(&self, at: u64, len: usize) -> Option<u64> {
         let inside = at <= self.span.len && len as u64 <= self.span.len - at;
-        inside.then_some(self.span.off + at)
+        inside.then(|| self.span.off + at)
     }
 }
 

@@ -20,7 +20,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes an arena of `len` bytes, rounded up to pages, and faults its pages in.
+    /// Makes an arena of `len` bytes, rounded up to pages, whose pages are faulted in as they are
+    /// touched first, or ahead of that by `populate`.
     pub fn new(len: u64) -> io::Result<Arena> {
         let len = usize::try_from(len)
             .ok()
@@ -28,7 +29,6 @@ impl Arena {
             .filter(|len| *len > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let memory = Memory::anonymous(len, true)?;
-        memory.populate(0, len)?;
         let map = Mapping::new(
             Arc::new(memory),
             len as u64,
@@ -37,6 +37,14 @@ impl Arena {
             Extras::default(),
         );
         Ok(Arena { map: Arc::new(map) })
+    }
+
+    /// Faults in the pages of a range, as far as it is inside. What they hold stays, so others may
+    /// use the arena meanwhile.
+    pub fn populate(&self, at: u64, len: u64) -> io::Result<()> {
+        let at = at.min(self.len());
+        let len = len.min(self.len() - at);
+        self.map.memory().populate(at as usize, len as usize)
     }
 
     /// The size in bytes.

@@ -107,12 +107,7 @@ impl Job for MakeSpare {
     fn step(&mut self) -> Result<Step> {
         // A full pool is no failure: the writer that needs the spare waits or is told.
         self.0.prepare_spare(None)?;
-        Ok(Step::Done(Completion {
-            edit: Default::default(),
-            apply: Box::new(|| {}),
-            garbage: Vec::new(),
-            entries: 0,
-        }))
+        Ok(Step::Done(Completion::nothing()))
     }
 }
 
@@ -266,6 +261,9 @@ impl Engine {
         let headroom = self.throttle.headroom(&self.ground);
         if class == Class::Flushes {
             let front = &self.pipeline.front;
+            if let Some(job) = front.next_job() {
+                return Ok(Some(job));
+            }
             if front.wants_spare() && headroom.allows(front.spare_bytes(None)) {
                 return Ok(Some(Box::new(MakeSpare(Arc::clone(self)))));
             }

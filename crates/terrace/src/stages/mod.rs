@@ -249,6 +249,18 @@ pub(crate) struct Completion {
     pub(crate) entries: u64,
 }
 
+impl Completion {
+    /// The end of a job that changes nothing on media and nothing that readers see.
+    pub(crate) fn nothing() -> Completion {
+        Completion {
+            edit: Edit::default(),
+            apply: Box::new(|| {}),
+            garbage: Vec::new(),
+            entries: 0,
+        }
+    }
+}
+
 /// A memtable that is no longer written, on its way to the buffer.
 pub(crate) struct SealedTable {
     pub(crate) id: u64,
@@ -301,6 +313,8 @@ pub(crate) trait Front: Send + Sync {
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
     /// replaced already there is nothing to do. False: there is no spare, or it is too small.
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
+    /// Work inside the front, before a spare is made.
+    fn next_job(&self) -> Option<Box<dyn Job>>;
     /// Whether a spare memtable is missing and may be made.
     fn wants_spare(&self) -> bool;
     /// Bytes of the pool that a spare takes, large enough for `batch`.

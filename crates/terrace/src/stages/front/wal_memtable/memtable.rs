@@ -39,10 +39,15 @@ struct Memory {
 pub(super) struct Arenas(Mutex<Vec<Memory>>);
 
 impl Arenas {
-    /// Makes `count` arenas ahead of need.
+    /// Makes `count` arenas ahead of need, faulted in.
     pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
         let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes)).collect();
-        self.0.lock().extend(taken?);
+        let taken = taken?;
+        for memory in &taken {
+            // For speed only: a failure shows itself, if at all, at the first store.
+            let _ = memory.arena.populate(0, bytes);
+        }
+        self.0.lock().extend(taken);
         Ok(())
     }
 
@@ -84,6 +89,8 @@ pub(super) struct Memtable {
     pub(super) extent: Arc<Extent>,
     /// What makes it durable. `None` after a replay: the old log is kept by `kept`.
     pub(super) log: Option<Box<dyn Log>>,
+    /// Where the log is, when it is in the pool.
+    pub(super) log_extent: Option<Arc<Extent>>,
     /// The extent of the log that this memtable was replayed from.
     pub(super) kept: Option<Arc<Extent>>,
     /// Logs that are not needed once the memtable has been flushed.
@@ -125,6 +132,7 @@ impl Memtable {
             bump,
             extent,
             log: None,
+            log_extent: None,
             kept: None,
             logs: Vec::new(),
             unlogged: AtomicBool::new(false),
@@ -155,6 +163,14 @@ impl Memtable {
             bytes += new_node(&entry, hash, seq).bytes();
         }
         bytes
+    }
+
+    /// Faults a range of the arena in.
+    pub(super) fn populate(&self, at: u64, len: u64) {
+        if let Some(arena) = &*self.arena.lock() {
+            // For speed only: a failure shows itself, if at all, at the first store.
+            let _ = arena.populate(at, len);
+        }
     }
 
     /// How full the memtable is when a spare should be made: early enough that it is ready in time,

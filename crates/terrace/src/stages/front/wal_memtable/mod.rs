@@ -30,11 +30,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Front, Ground, LogFiles, Replayed, SealedTable, Source, Sources, Written};
+use crate::stages::{
+    Front, Ground, Job, LogFiles, Replayed, SealedTable, Source, Sources, Written,
+};
 use crate::types::Durability;
 
 use memtable::{Arenas, Memtable};
 use recover::FoundLog;
+use spare::FaultIn;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
@@ -46,6 +49,8 @@ pub(crate) struct WalMemtable {
     spare: Mutex<Option<Memtable>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
+    /// What is left to be done about the first memtable.
+    cold: Mutex<Option<FaultIn>>,
     arenas: Arc<Arenas>,
     files: LogFiles,
     /// Logs that recovery found and has not replayed yet, oldest first.
@@ -220,6 +225,11 @@ impl Front for WalMemtable {
         filling
             && self.spare.lock().is_none()
             && self.sealed_count() < self.ground.options.front.sealed_count_max
+    }
+
+    fn next_job(&self) -> Option<Box<dyn Job>> {
+        let cold = self.cold.lock().take()?;
+        Some(Box::new(cold))
     }
 
     fn spare_bytes(&self, batch: Option<&Batch>) -> u64 {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Prefault};
 
 use super::memtable::{Arenas, Memtable};
-use super::spare::{log_bytes, log_file_id, log_file_name, new_memtable};
+use super::spare::{FaultIn, log_bytes, log_file_id, log_file_name, new_memtable};
 use super::{Sealed, Shown, Tables, WalMemtable};
 use crate::error::{Error, Result};
 use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
@@ -70,6 +70,11 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: LogFiles) -> Result<WalMemtab
     }
     let active = new_memtable(ground, &files, &arenas, memtable, log_bytes(memtable))?;
     let active = Arc::new(active);
+    let cold = (ground.options.pool.prefault != Prefault::None).then(|| FaultIn {
+        ground: Arc::clone(ground),
+        memtable: Arc::clone(&active),
+        done: 0,
+    });
     let shown = Shown {
         active: Arc::clone(&active),
         sealed: Vec::new(),
@@ -80,6 +85,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: LogFiles) -> Result<WalMemtab
         commit: Mutex::new(active),
         spare: Mutex::new(None),
         making: Mutex::new(()),
+        cold: Mutex::new(cold),
         arenas,
         files,
         found: Mutex::new(found),

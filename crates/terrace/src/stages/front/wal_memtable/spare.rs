@@ -14,8 +14,7 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::stages::Ground;
-use crate::stages::LogFiles;
+use crate::stages::{Completion, Ground, Job, JobKind, LogFiles, Step};
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -45,17 +44,55 @@ impl WalMemtable {
     /// Makes a spare that takes `batch`.
     pub(super) fn make_spare(&self, batch: Option<&Batch>) -> Result<Memtable> {
         let (table_bytes, log_bytes) = self.spare_sizes(batch);
-        new_memtable(
+        let spare = new_memtable(
             &self.ground,
             &self.files,
             &self.arenas,
             table_bytes,
             log_bytes,
-        )
+        )?;
+        spare.populate(0, table_bytes);
+        self.ground.pool.prefault(&spare.extent);
+        if let Some(extent) = &spare.log_extent {
+            self.ground.pool.prefault(extent);
+        }
+        Ok(spare)
     }
 }
 
-/// A memtable with its place in the pool and its log, both named and faulted in.
+/// Faults in the memory of the memtable that a database opens with, while it is used: opening does
+/// not wait for the system to clear two hundred megabytes.
+pub(super) struct FaultIn {
+    pub(super) ground: Arc<Ground>,
+    pub(super) memtable: Arc<Memtable>,
+    /// Bytes of the arena that are done.
+    pub(super) done: u64,
+}
+
+/// Bytes of one step: some milliseconds.
+const STEP_BYTES: u64 = 4 << 20;
+
+impl Job for FaultIn {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let memtable = &self.memtable;
+        if self.done < memtable.bump.capacity() {
+            memtable.populate(self.done, STEP_BYTES);
+            self.done += STEP_BYTES;
+            return Ok(Step::More);
+        }
+        if let Some(extent) = &memtable.log_extent {
+            self.ground.pool.prefault(extent);
+        }
+        self.ground.pool.prefault(&memtable.extent);
+        Ok(Step::Done(Completion::nothing()))
+    }
+}
+
+/// A memtable with its place in the pool and its log, both named.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
     files: &LogFiles,
@@ -65,7 +102,6 @@ pub(super) fn new_memtable(
 ) -> Result<Memtable> {
     let pool = &ground.pool;
     let extent = pool.alloc(table_bytes)?;
-    pool.prefault(&extent);
     let id = ground.next_id();
     let mut memtable = Memtable::new(id, extent, table_bytes, arenas)?;
     let failed = |e: std::io::Error| {
@@ -83,8 +119,8 @@ pub(super) fn new_memtable(
         (Box::new(log), LogPlace::File)
     } else {
         let extent = pool.alloc(log_bytes)?;
-        pool.prefault(&extent);
         let span = extent.span();
+        memtable.log_extent = Some(Arc::clone(&extent));
         let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
         (Box::new(log), LogPlace::Pool(span))
     };
