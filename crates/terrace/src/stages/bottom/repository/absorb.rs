@@ -130,6 +130,13 @@ impl Absorb {
         {
             return Ok(Placed::Yes(0));
         }
+        let hash = key_hash(entry.keyspace, entry.key);
+        // A version that a newer table hides would be copied only to be superseded. What it
+        // supersedes here stays until the newer version comes, which hides that as well.
+        let newer = drain.newer.newest(entry.keyspace, entry.key, hash)?;
+        if newer.is_some_and(|newer| self.stripes.same(newer, entry.seq)) {
+            return Ok(Placed::Yes(0));
+        }
         let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
         let needed = !tombstone || self.stripes.any_before(entry.seq);
         let mut size = 0;
@@ -145,7 +152,6 @@ impl Absorb {
             if present {
                 fingers.pass(&body.list, &mut relinker.plan())?;
             } else {
-                let hash = key_hash(entry.keyspace, entry.key);
                 let value = drain.cursor.value()?;
                 let node = NewNode {
                     keyspace: entry.keyspace,
