@@ -369,9 +369,18 @@ pub(crate) trait Buffer: Send + Sync {
     fn measure(&self, metrics: &mut Metrics);
 }
 
+/// Durable entries that are newer than all of a drain, and that every reader asks first.
+pub(crate) trait NewerVersions: Send {
+    /// The number of the newest version of a key, of those that were there when the drain began.
+    /// May miss one that a merge is replacing.
+    fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
+}
+
 /// Entries on their way from the buffer to the bottom, in order.
 pub(crate) struct Drain {
     pub(crate) cursor: Box<dyn Cursor>,
+    /// What the buffer's newer tables have.
+    pub(crate) newer: Box<dyn NewerVersions>,
     /// Removes what was drained, once it is durable in the bottom.
     pub(crate) edit: Edit,
     /// Lets the buffer forget it, once the bottom shows it.

@@ -1,6 +1,6 @@
 //! Pools that fill: what does not fit is refused, the rest goes on, and space comes back.
 
-use terrace::{Db, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace::{Db, Durability, ErrorKind, Options, Purpose, Workers, WriteBatch};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::settings;
@@ -94,6 +94,58 @@ fn overwriting_for_ever_stays_within_the_pool() {
                 (*len, true),
                 "key {key}"
             );
+        }
+    }
+}
+
+/// What a newer table hides is not copied to the bottom, unless a snapshot reads it; and what it would
+/// have superseded there goes all the same.
+#[test]
+fn drains_leave_out_what_a_newer_table_hides() {
+    let keys = || (0..30u8).map(|n| [b'k', n]);
+    for held in [false, true] {
+        let folder = scratch().unwrap();
+        let mut options = options(Workers::Manual);
+        // Every table stays by itself.
+        options.buffer.table_bytes_max = Some(options.front.memtable_bytes);
+        let db = Db::open(folder.path(), options).unwrap();
+        let fill = |byte: u8| {
+            for key in keys() {
+                db.put(key, vec![byte; 900]).unwrap();
+            }
+            db.flush().unwrap();
+        };
+        fill(1);
+        db.drain().unwrap();
+        let drained = || db.metrics().pm.get(Purpose::Drain).bytes;
+        let before = drained();
+        fill(2);
+        let snapshot = held.then(|| db.snapshot().unwrap());
+        fill(3);
+        for key in keys().take(10) {
+            db.delete(key).unwrap();
+        }
+        db.flush().unwrap();
+        db.drain().unwrap();
+        let copied = (drained() - before) / 900;
+        // Twenty values in a drained database, and thirty that the snapshot reads.
+        let expected = if held { 50..70 } else { 20..35 };
+        assert!(
+            expected.contains(&copied),
+            "about {copied} values were copied"
+        );
+        for (n, key) in keys().enumerate() {
+            let newest = (n >= 10).then(|| vec![3; 900]);
+            assert_eq!(db.get(key).unwrap(), newest, "key {n}");
+            if let Some(snapshot) = &snapshot {
+                assert_eq!(snapshot.get(key).unwrap(), Some(vec![2; 900]), "key {n}");
+            }
+        }
+        assert_eq!(db.iter().unwrap().count(), 20);
+        let verified = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+        if !held {
+            assert_eq!(verified.entries, 20, "nothing hidden is left");
         }
     }
 }

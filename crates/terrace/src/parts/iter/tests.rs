@@ -217,10 +217,14 @@ fn merges_go_backward() {
     }
 }
 
-/// Makes planned stores at once.
+/// Makes planned stores at once, in any order: nobody reads a list whose gate is held.
 struct Now<'r>(&'r SkipList);
 
 impl Plan for Now<'_> {
+    fn prepare(&mut self, off: u64, value: u64) {
+        self.store(off, value);
+    }
+
     fn store(&mut self, off: u64, value: u64) {
         self.0
             .region()
@@ -246,7 +250,9 @@ fn move_one(newer: &Source, older: &Source) -> bool {
         *head = newer.list.next(off, level).unwrap();
     }
     let mut fingers = Fingers::at(&older.list, &node.target()).unwrap();
-    fingers.insert(off, height, &mut Now(&older.list));
+    let mut plan = Now(&older.list);
+    fingers.insert(off, &heads[..usize::from(height)], &mut plan);
+    fingers.settle(&mut plan);
     for (level, head) in heads.iter().enumerate().take(usize::from(height)) {
         Now(&newer.list).store(link_at(newer.list.head(), level), *head);
     }

@@ -31,6 +31,9 @@ use crate::parts::skiplist::fingers::Plan;
 
 use layout::{SLOT_BYTES, SLOT_COUNT, STORES_MAX};
 
+/// Bytes that are flushed together.
+const LINE: u64 = 64;
+
 /// All slots of a pool.
 pub(crate) struct RedoArea {
     extent: Arc<Extent>,
@@ -43,7 +46,11 @@ pub(crate) struct RedoSlot {
     area: Arc<RedoArea>,
     index: usize,
     generation: u64,
+    /// Stores to nodes that readers come to through `stores`: made first.
+    prepared: Vec<(u64, u64)>,
     stores: Vec<(u64, u64)>,
+    /// One word of each line that a batch changes.
+    lines: Vec<u64>,
     bytes: Vec<u8>,
     purpose: Purpose,
 }
@@ -153,14 +160,27 @@ impl RedoArea {
             area: Arc::clone(self),
             index,
             generation: 0,
+            prepared: Vec::with_capacity(STORES_MAX),
             stores: Vec::with_capacity(STORES_MAX),
+            lines: Vec::with_capacity(STORES_MAX),
             bytes: Vec::with_capacity(SLOT_BYTES),
             purpose,
         })
     }
 }
 
+/// How far a batch had been planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    prepared: usize,
+    stores: usize,
+}
+
 impl Plan for RedoSlot {
+    fn prepare(&mut self, off: u64, value: u64) {
+        self.prepared.push((off, value));
+    }
+
     fn store(&mut self, off: u64, value: u64) {
         self.stores.push((off, value));
     }
@@ -169,22 +189,26 @@ impl Plan for RedoSlot {
 impl RedoSlot {
     /// Whether `more` stores still fit in the batch.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.stores.len() + more <= STORES_MAX
+        self.prepared.len() + self.stores.len() + more <= STORES_MAX
     }
 
-    /// How many stores are planned.
-    pub(crate) fn len(&self) -> usize {
-        self.stores.len()
+    /// What is planned now.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            prepared: self.prepared.len(),
+            stores: self.stores.len(),
+        }
     }
 
-    /// Forgets all planned stores but the first `count`.
-    pub(crate) fn truncate(&mut self, count: usize) {
-        self.stores.truncate(count);
+    /// Forgets what was planned after `mark`.
+    pub(crate) fn truncate(&mut self, mark: Mark) {
+        self.prepared.truncate(mark.prepared);
+        self.stores.truncate(mark.stores);
     }
 
     /// Whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
-        self.stores.is_empty()
+        self.prepared.is_empty() && self.stores.is_empty()
     }
 
     /// Charges later batches to `purpose`.
@@ -192,23 +216,26 @@ impl RedoSlot {
         self.purpose = purpose;
     }
 
-    /// Makes the planned stores: durable as one, visible to readers in their order.
+    /// Makes the planned stores: durable as one, visible to readers in their order, what was
+    /// prepared first.
     ///
     /// Everything streamed or flushed before this call is durable before the first store is made.
     pub(crate) fn commit(&mut self) -> Result<()> {
-        if self.stores.is_empty() {
+        self.prepared.append(&mut self.stores);
+        let stores = &self.prepared;
+        if stores.is_empty() {
             return Ok(());
         }
         let region = self.area.extent.region().clone();
         if !self.area.volatile {
             self.generation += 1;
-            layout::encode(&self.stores, self.generation, &mut self.bytes);
+            layout::encode(stores, self.generation, &mut self.bytes);
             self.area.write_slot(self.index, &self.bytes, self.purpose);
             // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
             // crash could keep some of the stores and no batch to finish them from.
             region.fence(self.purpose);
         }
-        for (off, value) in &self.stores {
+        for (off, value) in stores {
             let Some(word) = region.word(*off) else {
                 return Err(Error::corruption(format!(
                     "a link at {off:#x} lies outside the pool: run verify, and restore the \
@@ -218,22 +245,23 @@ impl RedoSlot {
             word.store(*value, Ordering::Release);
         }
         // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
-        let mut last_line = u64::MAX;
-        for (off, _) in &self.stores {
-            let line = off / 64;
-            if line != last_line {
-                region.flush(*off, 8, self.purpose);
-                last_line = line;
-            }
+        // Links of one node are rarely planned side by side; its line is flushed once all the same.
+        self.lines.clear();
+        self.lines.extend(stores.iter().map(|(off, _)| *off));
+        self.lines.sort_unstable();
+        self.lines.dedup_by_key(|off| *off / LINE);
+        for off in &self.lines {
+            region.flush(*off, 8, self.purpose);
         }
         // PERSIST: the stores before the next batch may take this one's place (R3).
         region.fence(self.purpose);
-        self.stores.clear();
+        self.prepared.clear();
         Ok(())
     }
 
     /// Forgets the last batch, durably: other jobs may now change the words that it named (R1).
     pub(crate) fn clear(&mut self) -> Result<()> {
+        self.prepared.clear();
         self.stores.clear();
         if self.area.volatile {
             return Ok(());

@@ -4,6 +4,10 @@
 //! the last one ended. Changes are *planned*: they go to a [`Plan`] and reach the list later, all
 //! at once, through the redo area. Fingers therefore remember what the words that they have
 //! changed will hold, and read from memory only links of nodes ahead of every planned change.
+//!
+//! A link is planned when the fingers leave its node, or when they settle: only then is its value
+//! final. So each word is planned once at most, and not at all when memory has the value already,
+//! as between two nodes that were neighbours before and still are.
 
 use std::cmp::Ordering as Order;
 
@@ -13,9 +17,12 @@ use super::node::{Target, link_at};
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
 
-/// Where planned stores go: word offset and new value, in the order in which readers may see them.
+/// Where planned stores go: word offset and new value.
 pub(crate) trait Plan {
-    /// Plans one store of `value` to the word at `off`.
+    /// Plans a store to a link of a node that was inserted since the fingers last settled. Made
+    /// before every [`store`](Plan::store): readers come to such a node through those.
+    fn prepare(&mut self, off: u64, value: u64);
+    /// Plans a store to a word that readers may be looking at.
     fn store(&mut self, off: u64, value: u64);
 }
 
@@ -25,6 +32,10 @@ pub(crate) trait Plan {
 pub(crate) struct Fingers {
     prev: [u64; HEIGHT_MAX],
     next: [u64; HEIGHT_MAX],
+    /// What memory has, or was planned to have, where `next` belongs: the link of `prev`.
+    held: [u64; HEIGHT_MAX],
+    /// Whether `prev` was inserted since the fingers last settled.
+    inserted: [bool; HEIGHT_MAX],
     /// Levels at and above this one are empty and need no look.
     levels: usize,
     /// BOUND: nodes that the region has room for; links that go round lead to more.
@@ -37,12 +48,15 @@ impl Fingers {
         let mut fingers = Fingers {
             prev: [list.head(); HEIGHT_MAX],
             next: [0; HEIGHT_MAX],
+            held: [0; HEIGHT_MAX],
+            inserted: [false; HEIGHT_MAX],
             levels: 1,
             steps_left: HEIGHT_MAX as u64
                 * ((list.region().end() - list.region().origin()) / HEADER_BYTES as u64),
         };
         for level in 0..HEIGHT_MAX {
             fingers.next[level] = list.next(list.head(), level)?;
+            fingers.held[level] = fingers.next[level];
             if fingers.next[level] != 0 {
                 fingers.levels = level + 1;
             }
@@ -53,7 +67,7 @@ impl Fingers {
     /// Fingers at `target`, found from the head.
     pub(crate) fn at(list: &SkipList, target: &Target<'_>) -> Result<Fingers, DecodeError> {
         let mut fingers = Fingers::at_start(list)?;
-        fingers.advance(list, target)?;
+        fingers.advance(list, target, &mut Nothing)?;
         Ok(fingers)
     }
 
@@ -67,19 +81,67 @@ impl Fingers {
         self.prev[level]
     }
 
+    /// Whether no store is due that was not planned yet.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.next == self.held
+    }
+
+    /// Plans all that is due: the list is whole when the plan has come true.
+    pub(crate) fn settle(&mut self, plan: &mut impl Plan) {
+        for level in 0..self.levels {
+            self.finish(level, plan);
+        }
+        self.held = self.next;
+        self.inserted = [false; HEIGHT_MAX];
+    }
+
+    /// Plans the link of `prev` at `level`, which is final, unless memory has it.
+    #[inline]
+    fn finish(&self, level: usize, plan: &mut impl Plan) {
+        if self.held[level] != self.next[level] {
+            self.plan(level, self.next[level], plan);
+        }
+    }
+
+    fn plan(&self, level: usize, value: u64, plan: &mut impl Plan) {
+        let off = link_at(self.prev[level], level);
+        if self.inserted[level] {
+            plan.prepare(off, value);
+        } else {
+            plan.store(off, value);
+        }
+    }
+
+    /// Steps on `node` at `level`, a node ahead of every change.
+    #[inline]
+    fn step(
+        &mut self,
+        list: &SkipList,
+        node: u64,
+        level: usize,
+        plan: &mut impl Plan,
+    ) -> Result<(), DecodeError> {
+        self.finish(level, plan);
+        self.prev[level] = node;
+        self.next[level] = list.next(node, level)?;
+        self.held[level] = self.next[level];
+        self.inserted[level] = false;
+        Ok(())
+    }
+
     /// Moves forward until the next node of every level is not before `target`, which must not be
     /// before the current place.
     pub(crate) fn advance(
         &mut self,
         list: &SkipList,
         target: &Target<'_>,
+        plan: &mut impl Plan,
     ) -> Result<(), DecodeError> {
         let mut reached = 0;
         let mut bounded_by = 0;
         for level in (0..self.levels).rev() {
             if reached != 0 {
-                self.prev[level] = reached;
-                self.next[level] = list.next(reached, level)?;
+                self.step(list, reached, level, plan)?;
             }
             loop {
                 let candidate = self.next[level];
@@ -91,8 +153,7 @@ impl Fingers {
                     break;
                 }
                 reached = candidate;
-                self.prev[level] = candidate;
-                self.next[level] = list.next(candidate, level)?;
+                self.step(list, candidate, level, plan)?;
                 list.region().prefetch(self.next[level]);
                 if self.steps_left == 0 {
                     return Err(cycle(candidate));
@@ -103,22 +164,25 @@ impl Fingers {
         Ok(())
     }
 
-    /// Plans the insertion of the node at `off` at the current place, and steps on it.
-    ///
-    /// The node's own links come first and level 0 is linked before the levels above, so that at
-    /// every moment a reader sees a list that satisfies S1 and S2.
-    pub(crate) fn insert(&mut self, off: u64, height: u8, plan: &mut impl Plan) {
-        let height = usize::from(height);
-        for level in 0..height {
-            plan.store(link_at(off, level), self.next[level]);
+    /// Inserts the node at `off` at the current place and steps on it. `held` is what its links
+    /// hold now, one for each level of its tower.
+    pub(crate) fn insert(&mut self, off: u64, held: &[u64], plan: &mut impl Plan) {
+        for (level, &held) in held.iter().enumerate() {
+            self.next_is(off, level, plan);
+            self.held[level] = held;
         }
-        self.link(off, height, plan);
+        self.levels = self.levels.max(held.len());
     }
 
     /// Like [`insert`](Fingers::insert) for a node whose links were written as
     /// [`links`](Fingers::links) gave them.
     pub(crate) fn insert_linked(&mut self, off: u64, height: u8, plan: &mut impl Plan) {
-        self.link(off, usize::from(height), plan);
+        let height = usize::from(height);
+        for level in 0..height {
+            self.next_is(off, level, plan);
+            self.held[level] = self.next[level];
+        }
+        self.levels = self.levels.max(height);
     }
 
     /// The links that a node inserted here must have.
@@ -126,24 +190,27 @@ impl Fingers {
         &self.next[..usize::from(height)]
     }
 
-    fn link(&mut self, off: u64, height: usize, plan: &mut impl Plan) {
-        for level in 0..height {
-            plan.store(link_at(self.prev[level], level), off);
-            self.prev[level] = off;
+    fn next_is(&mut self, off: u64, level: usize, plan: &mut impl Plan) {
+        if self.held[level] != off {
+            self.plan(level, off, plan);
         }
-        self.levels = self.levels.max(height);
+        self.prev[level] = off;
+        self.inserted[level] = true;
     }
 
     /// Steps over the node at the current place.
-    pub(crate) fn pass(&mut self, list: &SkipList) -> Result<(), DecodeError> {
+    pub(crate) fn pass(
+        &mut self,
+        list: &SkipList,
+        plan: &mut impl Plan,
+    ) -> Result<(), DecodeError> {
         let off = self.next[0];
         let height = usize::from(list.node(off)?.header.height);
         for level in 0..height {
             if self.next[level] != off {
                 return Err(torn_tower(off, height, level, self.next[level]));
             }
-            self.prev[level] = off;
-            self.next[level] = list.next(off, level)?;
+            self.step(list, off, level, plan)?;
         }
         list.region().prefetch(self.next[0]);
         list.region().prefetch(self.next[1]);
@@ -154,26 +221,27 @@ impl Fingers {
         Ok(())
     }
 
-    /// Plans that the node at the current place leaves the list. Its own links stay, so a reader
-    /// that stands on it goes on (S3).
-    pub(crate) fn unlink(
-        &mut self,
-        list: &SkipList,
-        plan: &mut impl Plan,
-    ) -> Result<(), DecodeError> {
+    /// Takes the node at the current place out of the list. Its own links stay, so a reader that
+    /// stands on it goes on (S3).
+    pub(crate) fn unlink(&mut self, list: &SkipList) -> Result<(), DecodeError> {
         let off = self.next[0];
         let height = usize::from(list.node(off)?.header.height);
-        // From the top, so that no level leads to a node that the one below has left.
-        for level in (0..height).rev() {
+        for level in 0..height {
             if self.next[level] != off {
                 return Err(torn_tower(off, height, level, self.next[level]));
             }
-            let after = list.next(off, level)?;
-            plan.store(link_at(self.prev[level], level), after);
-            self.next[level] = after;
+            self.next[level] = list.next(off, level)?;
         }
         Ok(())
     }
+}
+
+/// The plan of fingers that have changed nothing.
+struct Nothing;
+
+impl Plan for Nothing {
+    fn prepare(&mut self, _off: u64, _value: u64) {}
+    fn store(&mut self, _off: u64, _value: u64) {}
 }
 
 /// The error of a node that is missing on a level of its tower (S2).

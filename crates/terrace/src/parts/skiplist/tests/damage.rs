@@ -18,6 +18,7 @@ const NODES_MAX: usize = 1000;
 struct Nowhere;
 
 impl Plan for Nowhere {
+    fn prepare(&mut self, _off: u64, _value: u64) {}
     fn store(&mut self, _off: u64, _value: u64) {}
 }
 
@@ -96,14 +97,14 @@ fn exercise(sample: &Sample, nodes: &BTreeMap<Entry, u64>) {
     }
     if let Ok(mut fingers) = Fingers::at_start(list) {
         for _ in 0..NODES_MAX {
-            if fingers.following() == 0 || fingers.pass(list).is_err() {
+            if fingers.following() == 0 || fingers.pass(list, &mut Nowhere).is_err() {
                 break;
             }
         }
     }
     if let Ok(mut fingers) = Fingers::at_start(list) {
         for _ in 0..NODES_MAX {
-            if fingers.following() == 0 || fingers.unlink(list, &mut Nowhere).is_err() {
+            if fingers.following() == 0 || fingers.unlink(list).is_err() {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Fingers against a sorted model, their plan made true late and piece by piece.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Entry, Sample, awkward_entries};
@@ -13,23 +13,44 @@ use crate::types::key_hash;
 
 /// Planned stores that were not made yet.
 #[derive(Default)]
-struct Later(VecDeque<(u64, u64)>);
+struct Later {
+    prepared: Vec<(u64, u64)>,
+    stores: Vec<(u64, u64)>,
+    /// Stores of settled plans, in the order in which they are to be made.
+    settled: VecDeque<(u64, u64)>,
+}
 
 impl Plan for Later {
+    fn prepare(&mut self, off: u64, value: u64) {
+        self.prepared.push((off, value));
+    }
+
     fn store(&mut self, off: u64, value: u64) {
-        self.0.push_back((off, value));
+        self.stores.push((off, value));
     }
 }
 
 impl Later {
-    /// Makes the first `count` of the planned stores; `seen` is called after each.
+    /// Ends a batch, as a commit does.
+    fn settle(&mut self, fingers: &mut Fingers) {
+        fingers.settle(self);
+        assert!(fingers.is_settled());
+        let batch = self.prepared.drain(..).chain(self.stores.drain(..));
+        let batch: Vec<(u64, u64)> = batch.collect();
+        let words: BTreeSet<u64> = batch.iter().map(|(off, _)| *off).collect();
+        assert_eq!(words.len(), batch.len(), "a batch stores to a word once");
+        self.settled.extend(batch);
+    }
+
+    /// Makes the first `count` of the settled stores; `seen` is called after each.
     fn make(&mut self, list: &SkipList, count: usize, seen: &dyn Fn()) {
         for _ in 0..count {
-            let Some((off, value)) = self.0.pop_front() else {
+            let Some((off, value)) = self.settled.pop_front() else {
                 return;
             };
             let word = list.region().word(off).unwrap();
-            word.store(value, Ordering::Release);
+            let before = word.swap(value, Ordering::Release);
+            assert_ne!(before, value, "a store that changes nothing");
             seen();
         }
     }
@@ -46,10 +67,17 @@ fn level(list: &SkipList, level: usize) -> Vec<u64> {
     offs
 }
 
-/// What a reader may rely on at any moment: order on every level, and every node of a level on the
-/// one below.
-fn readable(list: &SkipList) {
+/// What a reader may rely on at any moment: order along the list, and that a search finds what was
+/// there before and will be there afterwards.
+fn readable(list: &SkipList, stay: &BTreeMap<Entry, u64>) {
     list.check_growing(&mut |_, value| value.unwrap()).unwrap();
+    for (entry, off) in stay {
+        assert_eq!(list.seek(&entry.target()).unwrap().node, *off, "{entry:?}");
+    }
+}
+
+/// What a reader may rely on between batches: every node of a level on the one below.
+fn whole(list: &SkipList) {
     let mut below = level(list, 0);
     for n in 1..HEIGHT_MAX {
         let here = level(list, n);
@@ -88,9 +116,10 @@ fn pass(seed: u64, count: usize, watch: bool) {
         })
         .collect();
     news.sort();
-    let seen = || {
+    let mut stay = model.clone();
+    let seen = |stay: &BTreeMap<Entry, u64>| {
         if watch {
-            readable(list);
+            readable(list, stay);
         }
     };
 
@@ -113,14 +142,15 @@ fn pass(seed: u64, count: usize, watch: bool) {
             }
             assert_eq!(model.get(&next), Some(&off), "what follows is in the list");
             if rng.u32(..3) == 0 {
-                fingers.unlink(list, &mut plan).unwrap();
+                fingers.unlink(list).unwrap();
                 model.remove(&next);
+                stay.remove(&next);
             } else {
-                fingers.pass(list).unwrap();
+                fingers.pass(list, &mut plan).unwrap();
             }
-            plan.make(list, rng.usize(..4), &seen);
+            plan.make(list, rng.usize(..4), &|| seen(&stay));
         }
-        fingers.advance(list, &entry.target()).unwrap();
+        fingers.advance(list, &entry.target(), &mut plan).unwrap();
         let before = model.range(..entry.clone()).next_back();
         assert_eq!(
             fingers.before(0),
@@ -130,7 +160,8 @@ fn pass(seed: u64, count: usize, watch: bool) {
         assert_eq!(fingers.following(), after.map_or(0, |(_, off)| *off));
         let off = sample.write(&entry, height);
         if rng.bool() {
-            fingers.insert(off, height, &mut plan);
+            let held = [0; HEIGHT_MAX];
+            fingers.insert(off, &held[..usize::from(height)], &mut plan);
         } else {
             for (level, link) in fingers.links(height).iter().enumerate() {
                 let word = list.region().word(link_at(off, level)).unwrap();
@@ -141,26 +172,34 @@ fn pass(seed: u64, count: usize, watch: bool) {
         assert_eq!(fingers.before(0), off, "fingers step on what they insert");
         model.insert(entry, off);
         if rng.u32(..4) == 0 {
-            let some = rng.usize(..=plan.0.len());
-            plan.make(list, some, &seen);
+            if plan.settled.is_empty() {
+                whole(list);
+            }
+            plan.settle(&mut fingers);
+            let some = rng.usize(..=plan.settled.len());
+            plan.make(list, some, &|| seen(&stay));
         }
     }
     // The rest of the list, to its end.
     while fingers.following() != 0 {
         if rng.u32(..3) == 0 {
             let off = fingers.following();
-            model.remove(&Entry::of(&list.node(off).unwrap()));
-            fingers.unlink(list, &mut plan).unwrap();
+            let gone = Entry::of(&list.node(off).unwrap());
+            model.remove(&gone);
+            stay.remove(&gone);
+            fingers.unlink(list).unwrap();
         } else {
-            fingers.pass(list).unwrap();
+            fingers.pass(list, &mut plan).unwrap();
         }
     }
-    plan.make(list, usize::MAX, &seen);
+    plan.settle(&mut fingers);
+    plan.make(list, usize::MAX, &|| seen(&stay));
+    whole(list);
     assert_eq!(sample.checked(), model.into_keys().collect::<Vec<_>>());
 }
 
 /// After a pass of insertions and removals, made true at whatever moments, the list is what the
-/// model is; and after every single store a reader could walk it.
+/// model is; after every single store a reader could search it; and no store was wasted.
 #[test]
 fn plans_may_come_true_late_and_in_pieces() {
     for seed in 0..150 {
@@ -169,6 +208,66 @@ fn plans_may_come_true_late_and_in_pieces() {
     for seed in 0..20 {
         pass(1000 + seed, 1500, false);
     }
+}
+
+/// Merges nodes of height 1 by their keys, newer ones in place of older ones, in one batch. How many
+/// stores it takes, those to the newer head not counted.
+fn merge_stores(newer: &[u32], older: &[u32]) -> usize {
+    let sample = Sample::new(1 << 20);
+    let list = &sample.list;
+    let entry = |key: u32, seq| Entry::new(1, &key.to_be_bytes(), seq, b"");
+    for &key in older {
+        sample.insert_at_height(&entry(key, 1), 1);
+    }
+    let nodes: Vec<u64> = newer
+        .iter()
+        .map(|&key| sample.write(&entry(key, 2), 1))
+        .collect();
+    let link = |off| list.region().word(link_at(off, 0)).unwrap();
+    for pair in nodes.windows(2) {
+        link(pair[0]).store(pair[1], Ordering::Relaxed);
+    }
+    let mut plan = Later::default();
+    let mut fingers = Fingers::at_start(list).unwrap();
+    for (off, &key) in nodes.iter().zip(newer) {
+        let target = entry(key, 2);
+        fingers.advance(list, &target.target(), &mut plan).unwrap();
+        let held = [link(*off).load(Ordering::Relaxed)];
+        fingers.insert(*off, &held, &mut plan);
+        if older.contains(&key) {
+            fingers.unlink(list).unwrap();
+        }
+    }
+    plan.settle(&mut fingers);
+    let count = plan.settled.len();
+    plan.make(list, usize::MAX, &|| {});
+    let mut merged: Vec<Entry> = newer.iter().map(|&key| entry(key, 2)).collect();
+    let kept = older.iter().filter(|key| !newer.contains(key));
+    merged.extend(kept.map(|&key| entry(key, 1)));
+    merged.sort();
+    assert_eq!(sample.checked(), merged);
+    count
+}
+
+/// After two lists were merged, only links between neighbours that were none before have cost a
+/// store: a handful for lists that do not overlap, one a node for lists that alternate.
+#[test]
+fn neighbours_that_stay_so_cost_no_store() {
+    let low: Vec<u32> = (0..100).collect();
+    let high: Vec<u32> = (100..200).collect();
+    assert_eq!(merge_stores(&high, &low), 1, "behind all others");
+    assert_eq!(merge_stores(&low, &high), 2, "before all others");
+    assert_eq!(merge_stores(&[50, 51, 52], &[1, 2, 60, 61]), 2, "between");
+    let even: Vec<u32> = low.iter().map(|key| 2 * key).collect();
+    let odd: Vec<u32> = low.iter().map(|key| 2 * key + 1).collect();
+    assert_eq!(merge_stores(&even, &odd), 200, "the old head included");
+    assert_eq!(merge_stores(&odd, &even), 199);
+    assert_eq!(merge_stores(&low, &low), 1, "all replaced");
+    assert_eq!(
+        merge_stores(&even[..50], &low),
+        100,
+        "every other one replaced"
+    );
 }
 
 /// After a node was unlinked, a reader that stands on it goes on to what followed it (S3).
@@ -181,9 +280,11 @@ fn unlinked_nodes_lead_on() {
     let mut fingers = Fingers::at(list, &entries[2].target()).unwrap();
     let mut plan = Later::default();
     for _ in 0..3 {
-        fingers.unlink(list, &mut plan).unwrap();
+        fingers.unlink(list).unwrap();
     }
-    plan.make(list, usize::MAX, &|| readable(list));
+    plan.settle(&mut fingers);
+    plan.make(list, usize::MAX, &|| {});
+    whole(list);
     for at in 2..5 {
         assert_eq!(list.next(offs[at], 0).unwrap(), offs[at + 1]);
     }
@@ -204,10 +305,10 @@ fn torn_towers_are_refused() {
         assert_eq!(link, torn);
         let mut plan = Later::default();
         let mut fingers = Fingers::at_start(list).unwrap();
-        fingers.pass(list).unwrap();
+        fingers.pass(list, &mut plan).unwrap();
         if level > 0 {
-            fingers.pass(list).unwrap_err();
-            fingers.unlink(list, &mut plan).unwrap_err();
+            fingers.pass(list, &mut plan).unwrap_err();
+            fingers.unlink(list).unwrap_err();
             list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
                 .unwrap_err();
         } else {

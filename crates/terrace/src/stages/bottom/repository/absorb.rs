@@ -11,7 +11,6 @@ use terrace_media::Purpose;
 use super::Body;
 use crate::error::Result;
 use crate::parts::skiplist::fingers::Fingers;
-use crate::parts::skiplist::layout::HEADER_BYTES;
 use crate::parts::skiplist::node::height_for;
 use crate::parts::skiplist::{NewNode, Target};
 use crate::parts::snapshots::Stripes;
@@ -33,7 +32,6 @@ pub(super) struct Absorb {
     key: Vec<u8>,
     keyspace: u32,
     kept: Option<SeqNo>,
-    node: Vec<u8>,
     started: bool,
     entries: u64,
 }
@@ -55,7 +53,6 @@ impl Absorb {
             key: Vec::new(),
             keyspace: 0,
             kept: None,
-            node: Vec::new(),
             started: false,
             entries: 0,
         }
@@ -79,7 +76,7 @@ impl Absorb {
         let mut count = 0;
         loop {
             if !relinker.has_room() {
-                relinker.commit(&body, Purpose::Drain)?;
+                self.commit(&body, &mut relinker)?;
             }
             let Some(entry) = drain.cursor.entry()? else {
                 self.finish_key(&body, &mut relinker)?;
@@ -105,7 +102,7 @@ impl Absorb {
             count += 1;
             drain.cursor.advance()?;
         }
-        relinker.commit(&body, Purpose::Drain)?;
+        self.commit(&body, &mut relinker)?;
         if let Some((_, batch)) = &mut self.fingers {
             *batch = relinker.batches;
         }
@@ -133,22 +130,28 @@ impl Absorb {
         {
             return Ok(Placed::Yes(0));
         }
+        let hash = key_hash(entry.keyspace, entry.key);
+        // A version that a newer table hides would be copied only to be superseded. What it
+        // supersedes here stays until the newer version comes, which hides that as well.
+        let newer = drain.newer.newest(entry.keyspace, entry.key, hash)?;
+        if newer.is_some_and(|newer| self.stripes.same(newer, entry.seq)) {
+            return Ok(Placed::Yes(0));
+        }
         let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
         let needed = !tombstone || self.stripes.any_before(entry.seq);
         let mut size = 0;
         if !relinker.has_room() {
-            relinker.commit(body, Purpose::Drain)?;
+            self.commit(body, relinker)?;
         }
         if needed {
             let target = entry.target();
-            let fingers = fingers_at(&mut self.fingers, relinker.batches, body, &target)?;
+            let fingers = fingers_at(&mut self.fingers, relinker, body, &target)?;
             let following = fingers.following();
             let present = following != 0
                 && body.list.node(following)?.compare(&target) == std::cmp::Ordering::Equal;
             if present {
-                fingers.pass(&body.list)?;
+                fingers.pass(&body.list, &mut relinker.plan())?;
             } else {
-                let hash = key_hash(entry.keyspace, entry.key);
                 let value = drain.cursor.value()?;
                 let node = NewNode {
                     keyspace: entry.keyspace,
@@ -161,18 +164,15 @@ impl Absorb {
                     value_crc: crc32c::crc32c(value),
                 };
                 size = node.bytes();
-                let claim = relinker.space.claim(&body.ground, size, Purpose::Drain)?;
-                let Some(mut claim) = claim else {
+                let links = fingers.links(node.height);
+                let Some(off) = relinker.append(body, &node, links, Purpose::Drain)? else {
                     return Ok(Placed::PoolFull);
                 };
-                encode_node(&mut self.node, &node, fingers.links(node.height));
-                claim.write_streaming(0, &self.node, Purpose::Drain);
-                relinker.nodes_streamed = true;
-                fingers.insert_linked(claim.off(), node.height, &mut relinker.slot);
+                fingers.insert_linked(off, node.height, &mut relinker.plan());
                 relinker.entries += 1;
                 if tombstone {
                     // Kept for a snapshot only: counts as garbage from the start.
-                    relinker.space.retain(claim.off(), size as u64);
+                    relinker.space.retain(off, size as u64);
                 }
             }
         }
@@ -196,7 +196,7 @@ impl Absorb {
             key: &self.key,
             seq: newer - 1,
         };
-        let fingers = fingers_at(&mut self.fingers, relinker.batches, body, &after)?;
+        let fingers = fingers_at(&mut self.fingers, relinker, body, &after)?;
         // BOUND: one turn for each version of one key.
         loop {
             let off = fingers.following();
@@ -209,6 +209,7 @@ impl Absorb {
             }
             if self.stripes.same(newer, node.header.seq) {
                 if !relinker.has_room() {
+                    relinker.settle(fingers);
                     relinker.commit(body, Purpose::Drain)?;
                 }
                 relinker.unlink_dead(&body.list, fingers)?;
@@ -217,40 +218,41 @@ impl Absorb {
                 // reclaim will then drop it.
                 newer = node.header.seq;
                 relinker.space.retain(off, node.header.node_bytes() as u64);
-                fingers.pass(&body.list)?;
+                if !relinker.has_room() {
+                    relinker.settle(fingers);
+                    relinker.commit(body, Purpose::Drain)?;
+                }
+                fingers.pass(&body.list, &mut relinker.plan())?;
             }
         }
+    }
+
+    /// Makes the planned changes.
+    fn commit(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+        if let Some((fingers, _)) = &mut self.fingers {
+            relinker.settle(fingers);
+        }
+        relinker.commit(body, Purpose::Drain)
     }
 }
 
 /// The job's fingers, moved to `target`; found anew when another job has changed the list.
 fn fingers_at<'f>(
     fingers: &'f mut Option<(Fingers, u64)>,
-    batch: u64,
+    relinker: &mut super::Relinker,
     body: &Body,
     target: &Target<'_>,
 ) -> Result<&'f mut Fingers> {
     let (fingers, _) = match fingers {
         Some(fingers) => {
-            fingers.0.advance(&body.list, target)?;
+            fingers
+                .0
+                .advance(&body.list, target, &mut relinker.plan())?;
             fingers
         }
-        None => fingers.insert((Fingers::at(&body.list, target)?, batch)),
+        None => fingers.insert((Fingers::at(&body.list, target)?, relinker.batches)),
     };
     Ok(fingers)
-}
-
-/// A node's bytes with its links.
-pub(super) fn encode_node(bytes: &mut Vec<u8>, node: &NewNode<'_>, links: &[u64]) {
-    bytes.clear();
-    bytes.reserve(node.bytes());
-    bytes.extend_from_slice(&node.header());
-    for link in links {
-        bytes.extend_from_slice(&link.to_le_bytes());
-    }
-    debug_assert_eq!(bytes.len(), HEADER_BYTES + 8 * usize::from(node.height));
-    bytes.extend_from_slice(node.key);
-    bytes.extend_from_slice(node.value);
 }
 
 impl Job for Absorb {

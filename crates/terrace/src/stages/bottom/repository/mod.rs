@@ -16,6 +16,7 @@
 //! Bytes: layout.rs. After a crash: recover.rs.
 
 mod absorb;
+mod fresh;
 mod layout;
 mod reclaim;
 pub(crate) mod recover;
@@ -38,17 +39,19 @@ use crate::parts::redo::RedoSlot;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
-use crate::parts::skiplist::{SkipList, Target};
+use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{
     Bottom, Census, Drain, Ground, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
 };
 use crate::types::EntryKind;
 
+use fresh::{Fresh, FreshPlan};
 use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
 use space::Space;
 
-/// Stores that one change may need: links of a tower, a flag, header words.
-const CHANGE_STORES: usize = 2 * HEIGHT_MAX + 4;
+/// Stores that one change may need: links that the fingers leave on the way and links of a tower,
+/// flags, header words; and what the fingers still owe when the batch ends.
+const CHANGE_STORES: usize = 3 * HEIGHT_MAX + 4;
 
 /// The bottom of one database.
 pub(crate) struct Repository {
@@ -71,8 +74,8 @@ pub(super) struct Relinker {
     slot: RedoSlot,
     space: Space,
     entries: u64,
-    /// Nodes were copied since the last batch.
-    nodes_streamed: bool,
+    /// Nodes that the batch will link, not yet written.
+    fresh: Fresh,
     /// How many batches have changed the list: fingers of an earlier batch are stale.
     batches: u64,
     /// The extent that a reclaim job is emptying, until its removal is durable.
@@ -95,6 +98,7 @@ impl Relinker {
         if self.slot.is_empty() && self.space.words_changed() == 0 {
             return Ok(());
         }
+        let copied = self.fresh.write(&self.space, purpose)?;
         self.space.plan_words(&mut self.slot);
         self.slot.store(body.head.off() + ENTRIES_AT, self.entries);
         let reclaiming = self.reclaiming.unwrap_or(0);
@@ -104,7 +108,7 @@ impl Relinker {
         }
         self.slot.charge(purpose);
         self.batches += 1;
-        if std::mem::take(&mut self.nodes_streamed) {
+        if copied {
             // PERSIST: the nodes before the batch that links them (P2). With one fence for both, a
             // crash before it could keep the batch and lose a node.
             body.list.region().fence(purpose);
@@ -119,12 +123,40 @@ impl Relinker {
             .has_room(CHANGE_STORES + self.space.words_changed() + 2)
     }
 
+    /// Takes space for `node` and plans its bytes, with `links`. Its offset; `None`: the pool is full.
+    fn append(
+        &mut self,
+        body: &Body,
+        node: &NewNode<'_>,
+        links: &[u64],
+        purpose: Purpose,
+    ) -> Result<Option<u64>> {
+        let off = self.space.claim(&body.ground, node.bytes(), purpose)?;
+        if let Some(off) = off {
+            self.fresh.push(off, node, links);
+        }
+        Ok(off)
+    }
+
+    /// Plans all that `fingers` owe.
+    fn settle(&mut self, fingers: &mut Fingers) {
+        fingers.settle(&mut self.plan());
+    }
+
+    /// Where fingers plan: links of nodes that are not yet written change in their bytes.
+    fn plan(&mut self) -> FreshPlan<'_> {
+        FreshPlan {
+            fresh: &mut self.fresh,
+            slot: &mut self.slot,
+        }
+    }
+
     /// Unlinks the node at the current place of `fingers`, and marks it dead (P3).
     fn unlink_dead(&mut self, list: &SkipList, fingers: &mut Fingers) -> Result<(), DecodeError> {
         let off = fingers.following();
         let bytes = list.node(off)?.header.node_bytes() as u64;
         let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
-        fingers.unlink(list, &mut self.slot)?;
+        fingers.unlink(list)?;
         self.slot.store(link_at(off, 0), link | LINK_DEAD);
         if let Some(original) = self.moved.remove(&off) {
             let link = link_word(list.region(), original, 0)?.load(Ordering::Acquire);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrace_media::{Extent, Purpose};
 
-use super::absorb::{encode_node, end_of_keyspace};
+use super::absorb::end_of_keyspace;
 use super::layout::HEADER_BYTES;
 use super::{Body, Relinker};
 use crate::error::Result;
@@ -82,7 +82,6 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         at: off + HEADER_BYTES as u64,
         end,
         extent,
-        node: Vec::new(),
         entries: 0,
     })))
 }
@@ -95,7 +94,6 @@ struct Reclaim {
     extent: Arc<Extent>,
     at: u64,
     end: u64,
-    node: Vec<u8>,
     entries: u64,
 }
 
@@ -126,12 +124,14 @@ impl Reclaim {
             Need::Live => {}
             Need::Superseded => {
                 relinker.unlink_dead(&body.list, &mut fingers)?;
+                relinker.settle(&mut fingers);
                 return Ok(true);
             }
             Need::Vanishing => {
                 self.bury_hidden(body, relinker, node)?;
                 let mut fingers = Fingers::at(&body.list, &target)?;
                 relinker.unlink_dead(&body.list, &mut fingers)?;
+                relinker.settle(&mut fingers);
                 return Ok(true);
             }
         }
@@ -146,26 +146,22 @@ impl Reclaim {
             value,
             value_crc,
         };
-        let size = copy.bytes();
-        let Some(mut claim) = relinker.space.claim(&body.ground, size, Purpose::Reclaim)? else {
-            return Ok(false);
-        };
         let height = usize::from(copy.height);
         let mut links = Vec::with_capacity(height);
         for level in 0..height {
             links.push(body.list.next(node.off, level)?);
         }
-        encode_node(&mut self.node, &copy, &links);
-        claim.write_streaming(0, &self.node, Purpose::Reclaim);
-        relinker.nodes_streamed = true;
-        relinker.moved.insert(claim.off(), node.off);
+        let Some(off) = relinker.append(body, &copy, &links, Purpose::Reclaim)? else {
+            return Ok(false);
+        };
+        relinker.moved.insert(off, node.off);
         for level in 0..height {
             relinker
                 .slot
-                .store(link_at(fingers.before(level), level), claim.off());
+                .store(link_at(fingers.before(level), level), off);
         }
         if relinker.space.is_retained(node.off) {
-            relinker.space.retain(claim.off(), size as u64);
+            relinker.space.retain(off, copy.bytes() as u64);
         }
         self.entries += 1;
         Ok(true)
@@ -211,10 +207,12 @@ impl Reclaim {
                 break;
             }
             if !relinker.has_room() {
+                relinker.settle(&mut fingers);
                 relinker.commit(body, Purpose::Reclaim)?;
             }
             relinker.unlink_dead(&body.list, &mut fingers)?;
         }
+        relinker.settle(&mut fingers);
         relinker.commit(body, Purpose::Reclaim)?;
         body.sync(relinker)
     }
@@ -288,6 +286,7 @@ impl Job for Purge {
         while relinker.has_room() {
             let off = fingers.following();
             if off == 0 || body.list.node(off)?.compare(&end) != Order::Less {
+                relinker.settle(&mut fingers);
                 relinker.commit(&body, Purpose::Reclaim)?;
                 relinker.reclaiming = None;
                 return Ok(Step::Done(Completion {
@@ -302,6 +301,7 @@ impl Job for Purge {
             relinker.unlink_dead(&body.list, &mut fingers)?;
             self.entries += 1;
         }
+        relinker.settle(&mut fingers);
         relinker.commit(&body, Purpose::Reclaim)?;
         Ok(Step::More)
     }

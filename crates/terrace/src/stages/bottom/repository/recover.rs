@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Purpose};
 
+use super::fresh::Fresh;
 use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
 use super::space::Space;
 use super::{Body, Relinker, Repository};
@@ -121,7 +122,7 @@ pub(crate) fn recover(
                 space,
                 entries,
                 batches: 0,
-                nodes_streamed: false,
+                fresh: Fresh::default(),
                 reclaiming: None,
                 reclaiming_word,
                 resume,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use terrace_media::{AllocError, Claim, Extent, Purpose};
+use terrace_media::{AllocError, Extent, Purpose};
 
 use super::layout::{self, DEAD_AT, HEADER_BYTES, USED_AT};
 use crate::error::{Error, Result};
@@ -73,14 +73,14 @@ impl Space {
         }
     }
 
-    /// Takes `bytes` for a node. `None`: the pool is full. A new extent is durable and in the
-    /// manifest when this returns.
+    /// Takes `bytes` for a node and returns their offset. `None`: the pool is full. A new extent is
+    /// durable and in the manifest when this returns.
     pub(super) fn claim(
         &mut self,
         ground: &Ground,
         bytes: usize,
         purpose: Purpose,
-    ) -> Result<Option<Claim>> {
+    ) -> Result<Option<u64>> {
         let bytes = bytes as u64;
         let fits = |room: &Room| room.free() >= bytes;
         let large = bytes > ground.options.bottom.extent_bytes / 4;
@@ -95,17 +95,27 @@ impl Space {
         let Some(room) = self.rooms.get_mut(&at) else {
             return Ok(None);
         };
-        let claim = room.extent.claim(room.used, bytes as usize);
+        let off = at + room.used;
         room.used += bytes;
         if !room.used_changed {
             room.used_changed = true;
             self.changed.push(at);
         }
-        claim.map(Some).ok_or_else(|| {
-            Error::corruption(format!(
-                "the repository extent at pool offset {at:#x} is shorter than its header says"
-            ))
-        })
+        Ok(Some(off))
+    }
+
+    /// Writes `bytes` to `off`, where they were claimed, to be fenced by the caller.
+    pub(super) fn stream(&self, off: u64, bytes: &[u8], purpose: Purpose) -> Result<()> {
+        let room = self.rooms.range(..=off).next_back();
+        let claim = room.and_then(|(at, room)| room.extent.claim(off - at, bytes.len()));
+        let Some(mut claim) = claim else {
+            return Err(Error::corruption(format!(
+                "the repository extent that has the pool offset {off:#x} is shorter than its \
+                 header says; restore the database from a copy"
+            )));
+        };
+        claim.write_streaming(0, bytes, purpose);
+        Ok(())
     }
 
     /// Gets an extent from the pool and names it in the manifest.

@@ -21,8 +21,8 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::redo::RedoSlot;
 use crate::parts::redo::layout::STORES_MAX;
+use crate::parts::redo::{Mark, RedoSlot};
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{Node, link_at};
@@ -32,8 +32,10 @@ use crate::types::SeqNo;
 
 /// Nodes looked at in one step: some tens of microseconds.
 const STEP_NODES: u32 = 256;
-/// Stores that one node may need: its own links, its neighbours', and the newer list's head.
-const NODE_STORES: usize = 2 * HEIGHT_MAX;
+/// Stores that one node may need, and those that end a batch: what the fingers still owe, and the
+/// newer list's head.
+const NODE_STORES: usize = HEIGHT_MAX;
+const LAST_STORES: usize = 2 * HEIGHT_MAX;
 /// Stores that must be left in a batch for another key to be begun in it.
 const KEY_STORES: usize = STORES_MAX / 2;
 
@@ -70,7 +72,7 @@ struct Retreat {
     taken: u64,
     entries: u64,
     bytes: u64,
-    stores: usize,
+    planned: Mark,
 }
 
 impl Merge {
@@ -169,7 +171,7 @@ impl Merge {
             taken: self.taken,
             entries: self.entries,
             bytes: self.bytes,
-            stores: self.slot.len(),
+            planned: self.slot.mark(),
         })))
     }
 
@@ -184,8 +186,9 @@ impl Merge {
         self.taken = retreat.taken;
         self.entries = retreat.entries;
         self.bytes = retreat.bytes;
-        self.slot.truncate(retreat.stores);
-        retreat.stores == 0
+        self.slot.truncate(retreat.planned);
+        // Nodes that were neighbours and stay so are taken without a store.
+        self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
     }
 
     /// Whether nobody can read `node`, given the last node kept.
@@ -226,7 +229,7 @@ impl Merge {
         if !from_newer {
             let node = older.list.node(b)?;
             if self.superseded(&node)? {
-                self.fingers.unlink(&older.list, &mut self.slot)?;
+                self.fingers.unlink(&older.list)?;
             } else {
                 self.keep(
                     b,
@@ -234,12 +237,13 @@ impl Merge {
                     node.header.hash,
                     node.header.node_bytes(),
                 );
-                self.fingers.pass(&older.list)?;
+                self.fingers.pass(&older.list, &mut self.slot)?;
             }
             return Ok(true);
         }
         let node = newer.list.node(a)?;
-        for level in 0..usize::from(node.header.height) {
+        let height = usize::from(node.header.height);
+        for level in 0..height {
             self.heads[level] = newer.list.next(a, level)?;
         }
         newer.list.region().prefetch(self.heads[0]);
@@ -252,13 +256,16 @@ impl Merge {
                 node.header.hash,
                 node.header.node_bytes(),
             );
-            self.fingers.insert(a, node.header.height, &mut self.slot);
+            self.fingers
+                .insert(a, &self.heads[..height], &mut self.slot);
         }
         Ok(true)
     }
 
     /// Makes the planned changes.
     fn commit(&mut self) -> Result<()> {
+        self.fingers.settle(&mut self.slot);
+        // Last of all: through them a reader learns that nodes are in the older list.
         for level in 0..HEIGHT_MAX {
             if self.heads[level] != self.heads_written[level] {
                 self.slot
@@ -368,7 +375,7 @@ impl Job for Merge {
                     break;
                 }
                 self.retreat = self.point_of_retreat()?;
-            } else if !self.slot.has_room(NODE_STORES + HEIGHT_MAX) {
+            } else if !self.slot.has_room(NODE_STORES + LAST_STORES) {
                 let alone = self.take_back();
                 self.commit()?;
                 // A key of which so many versions are read by snapshots waits until some are gone.

@@ -28,9 +28,12 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::metrics::{LevelMetrics, Metrics};
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::skiplist::Target;
 use crate::stages::{
-    Buffer, Completion, Drain, Ground, Job, JobKind, SealedTable, Source, Sources, Step, Urgency,
+    Buffer, Completion, Drain, Ground, Job, JobKind, NewerVersions, SealedTable, Source, Sources,
+    Step, Urgency,
 };
+use crate::types::SeqNo;
 
 use table::Table;
 
@@ -169,10 +172,15 @@ impl Buffer for Elastic {
             body.busy = true;
         }
         let oldest = Arc::clone(oldest);
+        let newer = NewerTables {
+            seq_max: tables.first().map_or(0, |t| t.body.lock().seq_last),
+            tables: tables[..tables.len() - 1].to_vec(),
+        };
         let all = Arc::clone(&self.tables);
         let id = oldest.id;
         Ok(Some(Drain {
             cursor: oldest.cursor(),
+            newer: Box::new(newer),
             edit: Edit {
                 changes: vec![Change::TableRemoved { id }],
             },
@@ -216,6 +224,30 @@ impl Buffer for Elastic {
             level.entry_count += body.entries;
             level.bytes += body.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
         }
+    }
+}
+
+/// The tables that are newer than one that drains, newest first, as they were when the drain began.
+/// They may merge meanwhile, with one another and with tables that are newer still.
+struct NewerTables {
+    tables: Vec<Arc<Table>>,
+    /// Versions above it came later: a snapshot that the drain does not know of may hide them.
+    seq_max: SeqNo,
+}
+
+impl NewerVersions for NewerTables {
+    fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
+        let target = Target {
+            keyspace,
+            key,
+            seq: self.seq_max,
+        };
+        for table in &self.tables {
+            if let Some(seq) = table.newest_version(&target, hash)? {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
     }
 }
 

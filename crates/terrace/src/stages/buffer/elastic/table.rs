@@ -105,6 +105,20 @@ impl Table {
         let _held = self.gate.hold();
         Ok(self.list.seek(target)?.node)
     }
+
+    /// The number of the newest version of the target's key that is not above the target's own.
+    pub(super) fn newest_version(&self, target: &Target<'_>, hash: u64) -> Result<Option<SeqNo>> {
+        if !self.may_contain(hash) {
+            return Ok(None);
+        }
+        let off = self.seek(target, &mut ReadStats::default())?;
+        if off == 0 {
+            return Ok(None);
+        }
+        let node = self.list.node(off)?;
+        let found = node.same_key(target.keyspace, target.key);
+        Ok(found.then_some(node.header.seq))
+    }
 }
 
 impl Source for Table {

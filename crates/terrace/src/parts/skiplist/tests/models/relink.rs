@@ -24,6 +24,13 @@ enum Fault {
     FrontierLast,
     /// Readers do not look at the frontier.
     FrontierIgnored,
+    /// Nodes are linked into the older list before their own links are changed.
+    OwnLinksLast,
+    /// A batch ends without the links that the fingers still owe.
+    Unsettled,
+    /// Links that two nodes had before are believed to stay right, whatever is inserted or left out
+    /// between them.
+    NeighboursBelieved,
     /// Nodes leave the newer list before they are linked into the older one.
     UnlinkFirst,
     /// Readers look in the older list, then in the newer one.
@@ -217,12 +224,19 @@ struct Merge {
     world: Arc<World>,
     prev: [usize; LEVELS],
     next: [usize; LEVELS],
+    /// What memory has where `next` belongs.
+    held: [usize; LEVELS],
+    inserted: [bool; LEVELS],
     heads: [usize; LEVELS],
     heads_written: [usize; LEVELS],
     kept: Option<(u32, u32)>,
     taken: usize,
-    plan: Vec<((usize, usize), usize)>,
+    prepared: Vec<Store>,
+    stores: Vec<Store>,
 }
+
+/// A node's link at a level, and its new value.
+type Store = ((usize, usize), usize);
 
 impl Merge {
     fn new(world: Arc<World>) -> Merge {
@@ -231,13 +245,38 @@ impl Merge {
         Merge {
             prev: [OLDER_HEAD; LEVELS],
             next: ends(OLDER_HEAD),
+            held: ends(OLDER_HEAD),
+            inserted: [false; LEVELS],
             heads,
             heads_written: heads,
             kept: None,
             taken: 0,
-            plan: Vec::new(),
+            prepared: Vec::new(),
+            stores: Vec::new(),
             world,
         }
+    }
+
+    /// As `Fingers::plan`.
+    fn plan(&mut self, level: usize, value: usize) {
+        if self.held[level] == value {
+            return;
+        }
+        let store = ((self.prev[level], level), value);
+        if self.inserted[level] {
+            self.prepared.push(store);
+        } else {
+            self.stores.push(store);
+        }
+    }
+
+    /// As `Fingers::settle`.
+    fn settle(&mut self) {
+        for level in 0..LEVELS {
+            self.plan(level, self.next[level]);
+        }
+        self.held = self.next;
+        self.inserted = [false; LEVELS];
     }
 
     fn plan_node(&mut self) -> bool {
@@ -270,22 +309,25 @@ impl Merge {
                 return true;
             }
             for level in 0..height {
-                self.plan.push(((a, level), self.next[level]));
-            }
-            for level in 0..height {
-                self.plan.push(((self.prev[level], level), a));
+                self.plan(level, a);
                 self.prev[level] = a;
+                self.inserted[level] = true;
+                self.held[level] = match world.fault {
+                    Fault::NeighboursBelieved => self.next[level],
+                    _ => self.heads[level],
+                };
             }
         } else if superseded {
-            for level in (0..height).rev() {
-                let after = pool.next(b, level);
-                self.plan.push(((self.prev[level], level), after));
-                self.next[level] = after;
+            for level in 0..height {
+                self.next[level] = pool.next(b, level);
             }
         } else {
             for level in 0..height {
+                self.plan(level, b);
                 self.prev[level] = b;
                 self.next[level] = pool.next(b, level);
+                self.held[level] = self.next[level];
+                self.inserted[level] = false;
             }
         }
         true
@@ -299,7 +341,10 @@ impl Merge {
     }
 
     fn commit(&mut self) {
-        let world = &self.world;
+        let world = Arc::clone(&self.world);
+        if world.fault != Fault::Unsettled {
+            self.settle();
+        }
         let mut heads = Vec::new();
         for level in 0..LEVELS {
             if self.heads[level] != self.heads_written[level] {
@@ -307,7 +352,13 @@ impl Merge {
                 self.heads_written[level] = self.heads[level];
             }
         }
-        let mut stores = std::mem::take(&mut self.plan);
+        let mut prepared = std::mem::take(&mut self.prepared);
+        let mut stores = std::mem::take(&mut self.stores);
+        if world.fault == Fault::OwnLinksLast {
+            stores.append(&mut prepared);
+        } else {
+            stores.splice(0..0, prepared);
+        }
         if world.fault == Fault::UnlinkFirst {
             stores.splice(0..0, heads);
         } else {
@@ -438,6 +489,9 @@ fn wrong_relinking_is_found_out() {
     breaks(&missed, read(Fault::FrontierLast, [2, 4]));
     breaks(&missed, read(Fault::FrontierIgnored, [2, 4]));
     breaks(&missed, read(Fault::UnlinkFirst, [1, 3]));
+    breaks(&missed, read(Fault::OwnLinksLast, [3, 5]));
+    breaks(&missed, read(Fault::Unsettled, [3, 5]));
+    breaks(&missed, read(Fault::NeighboursBelieved, [3, 5]));
     breaks(&missed[1..], read(Fault::OlderAskedFirst, [1, 4]));
     breaks(&missed[1..], read(Fault::KeySplit, [1, 2]));
     // Point reads that were overtaken too often need that gate as well.
