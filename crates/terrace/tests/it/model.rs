@@ -2,27 +2,9 @@
 
 use terrace::{Options, Workers};
 use terrace_media::Medium;
-use terrace_testkit::oracle::Oracle;
-use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::model::run;
 use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::world::World;
 use terrace_testkit::{seeds, settings, shrink};
-
-/// Runs a script on a store in a folder of the system.
-fn run(options: &Options, medium: Medium, script: &[Op]) -> Result<(), String> {
-    let folder = scratch()?;
-    let place = Place::folder(folder.path());
-    let mut world = World::open(place, options.clone(), 0, Oracle::new(medium))?;
-    for op in script {
-        world.run(op).map_err(|e| format!("{op:?}: {e}"))?;
-    }
-    world.check_all()?;
-    if world.refusals == 0 {
-        world.check_space()
-    } else {
-        Ok(())
-    }
-}
 
 fn check(name: &str, count: u64, len: usize, medium: Medium, vary: &dyn Fn(&mut Options, u64)) {
     for seed in seeds::seeds(count) {

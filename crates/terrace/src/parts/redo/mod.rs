@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Pool, Purpose};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::skiplist::fingers::Plan;
 
@@ -182,6 +183,11 @@ impl RedoSlot {
         self.stores.truncate(count);
     }
 
+    /// Moves the last `count` planned stores before all others, for the canary `UnlinkFirst`.
+    pub(crate) fn last_first(&mut self, count: usize) {
+        self.stores.rotate_right(count);
+    }
+
     /// Whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty()
@@ -206,7 +212,9 @@ impl RedoSlot {
             self.area.write_slot(self.index, &self.bytes, self.purpose);
             // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
             // crash could keep some of the stores and no batch to finish them from.
-            region.fence(self.purpose);
+            if !canary::breaks(Canary::RedoFence) {
+                region.fence(self.purpose);
+            }
         }
         for (off, value) in &self.stores {
             let Some(word) = region.word(*off) else {
@@ -216,6 +224,9 @@ impl RedoSlot {
                 )));
             };
             word.store(*value, Ordering::Release);
+            if canary::breaks(Canary::UnlinkFirst) {
+                std::thread::yield_now();
+            }
         }
         // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
         let mut last_line = u64::MAX;
@@ -235,7 +246,7 @@ impl RedoSlot {
     /// Forgets the last batch, durably: other jobs may now change the words that it named (R1).
     pub(crate) fn clear(&mut self) -> Result<()> {
         self.stores.clear();
-        if self.area.volatile {
+        if self.area.volatile || canary::breaks(Canary::RedoClear) {
             return Ok(());
         }
         layout::encode(&[], 0, &mut self.bytes);

@@ -18,6 +18,7 @@ use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
 use super::table::Table;
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
@@ -93,7 +94,10 @@ impl Merge {
         }
         Ok(Merge {
             fingers: Fingers::at_start(&older.list)?,
-            stripes: ground.snapshots.stripes(),
+            stripes: match canary::breaks(Canary::MergeStripes) {
+                true => Stripes::default(),
+                false => ground.snapshots.stripes(),
+            },
             dropped: ground.dropped.all(),
             begun,
             heads,
@@ -130,7 +134,9 @@ impl Merge {
         } else {
             filters.extend(newer_filters.iter().cloned());
         }
-        self.older.filters.store(Arc::new(filters));
+        if !canary::breaks(Canary::MergeFilters) {
+            self.older.filters.store(Arc::new(filters));
+        }
         self.begun = true;
         Ok(())
     }
@@ -259,6 +265,7 @@ impl Merge {
 
     /// Makes the planned changes.
     fn commit(&mut self) -> Result<()> {
+        let planned = self.slot.len();
         for level in 0..HEIGHT_MAX {
             if self.heads[level] != self.heads_written[level] {
                 self.slot
@@ -268,6 +275,9 @@ impl Merge {
         }
         if self.slot.is_empty() {
             return Ok(());
+        }
+        if canary::breaks(Canary::UnlinkFirst) {
+            self.slot.last_first(self.slot.len() - planned);
         }
         let _newer = self.newer.gate.relink();
         let _older = self.older.gate.relink();
