@@ -4,10 +4,14 @@
 //! The tests of the store run these with few seeds; the binary of this crate runs them for long.
 
 pub mod campaign;
+#[cfg(feature = "canary")]
+pub mod canaries;
 pub mod crash;
+pub mod faults;
 pub mod history;
 pub mod kill;
 pub mod linear;
+pub mod model;
 pub mod oracle;
 pub mod place;
 pub mod script;
