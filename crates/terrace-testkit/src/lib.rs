@@ -7,6 +7,7 @@ pub mod campaign;
 #[cfg(feature = "canary")]
 pub mod canaries;
 pub mod crash;
+pub mod damage;
 pub mod faults;
 pub mod history;
 pub mod kill;
@@ -18,5 +19,6 @@ pub mod script;
 pub mod seeds;
 pub mod settings;
 pub mod shrink;
+pub mod space;
 pub mod value;
 pub mod world;

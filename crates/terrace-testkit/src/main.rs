@@ -17,7 +17,9 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
-          --writers N, --readers N
+          --writers N, --readers N, --spread N (how many times the keys)
+  damage  databases with changed bytes, opened, read, verified and used on
+          --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
           --only NAME (those whose names contain it), --say 1 (what the suites said)
 
@@ -40,8 +42,9 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium"])?),
         "linear" => campaign::linear(&parse(&[
-            "runs", "minutes", "seed", "medium", "writes", "writers", "readers",
+            "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
         ])?),
+        "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");

@@ -33,10 +33,10 @@ pub enum Canary {
     ViewSkipped,
     /// What a job has emptied is freed while old views may lead into it.
     GarbageEarly,
-    /// What a job has emptied is never freed.
-    GarbageKept,
     /// A drain drops tombstones together with what they should delete.
     DrainTombstone,
+    /// Extents of the repository that are mostly dead are never emptied.
+    ReclaimSkipped,
     /// A batch is written in two parts.
     BatchSplit,
     /// A memtable is sealed twice, so it is flushed twice.
@@ -105,11 +105,15 @@ pub(crate) mod switch {
             (Canary::SourceOrder, "source-order", "engine/mod.rs"),
             (Canary::ViewSkipped, "view-skipped", "stages/front"),
             (Canary::GarbageEarly, "garbage-early", "engine/view.rs"),
-            (Canary::GarbageKept, "garbage-kept", "engine/view.rs"),
             (
                 Canary::DrainTombstone,
                 "drain-tombstone",
                 "repository/absorb.rs",
+            ),
+            (
+                Canary::ReclaimSkipped,
+                "reclaim-skipped",
+                "bottom/repository",
             ),
             (Canary::BatchSplit, "batch-split", "engine/commit.rs"),
             (Canary::FlushTwice, "flush-twice", "stages/front"),

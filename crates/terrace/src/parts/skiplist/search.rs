@@ -52,7 +52,9 @@ impl SkipList {
                 if Node::read(region, candidate)?.compare(target) == Order::Less {
                     if first == 0 {
                         first = candidate;
-                        if canary::breaks(Canary::FrontierIgnored) {
+                        if canary::breaks(Canary::FrontierIgnored)
+                            || canary::breaks(Canary::GarbageEarly)
+                        {
                             std::thread::yield_now();
                         }
                     }

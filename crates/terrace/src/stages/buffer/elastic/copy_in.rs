@@ -91,7 +91,7 @@ impl CopyIn {
         Ok(Some(Arc::new(builder.finish(&extent, Purpose::Flush))))
     }
 
-    fn complete(&mut self, sealed: SealedTable) -> Result<Completion> {
+    fn complete(&mut self, mut sealed: SealedTable) -> Result<Completion> {
         let filter = self.write_filter()?;
         let region = self.ground.pool.region();
         // PERSIST: the table's bytes and its filter before the edit that names them. Reversed, a
@@ -113,7 +113,7 @@ impl CopyIn {
             }
         }
         if canary::breaks(Canary::LogRetired) {
-            let changes = sealed.retire.clone();
+            let changes = std::mem::take(&mut sealed.retire);
             self.ground.manifest.commit(Edit { changes })?;
         }
         let head = sealed.extent.off() + TABLE_HEADER_BYTES as u64;
