@@ -328,7 +328,7 @@ impl Handle {
         let synced = if engine.has_failed() {
             Ok(())
         } else {
-            engine.pipeline.front.end_logs()
+            engine.pipeline.front.sync()
         };
         let result = flushed.and(synced);
         if result.is_ok() {

@@ -318,8 +318,6 @@ pub(crate) trait Front: Send + Sync {
     fn wants_flush_to_close(&self) -> bool;
     /// Makes everything written so far durable against power loss.
     fn sync(&self) -> Result<()>;
-    /// Syncs, and says in the logs that they ended in order. No write follows.
-    fn end_logs(&self) -> Result<()>;
     /// Replays the next log that recovery has found into a sealed memtable. `None`: all are done.
     fn replay_next(&self) -> Result<Option<Replayed>>;
     /// Newest first.

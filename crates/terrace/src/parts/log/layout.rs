@@ -22,8 +22,6 @@
 //! |  28 |    4 | unsettled     | units of 64 bytes right before this record that may be torn |
 //! |  32 |    n | entries       |                                                             |
 //!
-//! A record without entries says that the log ended in order: all before it is settled.
-//!
 //! An entry, 8-aligned:
 //!
 //! |  at | size | field      |                                            |

@@ -72,14 +72,4 @@ pub(crate) trait Log: Send + Sync {
 
     /// Bytes reserved so far, header included.
     fn bytes(&self) -> u64;
-
-    /// Says that the log is whole: a record without entries calls all before it settled. From then
-    /// on a bad record is damage, and no longer the end that a crash left. Nobody appends any more,
-    /// and everything has been synced; a log without room for the record does without.
-    fn end(&self, next_seq: u64) -> io::Result<()> {
-        match self.reserve(0) {
-            Some(slot) => self.append(slot, next_seq, &mut Payload::new()),
-            None => Ok(()),
-        }
-    }
 }

@@ -220,11 +220,7 @@ fn replay<B: Bytes, E>(
         };
         let record = bytes.window(end.bytes, len).map_err(Stop::Fault)?;
         match judge(&header, record, base, end.bytes) {
-            Verdict::Whole(view) if view.entry_count == 0 => {}
-            Verdict::Whole(view) => {
-                f(view).map_err(Stop::Caller)?;
-                end.records += 1;
-            }
+            Verdict::Whole(view) => f(view).map_err(Stop::Caller)?,
             Verdict::BadValue(e) | Verdict::Bad(e) => {
                 damage = Some(e);
                 break;
@@ -232,6 +228,7 @@ fn replay<B: Bytes, E>(
         }
         settled = settled.max(header.settled(end.bytes));
         end.torn = false;
+        end.records += 1;
         end.bytes += record_bytes(len - RECORD_HEADER_BYTES);
     }
     let later = later_records(bytes, end.bytes, end.bytes + RECORD_ALIGN as u64, id)?;

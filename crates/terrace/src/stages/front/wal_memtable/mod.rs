@@ -25,7 +25,6 @@ mod spare;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::Medium;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
@@ -78,42 +77,16 @@ impl WalMemtable {
     }
 }
 
-impl WalMemtable {
-    /// Every memtable, oldest first.
-    fn memtables(&self) -> Vec<Arc<Memtable>> {
-        let shown = self.tables.0.lock();
-        let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
-        sealed.chain([&shown.active]).map(Arc::clone).collect()
-    }
-}
-
 /// Waits until all writers of a sealed memtable are done, and makes its log durable.
 fn settle(ground: &Ground, memtable: &Memtable) -> Result<()> {
     // BOUND: writers that hold numbers of this memtable only have to finish copying.
     if !ground.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
-    let Some(log) = &memtable.log else {
-        return Ok(());
-    };
-    // On `Dram` the log stays what the entries live by, and nobody syncs it later.
-    log.sync().map_err(|e| append_failed(ground, e))?;
-    match ground.pool.medium() {
-        Medium::Dram => end_log(ground, memtable),
-        Medium::Dax | Medium::Mapped => Ok(()),
-    }
-}
-
-/// Says in the log of a memtable that nobody writes any more that it is whole.
-fn end_log(ground: &Ground, memtable: &Memtable) -> Result<()> {
     match &memtable.log {
-        Some(log) if memtable.entry_count() > 0 => {
-            // PERSIST: after the sync of all that it vouches for. Reversed, a crash in between would
-            // look like damage.
-            let next_seq = memtable.seqs().1 + 1;
-            log.end(next_seq).map_err(|e| append_failed(ground, e))
-        }
-        _ => Ok(()),
+        // On `Dram` the log stays what the entries live by, and nobody syncs it later.
+        Some(log) => log.sync().map_err(|e| append_failed(ground, e)),
+        None => Ok(()),
     }
 }
 
@@ -172,7 +145,7 @@ impl Front for WalMemtable {
 
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         if let (Some(log), Some(slot), false) = (log, slot, lost) {
-            if matches!(self.ground.pool.medium(), Medium::Dram) {
+            if matches!(self.ground.pool.medium(), terrace_media::Medium::Dram) {
                 self.ground
                     .counters
                     .add(OpCounter::LogFileBytes, slot.bytes());
@@ -335,19 +308,23 @@ impl Front for WalMemtable {
     }
 
     fn sync(&self) -> Result<()> {
-        for memtable in self.memtables() {
+        let mut tables: Vec<Arc<Memtable>> = Vec::new();
+        {
+            let shown = self.tables.0.lock();
+            tables.extend(
+                shown
+                    .sealed
+                    .iter()
+                    .map(|sealed| Arc::clone(&sealed.memtable)),
+            );
+            tables.push(Arc::clone(&shown.active));
+        }
+        for memtable in tables {
             if let Some(log) = &memtable.log {
                 log.sync().map_err(|e| append_failed(&self.ground, e))?;
             }
         }
         Ok(())
-    }
-
-    fn end_logs(&self) -> Result<()> {
-        self.sync()?;
-        let _commit = self.commit.lock();
-        let memtables = self.memtables();
-        memtables.iter().try_for_each(|m| end_log(&self.ground, m))
     }
 
     fn replay_next(&self) -> Result<Option<Replayed>> {
