@@ -12,6 +12,7 @@ use terrace::testing::{Canary, set_canary};
 use terrace_media::Medium;
 
 use crate::crash::Case;
+use crate::damage::Specimen;
 use crate::faults;
 use crate::kill::Victim;
 use crate::linear;
@@ -41,6 +42,8 @@ pub enum Suite {
     Faults,
     /// Overwriting for long in a small pool.
     Space,
+    /// Changed bytes in databases with something in every place.
+    Damage,
 }
 
 /// One break and one suite that has to catch it.
@@ -76,8 +79,9 @@ pub type Child<'a> = &'a dyn Fn() -> Command;
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Mapped};
-    use Suite::{Faults, Kill, Linear, Model, Power, Space};
+    use Suite::{Damage, Faults, Kill, Linear, Model, Power, Space};
     let table = [
+        (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
         (C::RedoClear, Power, Dax, 40),
         (C::LogFence, Power, Dax, 10),
@@ -136,6 +140,7 @@ impl Suite {
             Suite::Linear => "linear",
             Suite::Faults => "faults",
             Suite::Space => "space",
+            Suite::Damage => "damage",
         }
     }
 
@@ -171,6 +176,7 @@ impl Suite {
                 options.pool.size_bytes = 8 << 20;
                 space::overwrite(&options, seed, 20_000)
             }
+            Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill => Ok(()),
         }
