@@ -13,7 +13,7 @@ use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::{Change, Edit};
 use crate::parts::manifest::layout::{
     HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, Roots, check_header,
-    encode_header, record_checksum,
+    encode_header, newer_version, record_checksum,
 };
 use crate::parts::manifest::state::State;
 
@@ -90,6 +90,10 @@ impl Manifest {
             spare: pool.adopt(roots.spare)?,
             generation: roots.generation,
         };
+        let header = pool.region().bytes(roots.current.off, HEADER_BYTES);
+        if let Some(version) = header.and_then(newer_version) {
+            return Err(ManifestError::Newer { version });
+        }
         let replayed = replay(pool.region(), roots.current, roots.generation)?;
         // PERSIST: a record that a killed process had written and not made durable, before anybody
         // acts on it, and before a record behind it. Reversed, power loss could take the edit back,
