@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
+use crate::damage::{self, Specimen};
 use crate::kill::Victim;
 use crate::linear;
 use crate::oracle::Outcome;
@@ -176,6 +177,7 @@ pub fn linear(request: &Request) -> Outcome {
             writers: request.number("writers", 4)?,
             readers: request.number("readers", 4)?,
             writes: request.number("writes", 5000)?,
+            spread: request.number("spread", if done % 2 == 0 { 1 } else { 40 })?,
         };
         let folder = scratch()?;
         let tally = run
@@ -186,4 +188,38 @@ pub fn linear(request: &Request) -> Outcome {
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
     Ok(())
+}
+
+/// Damaged databases.
+pub fn damage(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let mut tally = damage::Tally::default();
+    let mut failures = 0;
+    let mut seed = first;
+    while request.goes_on("cases", 10_000, tally.cases() + failures)? {
+        let specimen = Specimen::make(seed)?;
+        for case in 0..request.number("each", 400)? {
+            match specimen.run(case) {
+                Ok((kind, class)) => tally.count(kind, class),
+                Err(failure) => {
+                    failures += 1;
+                    println!("FAILED {failure}");
+                    if failures >= request.number("failures", 1)? {
+                        return Err(format!("{failures} cases failed"));
+                    }
+                }
+            }
+        }
+        seed += 1;
+    }
+    println!("{tally}");
+    println!(
+        "damage: seeds {first}..{seed}, {} cases, {failures} failures, {:.0?}",
+        tally.cases() + failures,
+        request.elapsed()
+    );
+    match failures {
+        0 => Ok(()),
+        _ => Err(format!("{failures} cases failed")),
+    }
 }

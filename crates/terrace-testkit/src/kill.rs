@@ -146,6 +146,8 @@ impl Writes {
 /// Turns this process into a child if it was started as one. `None`: it was not.
 pub fn child_if_asked() -> Option<ExitCode> {
     let orders = std::env::var(VARIABLE).ok()?;
+    #[cfg(feature = "canary")]
+    crate::canaries::choose_from_environment();
     let done = Orders::parse(&orders)
         .ok_or_else(|| format!("{VARIABLE}={orders} makes no sense"))
         .and_then(|orders| live(&orders));

@@ -4,15 +4,21 @@
 //! The tests of the store run these with few seeds; the binary of this crate runs them for long.
 
 pub mod campaign;
+#[cfg(feature = "canary")]
+pub mod canaries;
 pub mod crash;
+pub mod damage;
+pub mod faults;
 pub mod history;
 pub mod kill;
 pub mod linear;
+pub mod model;
 pub mod oracle;
 pub mod place;
 pub mod script;
 pub mod seeds;
 pub mod settings;
 pub mod shrink;
+pub mod space;
 pub mod value;
 pub mod world;

@@ -39,6 +39,23 @@ pub struct Run {
     pub readers: u64,
     /// Operations of each writer.
     pub writes: u64,
+    /// How many times the few keys of each kind there are. With few keys the same ones are written
+    /// and read all the time; with many, a merge takes many batches, and reads meet it half done.
+    pub spread: u64,
+}
+
+impl Run {
+    fn shared(&self) -> u64 {
+        SHARED * self.spread
+    }
+
+    fn owned(&self) -> u64 {
+        OWNED * self.spread
+    }
+
+    fn groups(&self) -> u64 {
+        GROUPS * self.spread
+    }
 }
 
 /// What a run did.
@@ -94,11 +111,11 @@ struct Stage<'a> {
 }
 
 fn shared_key(n: u64) -> Vec<u8> {
-    format!("s{n:02}").into_bytes()
+    format!("s{n:05}").into_bytes()
 }
 
 fn owned_key(writer: u64, n: u64) -> Vec<u8> {
-    format!("o{writer}{n:02}").into_bytes()
+    format!("o{writer}{n:05}").into_bytes()
 }
 
 fn group_key(group: u64, n: u64) -> Vec<u8> {
@@ -156,7 +173,7 @@ impl Stage<'_> {
             let called;
             let (register, written) = match rng.u8(0..10) {
                 0..4 => {
-                    let n = rng.u64(0..SHARED);
+                    let n = rng.u64(0..self.run.shared());
                     called = self.tick();
                     self.db
                         .put(shared_key(n), value(tag))
@@ -164,7 +181,7 @@ impl Stage<'_> {
                     (Register::Shared(n), Some(tag))
                 }
                 4..7 => {
-                    let n = rng.u64(0..OWNED);
+                    let n = rng.u64(0..self.run.owned());
                     let key = owned_key(writer, n);
                     called = self.tick();
                     let written = if rng.u8(0..3) == 0 {
@@ -177,7 +194,7 @@ impl Stage<'_> {
                     (Register::Owned(writer, n), written)
                 }
                 _ => {
-                    let group = rng.u64(0..GROUPS);
+                    let group = rng.u64(0..self.run.groups());
                     let mut batch = WriteBatch::new();
                     for n in 0..GROUP_KEYS {
                         batch.put(group_key(group, n), value(tag));
@@ -208,11 +225,20 @@ impl Stage<'_> {
     }
 
     fn read_one(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
+        if rng.u8(0..4) == 0 {
+            // What nobody writes any more soon lies in the bottom.
+            let n = rng.u64(0..STEADY);
+            let found = self.db.get(steady_key(n)).map_err(failed("a get"))?;
+            if number(found.as_deref())? != Some(n) {
+                return Err(format!("a get misses steady key {n} or its value"));
+            }
+            return Ok(());
+        }
         let (register, key) = if rng.bool() {
-            let n = rng.u64(0..SHARED);
+            let n = rng.u64(0..self.run.shared());
             (Register::Shared(n), shared_key(n))
         } else {
-            let (writer, n) = (rng.u64(0..self.run.writers), rng.u64(0..OWNED));
+            let (writer, n) = (rng.u64(0..self.run.writers), rng.u64(0..self.run.owned()));
             (Register::Owned(writer, n), owned_key(writer, n))
         };
         let called = self.tick();
@@ -243,7 +269,7 @@ impl Stage<'_> {
     }
 
     fn read_group(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
-        let group = rng.u64(0..GROUPS);
+        let group = rng.u64(0..self.run.groups());
         let keys: Vec<_> = (0..GROUP_KEYS).map(|n| group_key(group, n)).collect();
         let called = self.tick();
         let found = self.db.multi_get(&keys).map_err(failed("a multi-get"))?;
@@ -267,7 +293,7 @@ impl Stage<'_> {
         let snapshot = self.db.snapshot().map_err(failed("a snapshot"))?;
         let returned = self.tick();
         for _ in 0..3 {
-            let group = rng.u64(0..GROUPS);
+            let group = rng.u64(0..self.run.groups());
             let mut values = Vec::new();
             for n in 0..GROUP_KEYS {
                 let key = group_key(group, n);
@@ -355,15 +381,15 @@ impl Stage<'_> {
             }
             Ok(value)
         };
-        for n in 0..SHARED {
+        for n in 0..self.run.shared() {
             at(Register::Shared(n), &shared_key(n), seen)?;
         }
         for writer in 0..self.run.writers {
-            for n in 0..OWNED {
+            for n in 0..self.run.owned() {
                 at(Register::Owned(writer, n), &owned_key(writer, n), seen)?;
             }
         }
-        for group in 0..GROUPS {
+        for group in 0..self.run.groups() {
             let mut values = Vec::new();
             for n in 0..GROUP_KEYS {
                 values.push(at(Register::Group(group), &group_key(group, n), seen)?);
@@ -400,6 +426,15 @@ impl Run {
         let mut options = settings::varied(&settings::small(self.medium), self.seed as u8);
         options.pool.size_bytes = 8 << 20;
         options.front.memtable_bytes = options.front.memtable_bytes.min(8 << 10);
+        if self.seed % 3 == 1 {
+            // Everything drains at once, and extents are emptied all the time.
+            options.buffer.levels = 1;
+            options.bottom.garbage_percent = 10;
+        }
+        if self.spread > 1 {
+            options.pool.size_bytes = 32 << 20;
+            options.front.memtable_bytes = 64 << 10;
+        }
         options.background.workers = Workers::Threads(2);
         options
     }

@@ -17,7 +17,11 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
-          --writers N, --readers N
+          --writers N, --readers N, --spread N (how many times the keys)
+  damage  databases with changed bytes, opened, read, verified and used on
+          --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
+          --only NAME (those whose names contain it), --say 1 (what the suites said)
 
 Every campaign prints its seed and ends with its counts.";
 
@@ -38,14 +42,29 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium"])?),
         "linear" => campaign::linear(&parse(&[
-            "runs", "minutes", "seed", "medium", "writes", "writers", "readers",
+            "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
         ])?),
+        "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");
             Ok(())
         }
         other => Err(format!("there is no campaign {other}\n\n{HELP}")),
     }
+}
+
+#[cfg(feature = "canary")]
+fn canaries(request: &Request) -> Outcome {
+    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let child = || std::process::Command::new(&exe);
+    let only = request.text("only").unwrap_or_default();
+    terrace_testkit::canaries::campaign(only, &child, request.number("say", 0)? > 0)
+}
+
+#[cfg(not(feature = "canary"))]
+fn canaries(_: &Request) -> Outcome {
+    Err("this program was built without breaks: add --features canary".into())
 }
 
 fn main() -> ExitCode {

@@ -32,6 +32,9 @@ impl AsRef<[u8]> for Key {
 /// How many keyspaces a script may use; 0 is the default one.
 pub const SPACES: u8 = 4;
 
+/// Entries of the largest batches: more than one step of a job works on.
+const BULK_MAX: usize = 400;
+
 /// The name of keyspace `space`.
 pub fn space_name(space: u8) -> String {
     match space {
@@ -146,6 +149,9 @@ pub struct Profile {
     pub reopen: bool,
     /// Whether snapshots and held iterators are used.
     pub snapshots: bool,
+    /// Whether some batches have hundreds of entries. Tables of so many keys take several steps to
+    /// merge and to drain, so that other operations see them half done.
+    pub bulk: bool,
 }
 
 impl Profile {
@@ -160,6 +166,7 @@ impl Profile {
             spaces: true,
             reopen: true,
             snapshots: true,
+            bulk: true,
         }
     }
 
@@ -174,6 +181,7 @@ impl Profile {
             spaces: rng.bool(),
             reopen: rng.bool(),
             snapshots: rng.bool(),
+            bulk: rng.u8(0..12) == 0,
         }
     }
 
@@ -186,6 +194,33 @@ impl Profile {
         };
         (0..self.len).map(|_| make.op()).collect()
     }
+}
+
+/// A script in which open iterators are moved between the single steps of large merges and drains.
+pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
+    let profile = Profile {
+        spaces: false,
+        ..Profile::everything(0)
+    };
+    let mut make = Generator {
+        profile: &profile,
+        rng: fastrand::Rng::with_seed(seed),
+        tag: 1,
+    };
+    let mut script = Vec::new();
+    for _ in 0..8 {
+        let batch = (0..BULK_MAX).map(|_| make.entry()).collect();
+        script.push(Op::Write(batch, Durability::Buffered));
+        script.push(Op::Flush);
+        script.push(Op::OpenIter(0, Range::All));
+        for _ in 0..40 {
+            script.push(Op::Step(make.rng.u32(..), 1));
+            let moves = if make.rng.bool() { 0 } else { make.rng.u64(..) };
+            script.push(Op::MoveIter(make.rng.u8(..), make.rng.u8(1..40), moves));
+        }
+        script.push(Op::DropIter(make.rng.u8(..)));
+    }
+    script
 }
 
 struct Generator<'a> {
@@ -291,13 +326,18 @@ impl Generator<'_> {
         match self.rng.u8(0..100) {
             0..60 => Op::Write(vec![self.entry()], self.durability()),
             60..70 => {
-                let count = self.rng.usize(0..12);
+                let bulk = self.profile.bulk && self.rng.u8(0..6) == 0;
+                let count = self.rng.usize(if bulk { 100..BULK_MAX } else { 0..12 });
                 Op::Write(
                     (0..count).map(|_| self.entry()).collect(),
                     self.durability(),
                 )
             }
-            70..84 => Op::Step(self.rng.u32(..), self.rng.u8(1..20)),
+            70..84 => {
+                // Few steps leave large jobs half done.
+                let few = self.profile.bulk && self.rng.bool();
+                Op::Step(self.rng.u32(..), self.rng.u8(1..if few { 3 } else { 20 }))
+            }
             84 | 85 => Op::Flush,
             86 => Op::Drain,
             87..90 if self.profile.snapshots => Op::TakeSnapshot,

@@ -190,6 +190,7 @@ impl From<ManifestError> for Error {
     fn from(e: ManifestError) -> Error {
         match e {
             ManifestError::Corrupt(e) => Error::from(e),
+            ManifestError::Newer { .. } => Error::new(ErrorKind::Unsupported, e.to_string()),
             ManifestError::Alloc(e) => Error::from(e),
             ManifestError::Pool(e) => Error::from(e),
             ManifestError::Io(e) => Error::new(

@@ -40,6 +40,7 @@
 //! Where the data lives, and what survives which failure, follows from the medium of the pool:
 //! see [`Durability`] and `docs/durability.md`. The code map is in `ARCHITECTURE.md`.
 
+mod canary;
 mod db;
 mod designs;
 mod engine;

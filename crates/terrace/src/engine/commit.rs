@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{OpCounter, StallReason};
 use crate::options::Workers;
@@ -27,6 +28,11 @@ impl Engine {
         self.check_batch(batch)?;
         if let Some(delay) = self.throttle.delay() {
             self.slow_down(delay);
+        }
+        if canary::breaks(Canary::BatchSplit) && batch.len() > 1 {
+            let (mut first, mut rest) = batch.split();
+            self.write(&mut first, durability)?;
+            return self.write(&mut rest, durability);
         }
         loop {
             match self.pipeline.front.write(batch, durability) {
@@ -138,7 +144,9 @@ impl Engine {
                 return self.wait_for_space(deletes_only).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
-                self.prepare_spare(None)?;
+                if !self.prepare_spare(None)? && !self.step(0)? {
+                    return Err(self.full_error());
+                }
                 return Ok(None);
             }
         }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::metrics::{Metrics, OpCounter, PoolMetrics};
 use crate::stages::{Bottom, Buffer, Front, Ground, Sources};
@@ -40,6 +41,9 @@ impl Pipeline {
         let mut sources = self.front.sources();
         sources.extend(self.buffer.sources());
         sources.extend(self.bottom.sources());
+        if canary::breaks(Canary::SourceOrder) {
+            sources.reverse();
+        }
         sources
     }
 }

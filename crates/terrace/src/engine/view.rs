@@ -17,6 +17,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use terrace_media::Extent;
 
+use crate::canary::{self, Canary};
 use crate::stages::Sources;
 
 /// What a read sees.
@@ -86,7 +87,10 @@ impl Views {
 
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
-    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, garbage: Vec<Arc<Extent>>) {
+    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, mut garbage: Vec<Arc<Extent>>) {
+        if canary::breaks(Canary::GarbageEarly) {
+            garbage.clear();
+        }
         let _one = self.install.lock();
         let tail: Arc<Tail> = Arc::default();
         let view = Arc::new(View {

@@ -35,6 +35,18 @@ impl Batch {
         self.longest_key = 0;
     }
 
+    /// Two batches with the entries of this one, for the canary `BatchSplit`.
+    pub(crate) fn split(&self) -> (Batch, Batch) {
+        let mut halves = [Batch::default(), Batch::default()];
+        for (at, entry) in self.payload.iter().enumerate() {
+            if let Some(kind) = EntryKind::from_raw(entry.kind) {
+                halves[at * 2 / self.len()].push(kind, entry.keyspace, entry.key, entry.value);
+            }
+        }
+        let [first, rest] = halves;
+        (first, rest)
+    }
+
     /// How many entries there are.
     pub(crate) fn len(&self) -> usize {
         self.hashes.len()

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use terrace::Db;
 use terrace_media::Medium;
+use terrace_testkit::damage::{Specimen, Tally};
 use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
+use terrace_testkit::{seeds, settings};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -113,4 +114,21 @@ fn truncated_pools_are_found() {
         std::fs::write(&pool, &good[..len]).unwrap();
         read(folder.path(), &pairs);
     }
+}
+
+/// Whatever is changed in whatever file of databases with something in every place, nothing panics
+/// or hangs, and nothing wrong is read that nobody finds.
+#[test]
+fn damage_of_any_kind_is_found_or_harmless() {
+    let mut tally = Tally::default();
+    for seed in seeds::seeds(8) {
+        let specimen = Specimen::make(seed).unwrap();
+        for case in 0..250 {
+            match specimen.run(case) {
+                Ok((kind, class)) => tally.count(kind, class),
+                Err(failure) => panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"),
+            }
+        }
+    }
+    println!("{tally}");
 }

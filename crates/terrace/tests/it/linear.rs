@@ -18,6 +18,7 @@ fn concurrent_answers_are_explained_by_an_order() {
                 writers: 4,
                 readers: 4,
                 writes: 800,
+                spread: if seed % 2 == 0 { 1 } else { 40 },
             };
             let folder = scratch().expect("a folder");
             match run.run(folder.path()) {

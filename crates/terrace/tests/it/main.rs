@@ -11,4 +11,5 @@ mod kill;
 mod linear;
 mod model;
 mod persist_count;
+mod refusals;
 mod space;

@@ -2,27 +2,9 @@
 
 use terrace::{Options, Workers};
 use terrace_media::Medium;
-use terrace_testkit::oracle::Oracle;
-use terrace_testkit::place::{Place, scratch};
-use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::world::World;
+use terrace_testkit::model::run;
+use terrace_testkit::script::{Op, Profile, scans_beside_steps};
 use terrace_testkit::{seeds, settings, shrink};
-
-/// Runs a script on a store in a folder of the system.
-fn run(options: &Options, medium: Medium, script: &[Op]) -> Result<(), String> {
-    let folder = scratch()?;
-    let place = Place::folder(folder.path());
-    let mut world = World::open(place, options.clone(), 0, Oracle::new(medium))?;
-    for op in script {
-        world.run(op).map_err(|e| format!("{op:?}: {e}"))?;
-    }
-    world.check_all()?;
-    if world.refusals == 0 {
-        world.check_space()
-    } else {
-        Ok(())
-    }
-}
 
 fn check(name: &str, count: u64, len: usize, medium: Medium, vary: &dyn Fn(&mut Options, u64)) {
     for seed in seeds::seeds(count) {
@@ -52,6 +34,20 @@ fn random_calls_agree_with_a_map_on_mapped() {
 #[test]
 fn random_calls_agree_with_a_map_without_a_pool() {
     check("model on dram", 25, 800, Medium::Dram, &|_, _| {});
+}
+
+/// Iterators that are held open see what was there when they were opened, between any two steps of
+/// large merges and drains.
+#[test]
+fn iterators_beside_single_steps_agree_with_a_map() {
+    for seed in seeds::seeds(24) {
+        let options = settings::varied(&settings::small(Medium::Dax), (seed / 2) as u8);
+        let script = scans_beside_steps(seed);
+        shrink::check("iterators", seed, &script, &mut |script| {
+            run(&options, Medium::Dax, script)
+        })
+        .unwrap_or_else(|failure| panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"));
+    }
 }
 
 /// The same with options that are hostile in one way each.

@@ -3,7 +3,8 @@
 use terrace::{Db, Durability, ErrorKind, Options, Purpose, Workers, WriteBatch};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
+use terrace_testkit::space::overwrite;
+use terrace_testkit::{seeds, settings};
 
 fn options(workers: Workers) -> Options {
     let mut options = settings::small(Medium::Dax);
@@ -64,36 +65,10 @@ fn a_full_pool_reads_deletes_and_comes_back() {
 #[test]
 fn overwriting_for_ever_stays_within_the_pool() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
-        let folder = scratch().unwrap();
         let mut options = options(workers);
         options.pool.size_bytes = 8 << 20;
-        let db = Db::open(folder.path(), options).unwrap();
-        let mut rng = fastrand::Rng::with_seed(7);
-        let mut model = vec![(0u8, 0usize); 16];
-        for turn in 0..6000 {
-            let key = rng.usize(..16);
-            let most = [10, 300, 5000, 200 << 10][rng.usize(..4)];
-            // Few are large, so that one turn does not fill the pool.
-            let most = if rng.u8(0..20) > 0 {
-                most.min(5000)
-            } else {
-                most
-            };
-            let value = (turn as u8, rng.usize(10..=most));
-            let written = db.put([key as u8], vec![value.0; value.1]);
-            written.unwrap_or_else(|e| panic!("turn {turn}, {} bytes: {e}", value.1));
-            model[key] = value;
-            if workers == Workers::Manual {
-                db.step(rng.usize(..)).unwrap();
-            }
-        }
-        for (key, (byte, len)) in model.iter().enumerate() {
-            let found = db.get([key as u8]).unwrap().unwrap_or_default();
-            assert_eq!(
-                (found.len(), found.iter().all(|b| b == byte)),
-                (*len, true),
-                "key {key}"
-            );
+        for seed in seeds::seeds(1) {
+            overwrite(&options, seed, 6000).unwrap_or_else(|e| panic!("seed {seed:#x}: {e}"));
         }
     }
 }

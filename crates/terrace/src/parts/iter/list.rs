@@ -1,6 +1,7 @@
 //! This file is the cursor over a skip list, in DRAM or in the pool.
 
 use super::{Cursor, EntryView};
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::gate::{Gate, Held};
 use crate::parts::skiplist::{SkipList, Target};
@@ -31,7 +32,10 @@ impl Cursor for ListCursor {
     fn hold(&mut self) -> bool {
         let Some(gate) = &self.gate else { return true };
         let held = gate.hold();
-        let same = held.relink_count() == self.relinks_seen;
+        let mut same = held.relink_count() == self.relinks_seen;
+        if canary::breaks(Canary::CursorStale) {
+            same = true;
+        }
         self.relinks_seen = held.relink_count();
         self.held = Some(held);
         same

@@ -4,6 +4,8 @@ use std::io;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::canary::{self, Canary};
+
 /// The rounds of syncs of one log.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
@@ -65,7 +67,10 @@ impl Rounds {
         state.running = true;
         state.started += 1;
         let round = state.started;
-        let result = MutexGuard::unlocked(&mut state, sync);
+        let mut result = MutexGuard::unlocked(&mut state, sync);
+        if canary::breaks(Canary::SyncError) {
+            result = Ok(());
+        }
         state.running = false;
         match &result {
             Ok(()) => state.done = round,

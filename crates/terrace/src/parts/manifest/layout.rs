@@ -42,7 +42,8 @@ const ROOT_SPARE_OFFSET: usize = 3;
 const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
-const VERSION: u32 = 1;
+/// The version that this program writes.
+pub(crate) const VERSION: u32 = 1;
 
 const _: () = assert!(
     RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,
@@ -102,6 +103,15 @@ pub(crate) fn encode_header(generation: u64) -> [u8; HEADER_BYTES] {
     let crc = codec::checksum(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+/// The version in a sound header of a later one; magic and checksum stay where they are.
+pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
+    let (checked, rest) = bytes.split_at_checked(60)?;
+    let stored = u32::from_le_bytes(*rest.first_chunk()?);
+    let version = u32::from_le_bytes(*checked[4..].first_chunk()?);
+    let sound = checked[..4] == MAGIC && stored == codec::checksum(checked);
+    (sound && version > VERSION).then_some(version)
 }
 
 /// Accepts only the header of `generation`; `base` is the offset that errors name.

@@ -39,6 +39,11 @@ pub(crate) enum ManifestError {
     /// Bytes on the medium are damaged, or an edit contradicts the state. In the second case
     /// nothing was written and the manifest goes on.
     Corrupt(DecodeError),
+    /// A later version of this program wrote the manifest.
+    Newer {
+        /// The manifest's version.
+        version: u32,
+    },
     /// The pool has no room for the manifest. Nothing was written and the manifest goes on.
     Alloc(AllocError),
     /// The superblock could not be changed.
@@ -53,6 +58,12 @@ impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ManifestError::Corrupt(e) => e.fmt(f),
+            ManifestError::Newer { version } => write!(
+                f,
+                "the manifest has version {version} and this program knows up to {}; use a later \
+                 version",
+                layout::VERSION
+            ),
             ManifestError::Alloc(e) => write!(f, "the manifest cannot grow: {e}"),
             ManifestError::Pool(e) => e.fmt(f),
             ManifestError::Io(e) => write!(f, "an edit cannot be made durable: {e}"),
@@ -68,7 +79,7 @@ impl Error for ManifestError {
             ManifestError::Alloc(e) => Some(e),
             ManifestError::Pool(e) => Some(e),
             ManifestError::Io(e) => Some(e),
-            ManifestError::Failed(_) => None,
+            ManifestError::Newer { .. } | ManifestError::Failed(_) => None,
         }
     }
 }

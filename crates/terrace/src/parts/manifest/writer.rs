@@ -7,12 +7,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Pool, Purpose, Region, Span};
 
+use crate::canary::{self, Canary};
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::{Change, Edit};
 use crate::parts::manifest::layout::{
     HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, Roots, check_header,
-    encode_header, record_checksum,
+    encode_header, newer_version, record_checksum,
 };
 use crate::parts::manifest::state::State;
 
@@ -89,6 +90,10 @@ impl Manifest {
             spare: pool.adopt(roots.spare)?,
             generation: roots.generation,
         };
+        let header = pool.region().bytes(roots.current.off, HEADER_BYTES);
+        if let Some(version) = header.and_then(newer_version) {
+            return Err(ManifestError::Newer { version });
+        }
         let replayed = replay(pool.region(), roots.current, roots.generation)?;
         // PERSIST: a record that a killed process had written and not made durable, before anybody
         // acts on it, and before a record behind it. Reversed, power loss could take the edit back,
@@ -321,6 +326,9 @@ fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> 
         return Err(io::Error::other(text));
     };
     claim.write_streaming(0, bytes, Purpose::Manifest);
+    if canary::breaks(Canary::EditFence) {
+        return Ok(());
+    }
     // PERSIST: the whole record, before the caller acts on it: frees what it removed, acknowledges
     // what it added. Reversed, a crash would bring back tables whose extents are reused.
     // CRASH: until this returns any part may be missing; the checksum says so, and replay ends

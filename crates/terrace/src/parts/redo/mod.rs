@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Pool, Purpose};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::skiplist::fingers::Plan;
 
@@ -206,6 +207,12 @@ impl RedoSlot {
         self.stores.truncate(mark.stores);
     }
 
+    /// Moves the stores planned after `mark` before all others, for the canary `UnlinkFirst`.
+    pub(crate) fn last_first(&mut self, mark: Mark) {
+        let last = self.stores.split_off(mark.stores);
+        self.prepared.splice(0..0, last);
+    }
+
     /// Whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.prepared.is_empty() && self.stores.is_empty()
@@ -233,7 +240,9 @@ impl RedoSlot {
             self.area.write_slot(self.index, &self.bytes, self.purpose);
             // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
             // crash could keep some of the stores and no batch to finish them from.
-            region.fence(self.purpose);
+            if !canary::breaks(Canary::RedoFence) {
+                region.fence(self.purpose);
+            }
         }
         for (off, value) in stores {
             let Some(word) = region.word(*off) else {
@@ -243,6 +252,9 @@ impl RedoSlot {
                 )));
             };
             word.store(*value, Ordering::Release);
+            if canary::breaks(Canary::UnlinkFirst) {
+                std::thread::yield_now();
+            }
         }
         // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
         // Links of one node are rarely planned side by side; its line is flushed once all the same.
@@ -263,7 +275,7 @@ impl RedoSlot {
     pub(crate) fn clear(&mut self) -> Result<()> {
         self.prepared.clear();
         self.stores.clear();
-        if self.area.volatile {
+        if self.area.volatile || canary::breaks(Canary::RedoClear) {
             return Ok(());
         }
         layout::encode(&[], 0, &mut self.bytes);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use terrace_media::Purpose;
 
 use super::Body;
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::parts::skiplist::node::height_for;
@@ -138,6 +139,9 @@ impl Absorb {
             return Ok(Placed::Yes(0));
         }
         let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
+        if tombstone && canary::breaks(Canary::DrainTombstone) {
+            return Ok(Placed::Yes(0));
+        }
         let needed = !tombstone || self.stripes.any_before(entry.seq);
         let mut size = 0;
         if !relinker.has_room() {

@@ -30,6 +30,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Purpose};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::metrics::{BottomMetrics, Metrics};
 use crate::parts::codec::DecodeError;
@@ -157,7 +158,9 @@ impl Relinker {
         let bytes = list.node(off)?.header.node_bytes() as u64;
         let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
         fingers.unlink(list)?;
-        self.slot.store(link_at(off, 0), link | LINK_DEAD);
+        if !canary::breaks(Canary::DeadFlag) {
+            self.slot.store(link_at(off, 0), link | LINK_DEAD);
+        }
         if let Some(original) = self.moved.remove(&off) {
             let link = link_word(list.region(), original, 0)?.load(Ordering::Acquire);
             self.slot.store(link_at(original, 0), link | LINK_DEAD);
@@ -287,6 +290,9 @@ impl Bottom for Repository {
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        if canary::breaks(Canary::ReclaimSkipped) {
+            return Ok(None);
+        }
         reclaim::next(&self.body, urgency)
     }
 

@@ -18,6 +18,7 @@ use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
 use super::table::Table;
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
@@ -95,7 +96,10 @@ impl Merge {
         }
         Ok(Merge {
             fingers: Fingers::at_start(&older.list)?,
-            stripes: ground.snapshots.stripes(),
+            stripes: match canary::breaks(Canary::MergeStripes) {
+                true => Stripes::default(),
+                false => ground.snapshots.stripes(),
+            },
             dropped: ground.dropped.all(),
             begun,
             heads,
@@ -132,7 +136,9 @@ impl Merge {
         } else {
             filters.extend(newer_filters.iter().cloned());
         }
-        self.older.filters.store(Arc::new(filters));
+        if !canary::breaks(Canary::MergeFilters) {
+            self.older.filters.store(Arc::new(filters));
+        }
         self.begun = true;
         Ok(())
     }
@@ -265,6 +271,7 @@ impl Merge {
     /// Makes the planned changes.
     fn commit(&mut self) -> Result<()> {
         self.fingers.settle(&mut self.slot);
+        let planned = self.slot.mark();
         // Last of all: through them a reader learns that nodes are in the older list.
         for level in 0..HEIGHT_MAX {
             if self.heads[level] != self.heads_written[level] {
@@ -275,6 +282,9 @@ impl Merge {
         }
         if self.slot.is_empty() {
             return Ok(());
+        }
+        if canary::breaks(Canary::UnlinkFirst) {
+            self.slot.last_first(planned);
         }
         let _newer = self.newer.gate.relink();
         let _older = self.older.gate.relink();

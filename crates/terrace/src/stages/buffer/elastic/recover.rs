@@ -9,6 +9,7 @@
 //! A power loss on `Mapped` leaves nodes, which were synced before they were named, and links
 //! without meaning. Then each list is built anew from the nodes in its extents.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrace_media::Shutdown;
@@ -43,8 +44,9 @@ pub(crate) fn recover(
     let total: u64 = metas.iter().map(|m| m.bytes).sum();
     let mut done = 0;
     let mut tables = Vec::with_capacity(metas.len());
+    let mut headers = BTreeMap::new();
     for meta in &metas {
-        let table = open_table(ground, meta)?;
+        let table = open_table(ground, meta, &mut headers)?;
         if links_lost {
             rebuild_links(&table, &mut |bytes| rebuild(done + bytes, total))?;
             done += meta.bytes;
@@ -86,13 +88,25 @@ pub(crate) fn links_lost(ground: &Ground) -> bool {
         && ground.pool.shutdown() == Shutdown::PowerLost
 }
 
-fn open_table(ground: &Ground, meta: &TableMeta) -> Result<Table> {
+/// Opens a table. `headers` has the ids in the headers of all extents so far: each is the id of the
+/// memtable that was copied there, so no two are equal, unless a copy went to a wrong place.
+fn open_table(
+    ground: &Ground,
+    meta: &TableMeta,
+    headers: &mut BTreeMap<u64, u64>,
+) -> Result<Table> {
     let region = ground.pool.region();
     let mut extents = Vec::with_capacity(meta.extents.len());
     for extent in &meta.extents {
         let off = extent.span.off;
         let bytes = region.bytes(off, TABLE_HEADER_BYTES).unwrap_or_default();
-        decode_table_header(bytes, off)?;
+        let id = decode_table_header(bytes, off)?;
+        if let Some(other) = headers.insert(id, off) {
+            return Err(Error::corruption(format!(
+                "the extents at pool offsets {other:#x} and {off:#x} both have the header of table \
+                 {id}; restore the database from a copy"
+            )));
+        }
         if extent.used > extent.span.len {
             return Err(Error::corruption(format!(
                 "the manifest says that {} bytes of the {}-byte extent at pool offset {off:#x} \

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
@@ -147,8 +148,9 @@ impl Front for WalMemtable {
         let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
         drop(commit);
 
+        let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;
-        if let (Some(log), Some(slot)) = (log, slot) {
+        if let (Some(log), Some(slot), false) = (log, slot, lost) {
             if matches!(self.ground.pool.medium(), terrace_media::Medium::Dram) {
                 self.ground
                     .counters
@@ -207,13 +209,20 @@ impl Front for WalMemtable {
         {
             let mut shown = self.tables.0.lock();
             let sealed = std::mem::replace(&mut shown.active, Arc::clone(&commit));
+            if canary::breaks(Canary::FlushTwice) {
+                let memtable = Arc::clone(&sealed);
+                let taken = false;
+                shown.sealed.push(Sealed { memtable, taken });
+            }
             shown.sealed.push(Sealed {
                 memtable: sealed,
                 taken: false,
             });
         }
         // Readers must be able to see the new memtable before anything in it is published.
-        install();
+        if !canary::breaks(Canary::ViewSkipped) {
+            install();
+        }
         Ok(true)
     }
 
@@ -291,11 +300,10 @@ impl Front for WalMemtable {
             retire,
             settle: Box::new(move || settle(&ground, &memtable)),
             forget: Box::new(move || {
-                tables
-                    .0
-                    .lock()
-                    .sealed
-                    .retain(|sealed| sealed.memtable.id != id);
+                let sealed = &mut tables.0.lock().sealed;
+                if let Some(at) = sealed.iter().position(|sealed| sealed.memtable.id == id) {
+                    sealed.remove(at);
+                }
             }),
         }))
     }

@@ -1,0 +1,297 @@
+//! Canaries: each break that the store has built in must be caught by the suites named for it, and
+//! without a break the same cases must pass.
+//!
+//! A case follows from its seed, so the table says how much of a suite it takes to see the break.
+//! One break is chosen for the whole process: trials run one after the other.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use terrace::testing::{Canary, set_canary};
+use terrace_media::Medium;
+
+use crate::crash::Case;
+use crate::damage::Specimen;
+use crate::faults;
+use crate::kill::Victim;
+use crate::linear;
+use crate::model;
+use crate::oracle::Outcome;
+use crate::place::scratch;
+use crate::script::{Profile, scans_beside_steps};
+use crate::{settings, shrink, space};
+
+/// The variable that chooses the canary of a child.
+const VARIABLE: &str = "TERRACE_CANARY";
+/// Operations of a model script.
+const MODEL_OPS: usize = 700;
+
+/// What runs against a break.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Suite {
+    /// Random calls against an ordered map.
+    Model,
+    /// Power losses and process crashes of a simulated machine.
+    Power,
+    /// Children killed with SIGKILL.
+    Kill,
+    /// Writers and readers on threads.
+    Linear,
+    /// Syncs that fail.
+    Faults,
+    /// Overwriting for long in a small pool.
+    Space,
+    /// Changed bytes in databases with something in every place.
+    Damage,
+}
+
+/// One break and one suite that has to catch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// The break.
+    pub canary: Canary,
+    /// What has to catch it.
+    pub suite: Suite,
+    /// The medium that the suite runs on.
+    pub medium: Medium,
+    /// The first seed; not 0 where a long search has shown which seeds come to the point.
+    pub first: u64,
+    /// After so many cases nothing is expected any more.
+    pub cases_max: u64,
+}
+
+/// How a trial ended.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// Cases that ran, the one that failed included.
+    pub cases: u64,
+    /// How long they took.
+    pub elapsed: Duration,
+    /// What the suite said.
+    pub failure: String,
+}
+
+/// Starts a child that soon comes to [`crate::kill::child_if_asked`].
+pub type Child<'a> = &'a dyn Fn() -> Command;
+
+/// Every break with the suites that have to catch it.
+pub fn trials() -> Vec<Trial> {
+    use Canary as C;
+    use Medium::{Dax, Mapped};
+    use Suite::{Damage, Faults, Kill, Linear, Model, Power, Space};
+    let table = [
+        (C::ValueChecksum, Damage, Dax, 400),
+        (C::RedoFence, Power, Dax, 40),
+        (C::RedoClear, Power, Dax, 40),
+        (C::LogFence, Power, Dax, 10),
+        (C::LogRecord, Power, Dax, 10),
+        (C::LogRecord, Kill, Dax, 40),
+        (C::TableSync, Power, Mapped, 40),
+        (C::EditFence, Power, Dax, 10),
+        (C::SyncError, Faults, Mapped, 60),
+        (C::SourceOrder, Model, Dax, 10),
+        (C::ViewSkipped, Model, Dax, 10),
+        (C::GarbageEarly, Linear, Dax, 300),
+        (C::ReclaimSkipped, Space, Dax, 5),
+        (C::DrainTombstone, Model, Dax, 10),
+        (C::BatchSplit, Power, Dax, 40),
+        (C::BatchSplit, Kill, Dax, 400),
+        (C::BatchSplit, Linear, Dax, 10),
+        (C::FlushTwice, Model, Dax, 10),
+        (C::LogRetired, Power, Dax, 20),
+        (C::UnlinkFirst, Linear, Dax, 300),
+        (C::FrontierIgnored, Linear, Dax, 300),
+        (C::MergeFilters, Model, Dax, 20),
+        (C::MergeFilters, Linear, Dax, 20),
+        (C::MergeStripes, Model, Dax, 10),
+        (C::FilterDenies, Model, Dax, 10),
+        (C::CursorStale, Model, Dax, 60),
+        (C::DeadFlag, Power, Mapped, 100),
+    ];
+    let trial = |(canary, suite, medium, cases_max)| Trial {
+        canary,
+        suite,
+        medium,
+        first: match (canary, suite) {
+            (Canary::RedoClear, Suite::Power) => 30,
+            (Canary::DeadFlag, Suite::Power) => 4,
+            _ => 0,
+        },
+        cases_max,
+    };
+    table.into_iter().map(trial).collect()
+}
+
+/// Chooses the canary that the environment names, if it names one.
+pub(crate) fn choose_from_environment() {
+    if let Ok(name) = std::env::var(VARIABLE) {
+        set_canary(Canary::parse(&name));
+    }
+}
+
+impl Suite {
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Model => "model",
+            Suite::Power => "power",
+            Suite::Kill => "kill",
+            Suite::Linear => "linear",
+            Suite::Faults => "faults",
+            Suite::Space => "space",
+            Suite::Damage => "damage",
+        }
+    }
+
+    fn case(self, medium: Medium, seed: u64) -> Outcome {
+        match self {
+            Suite::Model => {
+                let options = settings::varied(&settings::small(medium), (seed / 2) as u8);
+                let script = match seed % 4 {
+                    3 => scans_beside_steps(seed),
+                    _ => Profile::everything(MODEL_OPS).generate(seed),
+                };
+                model::run(&options, medium, &script)
+            }
+            Suite::Power => {
+                let (mut case, script) = Case::every_point(seed, medium);
+                case.shrinks = false;
+                case.run(&script).map(|_| ())
+            }
+            Suite::Linear => {
+                let folder = scratch()?;
+                let run = linear::Run {
+                    seed,
+                    medium,
+                    writers: 3,
+                    readers: 4,
+                    writes: 1000,
+                    spread: if seed.is_multiple_of(2) { 1 } else { 40 },
+                };
+                run.run(folder.path()).map(|_| ())
+            }
+            Suite::Space => {
+                let mut options = settings::small(medium);
+                options.pool.size_bytes = 8 << 20;
+                space::overwrite(&options, seed, 20_000)
+            }
+            Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
+            Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
+            Suite::Kill => Ok(()),
+        }
+    }
+}
+
+impl Trial {
+    /// Runs the suite on the broken store. `None`: the break was not seen.
+    pub fn run(&self, child: Child<'_>) -> Option<Caught> {
+        let started = Instant::now();
+        let found = self.find(Some(self.canary), self.cases_max, child);
+        found.map(|(cases, failure)| Caught {
+            cases,
+            elapsed: started.elapsed(),
+            failure,
+        })
+    }
+
+    /// Runs up to `cases_max` cases with `canary`; the first failure and its number, from 1.
+    fn find(
+        &self,
+        canary: Option<Canary>,
+        cases_max: u64,
+        child: Child<'_>,
+    ) -> Option<(u64, String)> {
+        let name = canary.map_or("", Canary::name);
+        let broken_child = || {
+            let mut command = child();
+            command.env(VARIABLE, name);
+            command
+        };
+        let mut victim = Victim::new(self.medium, self.first, &broken_child);
+        // The parent of children looks at what they leave with a store that is whole.
+        set_canary(canary.filter(|_| self.suite != Suite::Kill));
+        let failed = (0..cases_max).find_map(|case| {
+            let outcome = shrink::guarded(|| match self.suite {
+                Suite::Kill => victim.live_once(),
+                suite => suite.case(self.medium, self.first + case),
+            });
+            outcome.err().map(|failure| (case + 1, failure))
+        });
+        set_canary(None);
+        failed
+    }
+}
+
+/// Runs the cases that caught something again, on a store that is whole: all of them must pass.
+pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
+    let mut needed: BTreeMap<(Suite, String, u64), (Trial, u64)> = BTreeMap::new();
+    for (trial, caught) in caught {
+        let key = (trial.suite, trial.medium.to_string(), trial.first);
+        let (_, cases) = needed.entry(key).or_insert((*trial, 0));
+        *cases = caught.cases.max(*cases);
+    }
+    for ((suite, medium, first), (trial, cases)) in needed {
+        let name = suite.name();
+        let started = Instant::now();
+        if let Some((case, failure)) = trial.find(None, cases, child) {
+            return Err(format!(
+                "{name} on {medium} from seed {first}: case {case} fails although nothing is \
+                 broken: {failure}"
+            ));
+        }
+        println!(
+            "whole: {name} on {medium} from seed {first}: {cases} cases pass in {:.1} s",
+            started.elapsed().as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+/// Runs every trial whose canary's name contains `only`, prints the table, and runs the same cases
+/// on a store that is whole. An error names the breaks that nothing caught.
+pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
+    println!(
+        "{:<17} {:<22} {:<21} {:>5} {:>8}",
+        "canary", "place", "caught by", "cases", "seconds"
+    );
+    let hook = std::panic::take_hook();
+    // A broken store may panic; a trial counts it as a failure like any other.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut caught = Vec::new();
+    let mut missed = Vec::new();
+    for trial in trials() {
+        let name = trial.canary.name();
+        if !name.contains(only) {
+            continue;
+        }
+        let mut suite = format!("{} on {}", trial.suite.name(), trial.medium);
+        if trial.first > 0 {
+            suite = format!("{suite}, from {}", trial.first);
+        }
+        let place = trial.canary.place();
+        match trial.run(child) {
+            Some(found) => {
+                println!(
+                    "{name:<17} {place:<22} {suite:<21} {:>5} {:>8.1}",
+                    found.cases,
+                    found.elapsed.as_secs_f64()
+                );
+                if says {
+                    println!("    {}", found.failure);
+                }
+                caught.push((trial, found));
+            }
+            None => {
+                println!("{name:<17} {place:<22} NOT CAUGHT by {suite}");
+                missed.push(format!("{name} by {suite}"));
+            }
+        }
+    }
+    std::panic::set_hook(hook);
+    check_whole(&caught, child)?;
+    if missed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("not caught: {}", missed.join(", ")))
+}

@@ -1,0 +1,68 @@
+//! Syncs that fail: whoever asked for one is told, and the store takes no more writes.
+//!
+//! What a failed sync leaves on the media is unknown, so no later sync may vouch for it. Real files
+//! keep what they were given even so; the data cannot tell, and the answers must.
+
+use std::io;
+use std::sync::Arc;
+
+use terrace::{Db, Durability, ErrorKind};
+use terrace_media::{Medium, PoolFaults};
+
+use crate::oracle::Outcome;
+use crate::place::{Place, scratch};
+use crate::settings;
+
+/// Writes of the script.
+const WRITES: u8 = 40;
+
+/// What a script had to say about its syncs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    /// The sync failed, and the store said so.
+    Told,
+    /// The script makes fewer syncs.
+    NotReached,
+}
+
+/// Lets the `n`-th sync of a script fail, counted from 1.
+pub fn fail_sync(n: u64) -> Outcome<Sync> {
+    let folder = scratch()?;
+    let faults = PoolFaults::new();
+    let place = Place {
+        faults: Some(Arc::clone(&faults)),
+        ..Place::folder(folder.path())
+    };
+    faults.fail_sync(n, io::ErrorKind::Other, false);
+    let mut db = None;
+    let said = script(&place, &mut db);
+    let reached = faults.syncs() >= n;
+    match said {
+        Ok(()) if reached => return Err(format!("sync {n} failed, and every call succeeded")),
+        Err(e) if !reached => return Err(format!("nothing failed, and a call says {e:?}")),
+        Err(e) if !matches!(e.kind(), ErrorKind::Io | ErrorKind::Stopped) => {
+            return Err(format!("sync {n} failed, and a call says {e:?}"));
+        }
+        _ => {}
+    }
+    if !reached {
+        return Ok(Sync::NotReached);
+    }
+    match db.map(|db| db.put("later", "x").map_err(|e| e.kind())) {
+        None | Some(Err(ErrorKind::Stopped | ErrorKind::Closed)) => Ok(Sync::Told),
+        other => Err(format!("after sync {n} failed, a put says {other:?}")),
+    }
+}
+
+/// Writes, flushes, drains and closes until something fails.
+fn script(place: &Place, opened: &mut Option<Db>) -> terrace::Result<()> {
+    let db = opened.insert(place.open(&settings::small(Medium::Mapped))?);
+    for n in 0..WRITES {
+        db.put_with([n], vec![n; 700], Durability::Sync)?;
+        if n % 16 == 7 {
+            db.flush()?;
+        }
+    }
+    db.drain()?;
+    db.close()
+}

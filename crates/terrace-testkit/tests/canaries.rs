@@ -1,0 +1,27 @@
+//! Every break that is built into the store is caught by the suites named for it, and the same
+//! cases pass on a store that is whole.
+
+use std::process::{Command, ExitCode};
+
+use terrace_testkit::canaries::campaign;
+use terrace_testkit::kill::child_if_asked;
+
+/// Not a test of its own: what the children run. Without orders it does nothing.
+#[test]
+fn child() {
+    if let Some(code) = child_if_asked() {
+        std::process::exit(i32::from(code != ExitCode::SUCCESS));
+    }
+}
+
+/// No break of the store goes unseen.
+#[test]
+fn every_canary_is_caught() {
+    let exe = std::env::current_exe().expect("a test has an executable");
+    let command = || {
+        let mut command = Command::new(&exe);
+        command.args(["child", "--exact", "--nocapture"]);
+        command
+    };
+    campaign("", &command, false).unwrap_or_else(|failure| panic!("{failure}"));
+}

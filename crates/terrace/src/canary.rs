@@ -1,0 +1,156 @@
+//! Canaries: places where the store can be broken on purpose, to show that a test can fail.
+//!
+//! The feature `canary` compiles the breaks in, and `testing::set_canary` chooses one while the
+//! program runs. Without the feature `breaks` is false at compile time, so no other build has
+//! anything of them.
+//!
+//! Any thread may ask; whoever chooses is the only one who runs stores meanwhile.
+
+/// One way in which the store can be broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(
+    not(feature = "canary"),
+    expect(unreachable_pub, reason = "only tests with the feature choose one")
+)]
+pub enum Canary {
+    /// A batch of links is applied before it is durable.
+    RedoFence,
+    /// A batch of links stays in its slot when its job has ended.
+    RedoClear,
+    /// A record counts as written before it is durable.
+    LogFence,
+    /// One record in sixteen is acknowledged and never written.
+    LogRecord,
+    /// The manifest names a table that was not synced.
+    TableSync,
+    /// The manifest acts on an edit that is not durable.
+    EditFence,
+    /// A failed sync of a log is taken for a success.
+    SyncError,
+    /// A view lists its oldest source first.
+    SourceOrder,
+    /// A rotation forgets to install the view that shows the new memtable.
+    ViewSkipped,
+    /// What a job has emptied is freed while old views may lead into it.
+    GarbageEarly,
+    /// A drain drops tombstones together with what they should delete.
+    DrainTombstone,
+    /// Extents of the repository that are mostly dead are never emptied.
+    ReclaimSkipped,
+    /// A batch is written in two parts.
+    BatchSplit,
+    /// A memtable is sealed twice, so it is flushed twice.
+    FlushTwice,
+    /// A log is retired before the table of its entries is named.
+    LogRetired,
+    /// A merge takes nodes out of the newer list before they are in the older one.
+    UnlinkFirst,
+    /// A search goes on from a node that a merge has moved.
+    FrontierIgnored,
+    /// The older table of a merge denies the keys that are moved into it.
+    MergeFilters,
+    /// A merge drops versions that a snapshot reads.
+    MergeStripes,
+    /// A filter denies one key in eight that it was given.
+    FilterDenies,
+    /// A cursor goes on from its place in a list that was relinked.
+    CursorStale,
+    /// A superseded node of the repository is not marked dead.
+    DeadFlag,
+    /// A value is returned although its checksum differs.
+    ValueChecksum,
+}
+
+/// Whether the store is to break here.
+#[cfg(not(feature = "canary"))]
+#[inline(always)]
+pub(crate) const fn breaks(_at: Canary) -> bool {
+    false
+}
+
+/// Whether the store is to break here.
+#[cfg(feature = "canary")]
+#[inline]
+pub(crate) fn breaks(at: Canary) -> bool {
+    switch::CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == at as u8
+}
+
+#[cfg(feature = "canary")]
+pub(crate) mod switch {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Canary;
+
+    /// No canary.
+    const NONE: u8 = u8::MAX;
+
+    /// The canary that breaks the stores of this process.
+    pub(super) static CHOSEN: AtomicU8 = AtomicU8::new(NONE);
+
+    /// Breaks every store of this process at one place, or, with `None`, at none.
+    pub fn set_canary(canary: Option<Canary>) {
+        CHOSEN.store(canary.map_or(NONE, |canary| canary as u8), Ordering::SeqCst);
+    }
+
+    impl Canary {
+        /// All of them, with a name and the place of the break.
+        pub const ALL: [(Canary, &'static str, &'static str); 23] = [
+            (Canary::RedoFence, "redo-fence", "parts/redo"),
+            (Canary::RedoClear, "redo-clear", "parts/redo"),
+            (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
+            (Canary::LogRecord, "log-record", "stages/front"),
+            (Canary::TableSync, "table-sync", "elastic/copy_in.rs"),
+            (Canary::EditFence, "edit-fence", "parts/manifest"),
+            (Canary::SyncError, "sync-error", "parts/log/sync.rs"),
+            (Canary::SourceOrder, "source-order", "engine/mod.rs"),
+            (Canary::ViewSkipped, "view-skipped", "stages/front"),
+            (Canary::GarbageEarly, "garbage-early", "engine/view.rs"),
+            (
+                Canary::DrainTombstone,
+                "drain-tombstone",
+                "repository/absorb.rs",
+            ),
+            (
+                Canary::ReclaimSkipped,
+                "reclaim-skipped",
+                "bottom/repository",
+            ),
+            (Canary::BatchSplit, "batch-split", "engine/commit.rs"),
+            (Canary::FlushTwice, "flush-twice", "stages/front"),
+            (Canary::LogRetired, "log-retired", "elastic/copy_in.rs"),
+            (Canary::UnlinkFirst, "unlink-first", "elastic/merge.rs"),
+            (
+                Canary::FrontierIgnored,
+                "frontier-ignored",
+                "elastic/table.rs",
+            ),
+            (Canary::MergeFilters, "merge-filters", "elastic/merge.rs"),
+            (Canary::MergeStripes, "merge-stripes", "elastic/merge.rs"),
+            (Canary::FilterDenies, "filter-denies", "parts/filter"),
+            (Canary::CursorStale, "cursor-stale", "parts/iter/list.rs"),
+            (Canary::DeadFlag, "dead-flag", "bottom/repository"),
+            (
+                Canary::ValueChecksum,
+                "value-checksum",
+                "parts/skiplist/node.rs",
+            ),
+        ];
+
+        /// The name on the command line.
+        pub fn name(self) -> &'static str {
+            Canary::ALL[self as usize].1
+        }
+
+        /// The file or folder that the break is in.
+        pub fn place(self) -> &'static str {
+            Canary::ALL[self as usize].2
+        }
+
+        /// The canary of a name.
+        pub fn parse(name: &str) -> Option<Canary> {
+            let mut all = Canary::ALL.iter();
+            all.find(|(_, known, _)| *known == name)
+                .map(|(canary, ..)| *canary)
+        }
+    }
+}
