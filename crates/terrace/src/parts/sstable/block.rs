@@ -1,8 +1,8 @@
-//! This file is one block in memory: how it is built, searched and walked.
+//! This file is one block in memory, and how it is searched.
 //!
-//! A point read builds no key: it compares what entries do not share with the bytes of the sought
-//! key that are still undecided. A walk builds each key in one buffer, of which only the unshared
-//! part changes.
+//! A search builds no key: it compares what entries do not share with the bytes of the sought key
+//! that are still undecided. In a block with many restarts, an index above all, it first compares
+//! eight bytes of each, which lie together in an array.
 //!
 //! Invariants
 //!   K1  The first entry of a block and every entry at a restart share nothing.
@@ -12,12 +12,12 @@
 //! only for the right answer, and return an error where an entry leads outside the block.
 
 use std::cmp::Ordering as Order;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use super::layout::{
     self, EntryHead, KEYSPACE_BYTES, Malformed, Tag, WORD_BYTES, entry_head, keyspace_bytes,
-    split_key,
 };
+use super::walk::step;
 use crate::parts::codec::DecodeError;
 use crate::parts::skiplist::Target;
 use crate::parts::skiplist::node::compare_keys;
@@ -103,6 +103,36 @@ pub(crate) struct Block {
     restart_count: usize,
     /// The offset of the block in its file.
     offset: u64,
+    /// Made by the first search of a block with many restarts.
+    heads: OnceLock<Heads>,
+}
+
+/// The fronts of the keys at restarts, after what all of them have in common.
+#[derive(Debug)]
+struct Heads {
+    /// How many bytes they have in common.
+    skip: usize,
+    /// The eight bytes after those, as numbers that compare as the bytes do; zeros where there are
+    /// fewer.
+    words: Vec<u64>,
+    /// Whether every entry of the block restarts.
+    dense: bool,
+}
+
+/// With fewer restarts than this they are compared themselves.
+const HEADS_FROM: usize = 16;
+
+/// The first eight bytes as a number that compares as they do.
+#[inline(always)]
+fn head_word(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => key
+            .iter()
+            .chain(&[0; 8])
+            .take(8)
+            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
 }
 
 impl Block {
@@ -122,6 +152,7 @@ impl Block {
                 entries_end,
                 restart_count: count as usize,
                 offset,
+                heads: OnceLock::new(),
             }),
             _ => Err(DecodeError::new(
                 "SSTable block",
@@ -139,7 +170,12 @@ impl Block {
 
     /// Bytes of memory.
     pub(crate) fn weight(&self) -> usize {
-        self.content.capacity() + size_of::<Block>()
+        let heads = if self.restart_count >= HEADS_FROM {
+            self.restart_count * size_of::<u64>()
+        } else {
+            0
+        };
+        self.content.capacity() + heads + size_of::<Block>()
     }
 
     /// The bytes from `from` to `to`.
@@ -159,18 +195,31 @@ impl Block {
         )
     }
 
+    /// Where the entries end.
+    #[inline(always)]
+    pub(super) fn entries_end(&self) -> usize {
+        self.entries_end
+    }
+
+    /// How many restarts there are.
+    pub(super) fn restart_count(&self) -> usize {
+        self.restart_count
+    }
+
     #[inline(always)]
     fn entries(&self) -> &[u8] {
         &self.content[..self.entries_end]
     }
 
+    /// The fixed part of the entry at `at`.
     #[inline(always)]
-    fn head(&self, at: usize) -> Result<EntryHead, Malformed> {
+    pub(super) fn head(&self, at: usize) -> Result<EntryHead, Malformed> {
         entry_head(self.entries(), at)
     }
 
+    /// Where the entry at a restart is.
     #[inline(always)]
-    fn restart(&self, index: usize) -> Result<usize, Malformed> {
+    pub(super) fn restart(&self, index: usize) -> Result<usize, Malformed> {
         match layout::word(&self.content, self.entries_end + index * WORD_BYTES) {
             Some(at) if (at as usize) < self.entries_end => Ok(at as usize),
             _ => Err(Malformed::new(self.entries_end, "restarts at entries")),
@@ -188,10 +237,57 @@ impl Block {
         Ok((at, head, self.bytes(head.key_at, head.value_at)))
     }
 
+    /// The restarts that only a whole comparison can place: all before them are before `sought`, all
+    /// from their end on are not.
+    fn by_heads(&self, sought: &Sought<'_>) -> Result<(usize, usize), Malformed> {
+        let heads = match self.heads.get() {
+            Some(heads) => heads,
+            None => self.make_heads()?,
+        };
+        let (_, _, first) = self.restart_entry(0)?;
+        let common = first.get(..heads.skip).unwrap_or(first);
+        let front = &sought.stored[..heads.skip.min(sought.stored.len())];
+        Ok(match front.cmp(common) {
+            Order::Less => (0, 0),
+            Order::Greater => (self.restart_count, self.restart_count),
+            Order::Equal => {
+                let word = head_word(&sought.stored[front.len()..]);
+                let low = heads.words.partition_point(|head| *head < word);
+                let tied = heads.words.get(low..).unwrap_or(&[]);
+                let tied = tied.iter().take_while(|head| **head == word).count();
+                (low, low + tied)
+            }
+        })
+    }
+
+    #[cold]
+    fn make_heads(&self) -> Result<&Heads, Malformed> {
+        let (_, _, first) = self.restart_entry(0)?;
+        let (_, _, last) = self.restart_entry(self.restart_count - 1)?;
+        // Keys between two that have a front in common have it too (K2).
+        let skip = common_prefix(first, last);
+        let mut words = Vec::with_capacity(self.restart_count);
+        let (mut dense, mut end) = (true, 0);
+        for index in 0..self.restart_count {
+            let (at, head, key) = self.restart_entry(index)?;
+            dense &= at == end;
+            end = head.end;
+            let Some(rest) = key.get(skip..) else {
+                return Err(Malformed::new(at, "a key between its neighbours (K2)"));
+            };
+            words.push(head_word(rest));
+        }
+        dense &= end == self.entries_end;
+        Ok(self.heads.get_or_init(|| Heads { skip, words, dense }))
+    }
+
     /// The number of restarts whose entries are before `sought`.
     #[inline]
     fn restarts_before(&self, sought: &Sought<'_>) -> Result<usize, Malformed> {
         let (mut low, mut high) = (0, self.restart_count);
+        if high >= HEADS_FROM {
+            (low, high) = self.by_heads(sought)?;
+        }
         // BOUND: the range halves.
         while low < high {
             let middle = low + (high - low) / 2;
@@ -257,13 +353,18 @@ impl Block {
             return Ok(None);
         }
         let before = self.restarts_before(sought)?;
-        let Some(index) = before.checked_sub(1) else {
-            let (at, head, key) = self.restart_entry(0)?;
-            return Ok(Some(Spot {
-                at,
-                head,
-                same_key: key == sought.stored,
-            }));
+        let dense = self.heads.get().is_some_and(|heads| heads.dense);
+        let index = match before.checked_sub(1) {
+            Some(_) if dense && before == self.restart_count => return Ok(None),
+            Some(index) if !dense => index,
+            _ => {
+                let (at, head, key) = self.restart_entry(before)?;
+                return Ok(Some(Spot {
+                    at,
+                    head,
+                    same_key: key == sought.stored,
+                }));
+            }
         };
         let (_, head, key) = self.restart_entry(index)?;
         // The last entry looked at is before `sought` and has `common` bytes in common with it.
@@ -299,273 +400,3 @@ impl Block {
 
 /// Sees the stored key, the fixed part and the value of an entry.
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], &EntryHead, &[u8]) + 'a;
-
-/// A position in a block, with its key built.
-#[derive(Debug, Default)]
-pub(crate) struct BlockCursor {
-    block: Option<Arc<Block>>,
-    /// Where the entry under the cursor begins; meaningless when `on` is not set.
-    at: usize,
-    on: bool,
-    head: Option<EntryHead>,
-    key: Vec<u8>,
-}
-
-impl BlockCursor {
-    /// Goes to a block, before its first entry.
-    pub(crate) fn enter(&mut self, block: Arc<Block>) {
-        self.block = Some(block);
-        self.leave();
-    }
-
-    /// Goes off the entries, and forgets the block.
-    pub(crate) fn clear(&mut self) {
-        self.block = None;
-        self.leave();
-    }
-
-    fn leave(&mut self) {
-        self.on = false;
-        self.head = None;
-        self.key.clear();
-    }
-
-    /// The block.
-    pub(crate) fn block(&self) -> Option<&Arc<Block>> {
-        self.block.as_ref()
-    }
-
-    /// The entry under the cursor, if there is one.
-    #[inline(always)]
-    pub(crate) fn head(&self) -> Option<&EntryHead> {
-        self.head.as_ref()
-    }
-
-    /// The stored key of the entry under the cursor; empty off the entries.
-    #[inline(always)]
-    pub(crate) fn stored_key(&self) -> &[u8] {
-        &self.key
-    }
-
-    /// The value of the entry under the cursor; empty off the entries.
-    #[inline(always)]
-    pub(crate) fn value(&self) -> &[u8] {
-        match (&self.block, &self.head) {
-            (Some(block), Some(head)) => block.bytes(head.value_at, head.end),
-            _ => &[],
-        }
-    }
-
-    /// Goes to the next entry, or the first; false at the end of the block.
-    #[inline]
-    pub(crate) fn advance(&mut self) -> Result<bool, DecodeError> {
-        let Some(block) = &self.block else {
-            return Ok(false);
-        };
-        let at = self.head.as_ref().map_or(0, |head| head.end);
-        if at >= block.entries_end {
-            self.leave();
-            return Ok(false);
-        }
-        match step(block, at, &mut self.key) {
-            Ok(head) => {
-                (self.at, self.on, self.head) = (at, true, Some(head));
-                Ok(true)
-            }
-            Err(e) => {
-                let e = block.damaged(e);
-                self.leave();
-                Err(e)
-            }
-        }
-    }
-
-    /// Goes to the entry before, or to the last one from off the entries; false at the start.
-    pub(crate) fn retreat(&mut self) -> Result<bool, DecodeError> {
-        let Some(block) = self.block.clone() else {
-            return Ok(false);
-        };
-        let before = if self.on { self.at } else { block.entries_end };
-        self.leave();
-        if before == 0 {
-            return Ok(false);
-        }
-        self.go_before(&block, before)
-            .map_err(|e| block.damaged(e))?;
-        Ok(true)
-    }
-
-    /// Goes to the last entry that begins before byte `before`.
-    fn go_before(&mut self, block: &Block, before: usize) -> Result<(), Malformed> {
-        let (mut low, mut high) = (0, block.restart_count);
-        // BOUND: the range halves.
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if block.restart(middle)? < before {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let mut at = block.restart(low.saturating_sub(1))?;
-        // BOUND: every turn passes an entry of the block.
-        loop {
-            let head = step(block, at, &mut self.key).inspect_err(|_| self.leave())?;
-            if head.end >= before {
-                (self.at, self.on, self.head) = (at, true, Some(head));
-                return Ok(());
-            }
-            at = head.end;
-        }
-    }
-
-    /// Goes to the first entry not before `sought`; false at the end of the block.
-    pub(crate) fn seek(&mut self, sought: &Sought<'_>) -> Result<bool, DecodeError> {
-        self.leave();
-        let Some(block) = &self.block else {
-            return Ok(false);
-        };
-        let Some(spot) = block.find(sought)? else {
-            return Ok(false);
-        };
-        // What the entry shares with the one before it, that one shares with `sought`.
-        let Some(shared) = sought.stored.get(..spot.head.shared) else {
-            return Err(block.damaged(Malformed::new(spot.at, "fewer shared bytes")));
-        };
-        self.key.extend_from_slice(shared);
-        let key = block.bytes(spot.head.key_at, spot.head.value_at);
-        self.key.extend_from_slice(key);
-        if self.key.len() < KEYSPACE_BYTES {
-            self.leave();
-            return Err(self.short_key(spot.at));
-        }
-        (self.at, self.on, self.head) = (spot.at, true, Some(spot.head));
-        Ok(true)
-    }
-
-    #[cold]
-    fn short_key(&self, at: usize) -> DecodeError {
-        let offset = self.block.as_ref().map_or(0, |block| block.offset);
-        let found = format!("a shorter key at byte {at} of the block");
-        DecodeError::new("SSTable entry", offset, "a key with a keyspace", found)
-    }
-}
-
-/// Reads the entry at `at` and makes `key`, that of the entry before, its key.
-#[inline(always)]
-fn step(block: &Block, at: usize, key: &mut Vec<u8>) -> Result<EntryHead, Malformed> {
-    let head = block.head(at)?;
-    if head.shared > key.len() {
-        return Err(Malformed::new(at, "fewer shared bytes"));
-    }
-    key.truncate(head.shared);
-    key.extend_from_slice(block.bytes(head.key_at, head.value_at));
-    if key.len() < KEYSPACE_BYTES {
-        return Err(Malformed::new(at, "a key with a keyspace"));
-    }
-    Ok(head)
-}
-
-/// What the writer adds to a block.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RawEntry<'a> {
-    pub(crate) stored: &'a [u8],
-    pub(crate) seq: SeqNo,
-    pub(crate) kind: u8,
-    pub(crate) expiry: u64,
-    pub(crate) value: &'a [u8],
-}
-
-/// The content of a block that is being built.
-#[derive(Debug)]
-pub(crate) struct BlockBuilder {
-    content: Vec<u8>,
-    restarts: Vec<u32>,
-    since_restart: usize,
-    restart_interval: usize,
-    last: Vec<u8>,
-    entry_count: usize,
-}
-
-impl BlockBuilder {
-    /// An empty block that restarts at every `restart_interval`-th entry.
-    pub(crate) fn new(restart_interval: usize) -> BlockBuilder {
-        BlockBuilder {
-            content: Vec::new(),
-            restarts: Vec::new(),
-            since_restart: 0,
-            restart_interval: restart_interval.max(1),
-            last: Vec::new(),
-            entry_count: 0,
-        }
-    }
-
-    /// Adds an entry, which comes after those before it (K2).
-    #[inline]
-    pub(crate) fn push(&mut self, entry: &RawEntry<'_>) {
-        let restarts = self.restarts.is_empty() || self.since_restart == self.restart_interval;
-        let shared = if restarts {
-            self.restarts.push(self.content.len() as u32);
-            self.since_restart = 0;
-            0
-        } else {
-            common_prefix(&self.last, entry.stored)
-        };
-        self.since_restart += 1;
-        self.entry_count += 1;
-        let unshared = &entry.stored[shared..];
-        layout::put_entry_head(
-            &mut self.content,
-            (shared, unshared.len(), entry.value.len()),
-            (entry.seq, entry.kind, entry.expiry),
-        );
-        self.content.extend_from_slice(unshared);
-        self.content.extend_from_slice(entry.value);
-        self.last.truncate(shared);
-        self.last.extend_from_slice(unshared);
-    }
-
-    /// Bytes that the content has so far.
-    #[inline]
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.content.len() + (self.restarts.len() + 1) * WORD_BYTES
-    }
-
-    /// How many entries there are.
-    pub(crate) fn entry_count(&self) -> usize {
-        self.entry_count
-    }
-
-    /// The stored key of the last entry; empty before the first.
-    pub(crate) fn last_stored(&self) -> &[u8] {
-        &self.last
-    }
-
-    /// The content, whole. The builder must be reset before its next entry.
-    pub(crate) fn finish(&mut self) -> &[u8] {
-        if self.restarts.is_empty() {
-            self.restarts.push(0);
-        }
-        for restart in &self.restarts {
-            layout::put_word(&mut self.content, *restart);
-        }
-        layout::put_word(&mut self.content, self.restarts.len() as u32);
-        &self.content
-    }
-
-    /// Makes the block empty; memory beyond `keep_bytes` is given back.
-    pub(crate) fn reset(&mut self, keep_bytes: usize) {
-        self.content.clear();
-        self.content.shrink_to(keep_bytes);
-        self.restarts.clear();
-        self.since_restart = 0;
-        self.entry_count = 0;
-        self.last.clear();
-    }
-}
-
-/// The user key and the keyspace of the entry under a cursor.
-#[inline(always)]
-pub(crate) fn user_key(cursor: &BlockCursor) -> (u32, &[u8]) {
-    split_key(cursor.stored_key()).unwrap_or((0, &[]))
-}

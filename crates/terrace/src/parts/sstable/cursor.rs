@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use terrace_media::Advice;
 
-use super::block::{Block, BlockCursor, Sought, user_key};
+use super::block::{Block, Sought};
 use super::fetch::ReadCounts;
 use super::layout::{BlockKind, Handle};
 use super::reader::SsTable;
+use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::skiplist::Target;
@@ -27,7 +28,9 @@ const BACK_ENTRIES: usize = 8;
 #[derive(Default)]
 struct Span {
     at: u64,
+    /// The first `len` of them are the span; the rest is memory for longer ones.
     bytes: Vec<u8>,
+    len: usize,
     /// What the next span will have.
     next_bytes: usize,
     /// Where the block after the last one that was read begins.
@@ -207,7 +210,7 @@ impl SstCursor {
         }
         file.check_handle(handle)?;
         if self.span.bytes_of(handle).is_none() {
-            self.span.bytes.clear();
+            self.span.len = 0;
             if follows && self.ahead_bytes_max > handle.stored_bytes() {
                 self.read_span(handle)?;
             } else {
@@ -241,13 +244,12 @@ impl SstCursor {
             .max(handle.stored_bytes() as u64);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
         self.span.next_bytes = (wanted * 2).min(self.ahead_bytes_max);
-        self.span.bytes.resize(len, 0);
-        self.span.at = handle.offset;
-        let read = file.read(handle.offset, &mut self.span.bytes, &mut self.counts);
-        if read.is_err() {
-            self.span.bytes.clear();
+        if self.span.bytes.len() < len {
+            self.span.bytes.resize(len, 0);
         }
-        read?;
+        let bytes = &mut self.span.bytes[..len];
+        file.read(handle.offset, bytes, &mut self.counts)?;
+        (self.span.at, self.span.len) = (handle.offset, len);
         // The system fetches the next span while this one is used.
         let next = handle.offset + len as u64;
         let ahead = data_end
@@ -314,8 +316,8 @@ impl Span {
     /// The stored bytes of a block, if the span has them all.
     fn bytes_of(&self, handle: Handle) -> Option<&[u8]> {
         let from = usize::try_from(handle.offset.checked_sub(self.at)?).ok()?;
-        self.bytes
-            .get(from..from.checked_add(handle.stored_bytes())?)
+        let bytes = self.bytes.get(..self.len)?;
+        bytes.get(from..from.checked_add(handle.stored_bytes())?)
     }
 }
 
@@ -351,6 +353,9 @@ impl Cursor for SstCursor {
         }
         // BOUND: `per_block`, and the entries of the table.
         for _ in 0..back % per_block {
+            if self.data.head().is_none() {
+                break;
+            }
             self.retreat()?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! This file is how blocks are found: the keys that separate them, and an index of one or two levels.
 
-use super::block::{BlockBuilder, RawEntry};
+use super::build::{BlockBuilder, RawEntry};
 use super::layout::{Handle, KEYSPACE_BYTES};
 
 /// A key not before `last` and before `next`, as short as is easy; both are stored keys.

@@ -25,6 +25,7 @@
 )]
 
 mod block;
+mod build;
 mod compress;
 mod cursor;
 mod fetch;
@@ -37,6 +38,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod walk;
 mod writer;
 
 pub(crate) use cursor::SstCursor;

@@ -7,8 +7,10 @@
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
 
-use super::block::{Block, BlockBuilder, BlockCursor, RawEntry, user_key};
+use super::block::Block;
+use super::build::{BlockBuilder, RawEntry};
 use super::layout::{keyspace_bytes, kind};
+use super::walk::{BlockCursor, user_key};
 use crate::parts::codec::DecodeError;
 use crate::parts::skiplist::Target;
 use crate::types::SeqNo;

@@ -10,13 +10,14 @@ use std::sync::{Arc, OnceLock};
 use terrace_media::{Advice, FileSystem, OpenMode};
 
 use super::SstCache;
-use super::block::{Block, BlockCursor, Sought, Spot};
+use super::block::{Block, Sought, Spot};
 use super::fetch::{CachedBlock, ReadCounts, TableFile};
 use super::layout::{
     BlockKind, FOOTER_BYTES, Features, Footer, FooterError, Handle, TRAILER_BYTES,
 };
 use super::properties::Properties;
 use super::ranges::RangeDeletes;
+use super::walk::{BlockCursor, user_key};
 use crate::error::{Error, Result};
 use crate::parts::cache::Pin;
 use crate::parts::codec::DecodeError;
@@ -375,7 +376,7 @@ impl SsTable {
             while cursor.advance().map_err(|e| self.file.damaged(e))? {
                 let end = self.handle(index, cursor.value())?.end();
                 if end >= next && end < self.properties.data_bytes {
-                    let (keyspace, key) = super::block::user_key(&cursor);
+                    let (keyspace, key) = user_key(&cursor);
                     keys.push((keyspace, key.to_vec()));
                     next = end - end % step + step;
                 }

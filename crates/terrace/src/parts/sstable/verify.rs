@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::block::{Block, BlockCursor};
+use super::block::Block;
 use super::fetch::ReadCounts;
 use super::layout::{BlockKind, EntryHead, FOOTER_BYTES, Handle, kind, split_key};
 use super::properties::{Place, Properties};
 use super::ranges::RangeDeletes;
 use super::reader::SsTable;
+use super::walk::BlockCursor;
 use crate::error::Result;
 use crate::parts::filter::FilterBlock;
 use crate::types::{EntryKind, KEY_BYTES_MAX, key_hash};

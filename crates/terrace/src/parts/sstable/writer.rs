@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrace_media::{Advice, Appender, FileSystem, OpenMode};
 
-use super::block::{BlockBuilder, RawEntry};
+use super::build::{BlockBuilder, RawEntry};
 use super::compress::Compressor;
 use super::index::{IndexBuilder, separator};
 use super::layout::{

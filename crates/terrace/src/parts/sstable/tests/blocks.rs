@@ -114,7 +114,7 @@ fn writers_refuse_what_readers_could_not_find() {
     ] {
         assert_eq!(writer.add(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
     }
-    assert!(VALUE_BYTES_MAX > 1 << 30);
+    const { assert!(VALUE_BYTES_MAX > 1 << 30) };
     let range = RangeDelete {
         keyspace: 1,
         begin: b"b".to_vec(),
