@@ -3,6 +3,7 @@
 mod blocks;
 mod crash;
 mod damage;
+mod hostile;
 mod model;
 mod rates;
 
