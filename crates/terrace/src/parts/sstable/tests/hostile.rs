@@ -234,3 +234,48 @@ fn use_all(table: &Arc<SsTable>, rows: &Rows) {
     }
     table.verify(&mut |_| {});
 }
+
+/// A handle that leads past the blocks is refused before memory for it is taken.
+#[test]
+fn handles_are_checked_before_memory_is_taken() {
+    let fs = machine();
+    write(&fs, file(), tiny(Compression::None), &model()).unwrap();
+    let table = open(&*fs, file(), &cache()).unwrap();
+    let blocks_end = table.file_bytes() - FOOTER_BYTES as u64;
+    for (offset, size) in [(0, u32::MAX), (u64::MAX, 1), (blocks_end - 5, 1)] {
+        let handle = Handle { offset, size };
+        let mut counts = ReadCounts::default();
+        let read = table
+            .file
+            .read_content(handle, BlockKind::Data, &mut counts);
+        let text = read.unwrap_err().to_string();
+        assert!(text.contains("a block inside"), "{text}");
+        assert_eq!(counts.file_reads, 0);
+    }
+}
+
+/// A walk backward through a block whose first restart is not its first entry ends with an error.
+#[test]
+fn a_walk_backward_never_goes_forward() {
+    let mut builder = super::super::build::BlockBuilder::new(1);
+    for key in [b"\0\0\0\x01a", b"\0\0\0\x01b", b"\0\0\0\x01c"] {
+        builder.push(&super::super::build::RawEntry {
+            stored: key,
+            seq: 1,
+            kind: 1,
+            expiry: 0,
+            value: b"",
+        });
+    }
+    let mut content = builder.finish().to_vec();
+    let restarts_at = content.len() - 16;
+    let second = restarts_at + 4;
+    content.copy_within(second..second + 4, restarts_at);
+    let mut cursor = super::super::walk::BlockCursor::default();
+    cursor.enter(Arc::new(
+        super::super::block::Block::new(content, 0).unwrap(),
+    ));
+    assert_eq!(cursor.retreat(), Ok(true));
+    assert_eq!(cursor.retreat(), Ok(true));
+    assert!(cursor.retreat().is_err());
+}
