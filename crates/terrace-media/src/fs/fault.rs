@@ -4,7 +4,7 @@
 //! A test runs a script once to learn how many operations it has, then once for every n with the
 //! n-th failing.
 
-use super::{File, FileLock, FileSystem, OpenMode};
+use super::{Advice, File, FileLock, FileSystem, OpenMode};
 use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
@@ -166,6 +166,11 @@ impl File for FaultFile {
         self.shared.step("sync")?;
         self.inner.sync_data()
     }
+
+    fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
+        self.shared.step("advise")?;
+        self.inner.advise(off, len, advice)
+    }
 }
 
 impl FileSystem for FaultFs {
@@ -191,6 +196,11 @@ impl FileSystem for FaultFs {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.shared.step("rename")?;
         self.inner.rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.shared.step("link")?;
+        self.inner.link(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -8,6 +8,7 @@
 //! `sync_dir` of that folder returned; folders made by `create_dir_all` once it returned. Anything
 //! else may survive, in part and in any order.
 
+pub(crate) mod append;
 pub(crate) mod fault;
 pub(crate) mod os;
 #[cfg(test)]
@@ -21,6 +22,9 @@ use std::path::Path;
 pub enum OpenMode {
     /// An existing file, to read.
     Read,
+    /// As `Read`, past the operating system's cache where the file system can; for readers that
+    /// keep a cache of their own. Where it cannot, as `Read`.
+    ReadDirect,
     /// An existing file, to read and write.
     Write,
     /// To read and write; made if it does not exist, kept as it is if it does.
@@ -29,6 +33,19 @@ pub enum OpenMode {
     CreateNew,
     /// To read and write; made if it does not exist, emptied if it does.
     Truncate,
+}
+
+/// What a reader tells the system of a part of a file. Never changes what reads return.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Advice {
+    /// It will be read from front to back.
+    Sequential,
+    /// It will be read here and there, so reading ahead is wasted.
+    Random,
+    /// It will be read soon: begin now.
+    WillNeed,
+    /// It will not be read soon: its memory may go.
+    DontNeed,
 }
 
 /// An open file. Offsets are explicit, so one handle serves many threads.
@@ -56,6 +73,9 @@ pub trait File: Send + Sync {
 
     /// Makes everything written so far, and the length, durable.
     fn sync_data(&self) -> io::Result<()>;
+
+    /// Says how `len` bytes at an offset will be read. Callers may ignore a failure.
+    fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()>;
 
     /// Reads exactly the bytes asked for; `UnexpectedEof` if the file ends before.
     fn read_exact_at(&self, off: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -90,7 +110,11 @@ pub trait FileSystem: Send + Sync {
     /// Renames a file; one that has the new name is replaced in the same step.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file. Handles that are open go on working.
+    /// Gives a file a second name; `AlreadyExists` if something has it. Both names are equal, and
+    /// the content goes with the last of them.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name of a file. Handles that are open go on working.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.

@@ -1,10 +1,12 @@
 //! The real file system.
 
-use super::{File, FileLock, FileSystem, OpenMode};
-use rustix::fs::{FallocateFlags, FlockOperation};
+use super::{Advice, File, FileLock, FileSystem, OpenMode};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The operating system's file system.
@@ -12,6 +14,19 @@ use std::path::Path;
 pub struct OsFs;
 
 struct OsFile(fs::File);
+
+/// A file that is read past the system's cache, so in whole sectors into aligned memory.
+struct DirectFile(OsFile);
+
+/// Unit of offsets, lengths and addresses of direct reads; devices ask for 512 or 4096.
+const DIRECT_ALIGN: usize = 4096;
+/// The most bytes that one direct read asks the system for.
+const DIRECT_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    /// Where direct reads of this thread land.
+    static LANDING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The lock goes with the open file description, which this value closes.
 struct OsLock(#[expect(dead_code, reason = "held for its Drop, which releases the lock")] fs::File);
@@ -54,6 +69,77 @@ impl File for OsFile {
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
+
+    fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
+        let Some(len) = NonZeroU64::new(len) else {
+            return Ok(());
+        };
+        let advice = match advice {
+            Advice::Sequential => rustix::fs::Advice::Sequential,
+            Advice::Random => rustix::fs::Advice::Random,
+            Advice::WillNeed => rustix::fs::Advice::WillNeed,
+            Advice::DontNeed => rustix::fs::Advice::DontNeed,
+        };
+        Ok(rustix::fs::fadvise(&self.0, off, Some(len), advice)?)
+    }
+}
+
+impl File for DirectFile {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let skip = (off % DIRECT_ALIGN as u64) as usize;
+        let want = buf.len().min(DIRECT_BYTES_MAX - skip);
+        let len = (skip + want).next_multiple_of(DIRECT_ALIGN);
+        LANDING.with_borrow_mut(|landing| {
+            if landing.len() < len + DIRECT_ALIGN {
+                landing.resize(len + DIRECT_ALIGN, 0);
+            }
+            let start = landing.as_ptr().align_offset(DIRECT_ALIGN);
+            let aligned = landing
+                .get_mut(start..start.saturating_add(len))
+                .ok_or_else(|| io::Error::other("memory for direct reads cannot be aligned"))?;
+            let found = self.0.read_at(off - skip as u64, aligned)?;
+            let n = found.saturating_sub(skip).min(want);
+            buf[..n].copy_from_slice(&aligned[skip..skip + n]);
+            Ok(n)
+        })
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn advise(&self, _: u64, _: u64, _: Advice) -> io::Result<()> {
+        // There is no cache to prepare.
+        Ok(())
+    }
+}
+
+/// Opens a file for direct reads, `None` where the file system has none.
+fn open_direct(path: &Path) -> io::Result<Option<DirectFile>> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    options.custom_flags(OFlags::DIRECT.bits() as i32);
+    match options.open(path) {
+        Ok(file) => Ok(Some(DirectFile(OsFile(file)))),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 fn sync_folder(dir: &Path) -> io::Result<()> {
@@ -90,10 +176,15 @@ impl FileSystem for OsFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
+        if mode == OpenMode::ReadDirect
+            && let Some(file) = open_direct(path)?
+        {
+            return Ok(Box::new(file));
+        }
         let mut options = fs::OpenOptions::new();
         options.read(true);
         match mode {
-            OpenMode::Read => &mut options,
+            OpenMode::Read | OpenMode::ReadDirect => &mut options,
             OpenMode::Write => options.write(true),
             OpenMode::Create => options.write(true).create(true).truncate(false),
             OpenMode::CreateNew => options.write(true).create_new(true),
@@ -104,6 +195,10 @@ impl FileSystem for OsFs {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

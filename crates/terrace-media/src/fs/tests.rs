@@ -1,6 +1,6 @@
 //! Tests of files: the real and the simulated file system behave alike, and faults come when asked.
 
-use crate::{FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs};
+use crate::{Advice, Appender, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, Survive};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -145,6 +145,8 @@ fn script(fs: &dyn FileSystem) -> std::io::Result<()> {
     assert_eq!(&buf, b"content!");
     fs.list(dir)?;
     fs.exists(&dir.join("file"))?;
+    fs.link(&dir.join("file"), &dir.join("second"))?;
+    file.advise(0, 8, Advice::WillNeed)?;
     fs.remove(&dir.join("file"))
 }
 
@@ -156,7 +158,7 @@ fn every_operation_can_fail() {
         script(&fs).expect("no fault");
         fs.operations()
     };
-    assert!(count >= 14);
+    assert!(count >= 16);
     for n in 1..=count {
         let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());
         fs.fail_at(n, ErrorKind::StorageFull, false);
@@ -190,4 +192,127 @@ fn transfers_can_be_partial() {
     assert!(file.read_at(0, &mut buf).expect("read") < 5000);
     file.read_exact_at(0, &mut buf).expect("read");
     assert_eq!(buf, content);
+}
+
+/// A second name shows the same content, does not replace what is there, and keeps the content when
+/// the first name goes.
+#[test]
+fn links_share_their_content() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let (a, b, c) = (dir.join("a"), dir.join("b"), dir.join("c"));
+        assert_eq!(kind(fs.link(&a, &b)), ErrorKind::NotFound);
+        let file = fs.open(&a, OpenMode::CreateNew).expect("opened");
+        file.write_at(0, b"shared").expect("written");
+        fs.open(&c, OpenMode::CreateNew).expect("opened");
+        assert_eq!(kind(fs.link(&a, &c)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(fs.link(&a, dir)), ErrorKind::AlreadyExists);
+        fs.link(&a, &b).expect("linked");
+        assert_eq!(fs.list(dir).expect("listed"), ["a", "b", "c"]);
+        file.write_at(0, b"S").expect("written");
+        fs.remove(&a).expect("removed");
+        drop(file);
+        let mut buf = [0; 6];
+        let second = fs.open(&b, OpenMode::Read).expect("opened");
+        second.read_exact_at(0, &mut buf).expect("read");
+        assert_eq!(&buf, b"Shared");
+    });
+}
+
+/// A link survives a power loss once its folder was synced, and not before when nothing else does.
+#[test]
+fn links_are_durable_with_their_folder() {
+    let machine = Machine::new(2, Medium::Dax);
+    let fs = machine.fs();
+    let (a, b) = (Path::new("/a"), Path::new("/b"));
+    let file = fs.open(a, OpenMode::CreateNew).expect("opened");
+    file.write_at(0, b"content").expect("written");
+    file.sync_data().expect("synced");
+    fs.sync_dir(Path::new("/")).expect("synced");
+    fs.link(a, b).expect("linked");
+    let after = |survive| Machine::boot(machine.crash_image(survive), 3).fs();
+    assert!(!after(Survive::None).exists(b).expect("looked"));
+    assert!(after(Survive::All).exists(b).expect("looked"));
+    fs.remove(a).expect("removed");
+    fs.sync_dir(Path::new("/")).expect("synced");
+    let left = after(Survive::None);
+    assert!(!left.exists(a).expect("looked"));
+    let mut buf = [0; 7];
+    let second = left.open(b, OpenMode::Read).expect("opened");
+    second.read_exact_at(0, &mut buf).expect("read");
+    assert_eq!(&buf, b"content");
+}
+
+/// Direct reads give what ordinary reads give, at any offset and length, and never write.
+#[test]
+fn direct_reads_equal_others() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let path = dir.join("file");
+        let content: Vec<u8> = (0..3_000_001u32).map(|i| (i ^ (i >> 9)) as u8).collect();
+        let file = fs.open(&path, OpenMode::CreateNew).expect("opened");
+        file.write_at(0, &content).expect("written");
+        file.sync_data().expect("synced");
+        let direct = fs.open(&path, OpenMode::ReadDirect).expect("opened");
+        assert!(direct.write_at(0, b"x").is_err());
+        assert_eq!(direct.len().expect("length"), content.len() as u64);
+        for (off, len) in [
+            (0, 1),
+            (1, 4096),
+            (4095, 2),
+            (4096, 4096),
+            (777, 2_500_000),
+            (3_000_000, 1),
+        ] {
+            let mut buf = vec![0; len];
+            direct.read_exact_at(off as u64, &mut buf).expect("read");
+            assert_eq!(buf, content[off..off + len], "{len} bytes at {off}");
+        }
+        let mut end = [0; 10];
+        assert_eq!(direct.read_at(2_999_998, &mut end).expect("read"), 3);
+        assert_eq!(direct.read_at(3_000_001, &mut end).expect("read"), 0);
+        let advices = [
+            Advice::Sequential,
+            Advice::Random,
+            Advice::WillNeed,
+            Advice::DontNeed,
+        ];
+        for advice in advices {
+            file.advise(0, 3_000_001, advice).expect("advised");
+            direct.advise(100, 0, advice).expect("advised");
+        }
+    });
+}
+
+/// Pieces of any size become the file, in order; after a failed write every call fails.
+#[test]
+fn appended_pieces_become_the_file() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let path = dir.join("file");
+        let file = fs.open(&path, OpenMode::CreateNew).expect("opened");
+        let mut out = Appender::new(file, 100);
+        let mut content = Vec::new();
+        for len in [0, 1, 99, 100, 5, 101, 1000, 40, 60, 1] {
+            let piece: Vec<u8> = (0..len).map(|i| (i + content.len()) as u8).collect();
+            out.append(&piece).expect("appended");
+            content.extend(piece);
+            assert_eq!(out.position(), content.len() as u64);
+        }
+        out.sync().expect("synced");
+        assert_eq!(out.file().len().expect("length"), content.len() as u64);
+        let mut found = vec![0; content.len()];
+        let file = fs.open(&path, OpenMode::Read).expect("opened");
+        file.read_exact_at(0, &mut found).expect("read");
+        assert_eq!(found, content);
+    });
+    let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());
+    let file = fs
+        .open(Path::new("/file"), OpenMode::CreateNew)
+        .expect("opened");
+    let mut out = Appender::new(file, 10);
+    fs.fail_at(1, ErrorKind::StorageFull, false);
+    assert_eq!(kind(out.append(&[1; 20])), ErrorKind::StorageFull);
+    assert!(out.append(&[1; 1]).is_err());
+    assert!(out.sync().is_err());
 }

@@ -11,7 +11,7 @@
 
 use super::Machine;
 use super::crash::Chooser;
-use crate::fs::{File, FileLock, FileSystem, OpenMode};
+use crate::fs::{Advice, File, FileLock, FileSystem, OpenMode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -359,7 +359,11 @@ impl FileSystem for SimFs {
                     return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
                 }
                 Some(id) => *id,
-                None if matches!(mode, OpenMode::Read | OpenMode::Write) => {
+                None if matches!(
+                    mode,
+                    OpenMode::Read | OpenMode::ReadDirect | OpenMode::Write
+                ) =>
+                {
                     return Err(not_found(path));
                 }
                 None => {
@@ -377,7 +381,7 @@ impl FileSystem for SimFs {
             }
             Ok(id)
         })?;
-        let writable = mode != OpenMode::Read;
+        let writable = !matches!(mode, OpenMode::Read | OpenMode::ReadDirect);
         Ok(Box::new(SimFile {
             machine: self.machine.clone(),
             node,
@@ -393,6 +397,19 @@ impl FileSystem for SimFs {
             if from != to {
                 files.change(vec![(from.to_owned(), None), (to.to_owned(), Some(id))]);
             }
+            Ok(())
+        })
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.files(|files| {
+            files.check_parent(to)?;
+            let id = *files.names.get(from).ok_or_else(|| not_found(from))?;
+            if files.names.contains_key(to) || files.has_folder(to) {
+                let text = format!("{} exists", to.display());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            files.change(vec![(to.to_owned(), Some(id))]);
             Ok(())
         })
     }
@@ -511,6 +528,10 @@ impl File for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         self.machine.point("file sync", None);
         self.node(Node::sync);
+        Ok(())
+    }
+
+    fn advise(&self, _: u64, _: u64, _: Advice) -> io::Result<()> {
         Ok(())
     }
 }

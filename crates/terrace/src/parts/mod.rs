@@ -1,6 +1,7 @@
 //! Parts: what two stages or more are built from. A part knows media and other parts, nothing above.
 
 pub(crate) mod batch;
+pub(crate) mod cache;
 pub(crate) mod codec;
 pub(crate) mod filter;
 pub(crate) mod gate;
@@ -11,3 +12,4 @@ pub(crate) mod redo;
 pub(crate) mod sequence;
 pub(crate) mod skiplist;
 pub(crate) mod snapshots;
+pub(crate) mod sstable;

@@ -8,8 +8,11 @@
 //!   F1  A filter never changes once `finish` has returned.
 //!   F2  A key that was inserted is always found, unless the medium lost a bit: `verify` finds that.
 //!
+//! A table in a file has the same bytes in a block of its own, and in memory while they are used.
+//!
 //! Bytes: layout.rs. One builder; any number of readers.
 
+mod block;
 mod layout;
 #[cfg(test)]
 mod tests;
@@ -18,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_media::{Extent, Purpose, Region, Span};
+
+pub(crate) use block::FilterBlock;
 
 use crate::canary::{self, Canary};
 use crate::parts::codec::{self, DecodeError};
@@ -92,6 +97,23 @@ impl FilterBuilder {
         self.key_count += 1;
     }
 
+    /// The filter's bytes, for a table in a file.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        self.write_header();
+        self.bytes
+    }
+
+    fn write_header(&mut self) -> FilterHeader {
+        let header = FilterHeader {
+            block_count: self.block_count,
+            probes: self.probes,
+            key_count: self.key_count,
+            block_crc: codec::checksum(&self.bytes[BLOCK_BYTES..]),
+        };
+        self.bytes[..BLOCK_BYTES].copy_from_slice(&header.encode());
+        header
+    }
+
     /// Bytes that `finish` writes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.bytes.len() as u64
@@ -103,13 +125,7 @@ impl FilterBuilder {
     ///
     /// If the extent is smaller than `len_bytes`.
     pub(crate) fn finish(mut self, extent: &Arc<Extent>, purpose: Purpose) -> Filter {
-        let header = FilterHeader {
-            block_count: self.block_count,
-            probes: self.probes,
-            key_count: self.key_count,
-            block_crc: codec::checksum(&self.bytes[BLOCK_BYTES..]),
-        };
-        self.bytes[..BLOCK_BYTES].copy_from_slice(&header.encode());
+        let header = self.write_header();
         let claim = extent.claim(0, self.bytes.len());
         assert!(
             claim.is_some(),

@@ -1,0 +1,87 @@
+//! This file is how a file is written from front to back: a buffer in front of few large writes.
+
+use super::File;
+use std::io;
+
+/// Writes a file from its start, in pieces of any size. One thread.
+///
+/// Nothing may be assumed of a file one of whose writes failed, so after a failure every call fails.
+pub struct Appender {
+    file: Box<dyn File>,
+    /// What has not been written yet; goes to `written`.
+    buffer: Vec<u8>,
+    buffer_bytes: usize,
+    written: u64,
+    failed: bool,
+}
+
+impl Appender {
+    /// Appends to an empty file, in writes of about `buffer_bytes`.
+    pub fn new(file: Box<dyn File>, buffer_bytes: usize) -> Appender {
+        Appender {
+            file,
+            buffer: Vec::with_capacity(buffer_bytes),
+            buffer_bytes: buffer_bytes.max(1),
+            written: 0,
+            failed: false,
+        }
+    }
+
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Adds bytes to the end.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.check()?;
+        if self.buffer.len() + bytes.len() > self.buffer_bytes {
+            self.write_out()?;
+        }
+        if bytes.len() >= self.buffer_bytes {
+            // A long piece need not pass through the buffer, which is empty now.
+            let result = self.file.write_at(self.written, bytes);
+            self.note(result)?;
+            self.written += bytes.len() as u64;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes what is buffered and makes everything durable, but not the file's name.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.check()?;
+        self.write_out()?;
+        let result = self.file.sync_data();
+        self.note(result)
+    }
+
+    /// The file, for its other operations. Reading it does not show what is buffered.
+    pub fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let result = self.file.write_at(self.written, &self.buffer);
+        self.note(result)?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn note(&mut self, result: io::Result<()>) -> io::Result<()> {
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other("an earlier write of this file failed"));
+        }
+        Ok(())
+    }
+}

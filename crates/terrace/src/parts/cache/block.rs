@@ -1,0 +1,157 @@
+//! This file is the cache of blocks, and the one budget that cached and pinned blocks share.
+//!
+//! Invariants
+//!   C1  Bytes cached and pinned together are at most the capacity, while what readers must hold
+//!       (`charge`) leaves room; what they may hold (`try_pin`) never takes more than half.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+/// Which block: the number of its file and its offset there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BlockKey {
+    pub(crate) number: u64,
+    pub(crate) offset: u64,
+}
+
+/// Something of known size.
+pub(crate) trait Weigh {
+    /// Bytes of memory that it takes.
+    fn weight(&self) -> usize;
+}
+
+/// What the cache needs for a block besides the block.
+const OVERHEAD_BYTES: usize = 96;
+/// A shard smaller than this would refuse blocks that are not large.
+const SHARD_BYTES_MIN: u64 = 2 << 20;
+/// More shards than this do not make two threads meet less often.
+const SHARDS_MAX: u64 = 64;
+/// Only for the first size of the cache's tables.
+const BLOCK_BYTES_USUAL: u64 = 4 << 10;
+
+#[derive(Debug, Clone, Copy)]
+struct ByWeight;
+
+impl<V: Weigh> Weighter<BlockKey, V> for ByWeight {
+    fn weight(&self, _: &BlockKey, value: &V) -> u64 {
+        (value.weight() + OVERHEAD_BYTES) as u64
+    }
+}
+
+type Inner<V> = Cache<BlockKey, V, ByWeight, DefaultHashBuilder, DefaultLifecycle<BlockKey, V>>;
+
+/// Blocks in memory. Any number of threads.
+pub(crate) struct BlockCache<V: Weigh + Clone> {
+    cache: Inner<V>,
+    capacity_bytes: u64,
+    pinned_bytes: Mutex<u64>,
+}
+
+impl<V: Weigh + Clone> BlockCache<V> {
+    /// An empty cache with a budget of `capacity_bytes`.
+    pub(crate) fn new(capacity_bytes: u64) -> BlockCache<V> {
+        let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let options = OptionsBuilder::new()
+            .shards(1 << shards.ilog2())
+            .estimated_items_capacity((capacity_bytes / BLOCK_BYTES_USUAL) as usize)
+            .weight_capacity(capacity_bytes)
+            .build();
+        let cache = match options {
+            Ok(options) => Cache::with_options(
+                options,
+                ByWeight,
+                DefaultHashBuilder::default(),
+                DefaultLifecycle::default(),
+            ),
+            // The options are complete; this is what they would give with one shard a core.
+            Err(_) => Cache::with_weighter(0, capacity_bytes, ByWeight),
+        };
+        BlockCache {
+            cache,
+            capacity_bytes,
+            pinned_bytes: Mutex::new(0),
+        }
+    }
+
+    /// The block, if it is cached.
+    #[inline]
+    pub(crate) fn get(&self, key: &BlockKey) -> Option<V> {
+        self.cache.get(key)
+    }
+
+    /// Whether the block is cached; does not count as a use.
+    pub(crate) fn contains(&self, key: &BlockKey) -> bool {
+        self.cache.contains_key(key)
+    }
+
+    /// Caches a block. One that is larger than a shard is not kept.
+    pub(crate) fn insert(&self, key: BlockKey, block: V) {
+        self.cache.insert(key, block);
+    }
+
+    /// Drops every block of a file. Takes time in proportion to the cache.
+    pub(crate) fn forget(&self, number: u64) {
+        self.cache.retain(|key, _| key.number != number);
+    }
+
+    /// The budget.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// Bytes of the budget in use: cached, and pinned.
+    pub(crate) fn used_bytes(&self) -> (u64, u64) {
+        (self.cache.weight(), *self.pinned_bytes.lock())
+    }
+
+    /// Takes bytes that the caller must hold off the budget, until the pin is dropped.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Pin<V> {
+        let mut pinned = self.pinned_bytes.lock();
+        self.set_pinned(&mut pinned, bytes as u64, true);
+        Pin {
+            cache: Arc::clone(self),
+            bytes: bytes as u64,
+        }
+    }
+
+    /// Takes bytes that the caller would like to hold off the budget, unless pins would then have
+    /// more than half of it.
+    pub(crate) fn try_pin(self: &Arc<Self>, bytes: usize) -> Option<Pin<V>> {
+        let mut pinned = self.pinned_bytes.lock();
+        if pinned.saturating_add(bytes as u64) > self.capacity_bytes / 2 {
+            return None;
+        }
+        self.set_pinned(&mut pinned, bytes as u64, true);
+        Some(Pin {
+            cache: Arc::clone(self),
+            bytes: bytes as u64,
+        })
+    }
+
+    /// Changes what is pinned. LOCK: the shards of the cache, each alone, under `pinned_bytes`.
+    fn set_pinned(&self, pinned: &mut u64, bytes: u64, more: bool) {
+        *pinned = if more {
+            pinned.saturating_add(bytes)
+        } else {
+            pinned.saturating_sub(bytes)
+        };
+        self.cache
+            .set_capacity(self.capacity_bytes.saturating_sub(*pinned));
+    }
+}
+
+/// Bytes off the budget of a cache.
+pub(crate) struct Pin<V: Weigh + Clone> {
+    cache: Arc<BlockCache<V>>,
+    bytes: u64,
+}
+
+impl<V: Weigh + Clone> Drop for Pin<V> {
+    fn drop(&mut self) {
+        let mut pinned = self.cache.pinned_bytes.lock();
+        self.cache.set_pinned(&mut pinned, self.bytes, false);
+    }
+}

@@ -1,0 +1,106 @@
+//! Tests of the caches: their limits hold, and what was put in comes out while it is there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{BlockCache, BlockKey, FileCache, Weigh};
+
+#[derive(Debug)]
+struct Bytes(usize, u64);
+
+impl Weigh for Arc<Bytes> {
+    fn weight(&self) -> usize {
+        self.0
+    }
+}
+
+fn key(number: u64, offset: u64) -> BlockKey {
+    BlockKey { number, offset }
+}
+
+fn blocks(capacity: u64) -> Arc<BlockCache<Arc<Bytes>>> {
+    Arc::new(BlockCache::new(capacity))
+}
+
+/// Whatever is cached and pinned in whatever order, both together stay within the budget, and a hit
+/// gives what was cached under that key.
+#[test]
+fn cached_and_pinned_blocks_share_one_budget() {
+    for capacity in [64 << 10, 1 << 20, 16 << 20] {
+        let cache = blocks(capacity);
+        let mut rng = fastrand::Rng::with_seed(capacity);
+        let mut pins = Vec::new();
+        let mut refused = 0;
+        for turn in 0..20_000u64 {
+            let at = key(rng.u64(..4), rng.u64(..5000) * 4096);
+            if let Some(found) = cache.get(&at) {
+                assert_eq!(found.1, at.number ^ at.offset);
+            } else {
+                let block = Bytes(rng.usize(100..9000), at.number ^ at.offset);
+                cache.insert(at, Arc::new(block));
+            }
+            if turn % 10 == 0 {
+                let bytes = rng.usize(..capacity as usize / 8);
+                match rng.u32(..3) {
+                    0 => pins.truncate(rng.usize(..=pins.len())),
+                    1 => match cache.try_pin(bytes) {
+                        Some(pin) => pins.push(pin),
+                        None => refused += 1,
+                    },
+                    _ if pins.len() < 3 => pins.push(cache.charge(bytes)),
+                    _ => {}
+                }
+                let (cached, pinned) = cache.used_bytes();
+                assert!(cached + pinned <= cache.capacity_bytes(), "turn {turn}");
+            }
+        }
+        assert!(refused > 0);
+        pins.clear();
+        let (cached, pinned) = cache.used_bytes();
+        assert_eq!(pinned, 0);
+        assert!(cached > 0);
+        cache.forget(2);
+        assert!((0..5000).all(|i| !cache.contains(&key(2, i * 4096))));
+        assert!((0..5000).any(|i| cache.contains(&key(1, i * 4096))));
+    }
+}
+
+/// When readers must hold more than the budget, nothing is cached, and caching resumes after.
+#[test]
+fn an_overdrawn_budget_caches_nothing() {
+    let cache = blocks(1 << 20);
+    let charge = cache.charge(2 << 20);
+    assert!(cache.try_pin(1).is_none());
+    cache.insert(key(1, 0), Arc::new(Bytes(1000, 1)));
+    assert_eq!(cache.used_bytes(), (0, 2 << 20));
+    drop(charge);
+    cache.insert(key(1, 0), Arc::new(Bytes(1000, 1)));
+    assert!(cache.get(&key(1, 0)).is_some());
+}
+
+/// Beyond its limit the cache closes files; each is opened once however many ask, and a failure to
+/// open is given to who asked and not remembered.
+#[test]
+fn open_files_stay_within_their_limit() {
+    for files_max in [4, 7, 100, 1000] {
+        let cache = FileCache::<u64>::new(files_max);
+        let opened = AtomicU64::new(0);
+        let open = |number: u64| {
+            cache.get_or_open::<()>(number, || {
+                opened.fetch_add(1, Ordering::Relaxed);
+                Ok(Arc::new(number))
+            })
+        };
+        for number in 0..3000 {
+            assert_eq!(*open(number).unwrap(), number);
+            assert!(cache.open_count() <= files_max);
+            let before = opened.load(Ordering::Relaxed);
+            assert_eq!(*open(number).unwrap(), number);
+            assert_eq!(opened.load(Ordering::Relaxed), before, "{files_max} files");
+        }
+        assert!(cache.get_or_open(9999, || Err("cannot")).is_err());
+        assert_eq!(*open(9999).unwrap(), 9999);
+        cache.forget(9999);
+        assert!(cache.get_or_open(9999, || Err("cannot")).is_err());
+    }
+}

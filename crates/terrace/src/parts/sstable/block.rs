@@ -1,0 +1,402 @@
+//! This file is one block in memory, and how it is searched.
+//!
+//! A search builds no key: it compares what entries do not share with the bytes of the sought key
+//! that are still undecided. In a block with many restarts, an index above all, it first compares
+//! eight bytes of each, which lie together in an array.
+//!
+//! Invariants
+//!   K1  The first entry of a block and every entry at a restart share nothing.
+//!   K2  Entries ascend strictly by stored key and descending sequence number.
+//!
+//! Blocks come from media. Whoever made them keeps K1 and K2; readers count on neither for safety,
+//! only for the right answer, and return an error where an entry leads outside the block.
+
+use std::cmp::Ordering as Order;
+use std::sync::OnceLock;
+
+use super::layout::{
+    self, EntryHead, KEYSPACE_BYTES, Malformed, Tag, WORD_BYTES, entry_head, keyspace_bytes,
+};
+use super::walk::step;
+use crate::parts::codec::DecodeError;
+use crate::parts::skiplist::Target;
+use crate::parts::skiplist::node::compare_keys;
+use crate::types::SeqNo;
+
+/// How many bytes `a` and `b` have in common at their fronts.
+#[inline(always)]
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[..len], &b[..len]);
+    let mut done = 0;
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        let (Some(x), Some(y)) = (x.first_chunk::<8>(), y.first_chunk::<8>()) else {
+            break;
+        };
+        let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differ != 0 {
+            return done + differ.trailing_zeros() as usize / 8;
+        }
+        done += 8;
+    }
+    let tail = a[done..].iter().zip(&b[done..]);
+    done + tail.take_while(|(x, y)| x == y).count()
+}
+
+/// Short sought keys need no allocation.
+const INLINE_BYTES: usize = 96;
+
+/// A place in the order, as blocks store it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sought<'a> {
+    /// The stored key.
+    pub(crate) stored: &'a [u8],
+    pub(crate) seq: SeqNo,
+}
+
+impl Sought<'_> {
+    /// Calls `then` with `target` as blocks store it.
+    #[inline]
+    pub(crate) fn with<R>(target: &Target<'_>, then: impl FnOnce(Sought<'_>) -> R) -> R {
+        let len = KEYSPACE_BYTES + target.key.len();
+        let mut inline = [0u8; INLINE_BYTES];
+        let mut heap;
+        let stored = if len <= INLINE_BYTES {
+            &mut inline[..len]
+        } else {
+            heap = vec![0; len];
+            &mut heap[..]
+        };
+        stored[..KEYSPACE_BYTES].copy_from_slice(&keyspace_bytes(target.keyspace));
+        stored[KEYSPACE_BYTES..].copy_from_slice(target.key);
+        then(Sought {
+            stored,
+            seq: target.seq,
+        })
+    }
+
+    /// How an entry compares with the sought place.
+    #[inline(always)]
+    fn order_of(&self, stored: &[u8], tag: Tag) -> Order {
+        match compare_keys(stored, self.stored) {
+            Order::Equal => self.seq.cmp(&tag.seq()),
+            order => order,
+        }
+    }
+}
+
+/// The first entry not before a sought place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spot {
+    pub(crate) at: usize,
+    pub(crate) head: EntryHead,
+    /// Whether it is a version of the sought key.
+    pub(crate) same_key: bool,
+}
+
+/// The content of a block of entries, its checksum found right.
+#[derive(Debug)]
+pub(crate) struct Block {
+    content: Vec<u8>,
+    /// Where the entries end and the restarts begin.
+    entries_end: usize,
+    restart_count: usize,
+    /// The offset of the block in its file.
+    offset: u64,
+    /// Made by the first search of a block with many restarts.
+    heads: OnceLock<Heads>,
+}
+
+/// The fronts of the keys at restarts, after what all of them have in common.
+#[derive(Debug)]
+struct Heads {
+    /// How many bytes they have in common.
+    skip: usize,
+    /// The eight bytes after those, as numbers that compare as the bytes do; zeros where there are
+    /// fewer.
+    words: Vec<u64>,
+    /// Whether every entry of the block restarts.
+    dense: bool,
+}
+
+/// With fewer restarts than this they are compared themselves.
+const HEADS_FROM: usize = 16;
+
+/// The first eight bytes as a number that compares as they do.
+#[inline(always)]
+fn head_word(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => key
+            .iter()
+            .chain(&[0; 8])
+            .take(8)
+            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+impl Block {
+    /// The block at `offset` with this content; looks at its end only.
+    pub(crate) fn new(content: Vec<u8>, offset: u64) -> Result<Block, DecodeError> {
+        let len = content.len();
+        let count = len
+            .checked_sub(WORD_BYTES)
+            .and_then(|at| layout::word(&content, at));
+        let entries_end = count.and_then(|count| {
+            let restarts = (count as usize).checked_add(1)?.checked_mul(WORD_BYTES)?;
+            len.checked_sub(restarts)
+        });
+        match (count, entries_end) {
+            (Some(count @ 1..), Some(entries_end)) => Ok(Block {
+                content,
+                entries_end,
+                restart_count: count as usize,
+                offset,
+                heads: OnceLock::new(),
+            }),
+            _ => Err(DecodeError::new(
+                "SSTable block",
+                offset,
+                "one restart or more, inside the block",
+                format!("{} restarts in {len} bytes", count.unwrap_or(0)),
+            )),
+        }
+    }
+
+    /// Where the block is in its file.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn weight(&self) -> usize {
+        let heads = if self.restart_count >= HEADS_FROM {
+            self.restart_count * size_of::<u64>()
+        } else {
+            0
+        };
+        self.content.capacity() + heads + size_of::<Block>()
+    }
+
+    /// The bytes from `from` to `to`.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
+        self.content.get(from..to).unwrap_or(&[])
+    }
+
+    /// The error of an entry that is not one.
+    #[cold]
+    pub(crate) fn damaged(&self, malformed: Malformed) -> DecodeError {
+        DecodeError::new(
+            "SSTable entry",
+            self.offset,
+            malformed.expected,
+            format!("something else at byte {} of the block", malformed.at),
+        )
+    }
+
+    /// Where the entries end.
+    #[inline(always)]
+    pub(super) fn entries_end(&self) -> usize {
+        self.entries_end
+    }
+
+    /// How many restarts there are.
+    pub(super) fn restart_count(&self) -> usize {
+        self.restart_count
+    }
+
+    #[inline(always)]
+    fn entries(&self) -> &[u8] {
+        &self.content[..self.entries_end]
+    }
+
+    /// The fixed part of the entry at `at`.
+    #[inline(always)]
+    pub(super) fn head(&self, at: usize) -> Result<EntryHead, Malformed> {
+        entry_head(self.entries(), at)
+    }
+
+    /// Where the entry at a restart is.
+    #[inline(always)]
+    pub(super) fn restart(&self, index: usize) -> Result<usize, Malformed> {
+        match layout::word(&self.content, self.entries_end + index * WORD_BYTES) {
+            Some(at) if (at as usize) < self.entries_end => Ok(at as usize),
+            _ => Err(Malformed::new(self.entries_end, "restarts at entries")),
+        }
+    }
+
+    /// The entry at restart `index`; its key is whole (K1).
+    #[inline(always)]
+    fn restart_entry(&self, index: usize) -> Result<(usize, EntryHead, &[u8]), Malformed> {
+        let at = self.restart(index)?;
+        let head = self.head(at)?;
+        if head.shared != 0 {
+            return Err(Malformed::new(at, "an entry that shares nothing (K1)"));
+        }
+        Ok((at, head, self.bytes(head.key_at, head.value_at)))
+    }
+
+    /// The restarts that only a whole comparison can place: all before them are before `sought`, all
+    /// from their end on are not.
+    fn by_heads(&self, sought: &Sought<'_>) -> Result<(usize, usize), Malformed> {
+        let heads = match self.heads.get() {
+            Some(heads) => heads,
+            None => self.make_heads()?,
+        };
+        let (_, _, first) = self.restart_entry(0)?;
+        let common = first.get(..heads.skip).unwrap_or(first);
+        let front = &sought.stored[..heads.skip.min(sought.stored.len())];
+        Ok(match front.cmp(common) {
+            Order::Less => (0, 0),
+            Order::Greater => (self.restart_count, self.restart_count),
+            Order::Equal => {
+                let word = head_word(&sought.stored[front.len()..]);
+                let low = heads.words.partition_point(|head| *head < word);
+                let tied = heads.words.get(low..).unwrap_or(&[]);
+                let tied = tied.iter().take_while(|head| **head == word).count();
+                (low, low + tied)
+            }
+        })
+    }
+
+    #[cold]
+    fn make_heads(&self) -> Result<&Heads, Malformed> {
+        let (_, _, first) = self.restart_entry(0)?;
+        let (_, _, last) = self.restart_entry(self.restart_count - 1)?;
+        // Keys between two that have a front in common have it too (K2).
+        let skip = common_prefix(first, last);
+        let mut words = Vec::with_capacity(self.restart_count);
+        let (mut dense, mut end) = (true, 0);
+        for index in 0..self.restart_count {
+            let (at, head, key) = self.restart_entry(index)?;
+            dense &= at == end;
+            end = head.end;
+            let Some(rest) = key.get(skip..) else {
+                return Err(Malformed::new(at, "a key between its neighbours (K2)"));
+            };
+            words.push(head_word(rest));
+        }
+        dense &= end == self.entries_end;
+        Ok(self.heads.get_or_init(|| Heads { skip, words, dense }))
+    }
+
+    /// The number of restarts whose entries are before `sought`.
+    #[inline]
+    fn restarts_before(&self, sought: &Sought<'_>) -> Result<usize, Malformed> {
+        let (mut low, mut high) = (0, self.restart_count);
+        if high >= HEADS_FROM {
+            (low, high) = self.by_heads(sought)?;
+        }
+        // BOUND: the range halves.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (_, head, key) = self.restart_entry(middle)?;
+            match sought.order_of(key, head.tag) {
+                Order::Less => low = middle + 1,
+                Order::Equal | Order::Greater => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// Visits every entry, in order, and compares what a search relies on: K1, K2, and that entries
+    /// share as much as they can.
+    pub(crate) fn check(&self, visit: &mut EntryVisitor<'_>) -> Result<(), DecodeError> {
+        self.check_entries(visit).map_err(|e| self.damaged(e))
+    }
+
+    fn check_entries(&self, visit: &mut EntryVisitor<'_>) -> Result<(), Malformed> {
+        let (mut at, mut restart) = (0, 0);
+        let (mut key, mut last) = (Vec::new(), Vec::new());
+        let mut last_tag = None;
+        // BOUND: every turn passes an entry of the block.
+        while at < self.entries_end {
+            let head = step(self, at, &mut key)?;
+            let restarts = restart < self.restart_count && self.restart(restart)? == at;
+            restart += usize::from(restarts);
+            let shared = if restarts {
+                0
+            } else {
+                common_prefix(&last, &key)
+            };
+            if head.shared != shared || at == 0 && !restarts {
+                return Err(Malformed::new(at, "an entry that shares what it can (K1)"));
+            }
+            let sought = Sought {
+                stored: &key,
+                seq: head.tag.seq(),
+            };
+            if last_tag.is_some_and(|tag| sought.order_of(&last, tag) != Order::Less) {
+                return Err(Malformed::new(at, "a later entry (K2)"));
+            }
+            visit(&key, &head, self.bytes(head.value_at, head.end));
+            last.clone_from(&key);
+            last_tag = Some(head.tag);
+            at = head.end;
+        }
+        if self.entries_end > 0 && restart != self.restart_count {
+            return Err(Malformed::new(at, "as many restarts as are counted"));
+        }
+        Ok(())
+    }
+
+    /// The first entry not before `sought`, `None` when all are.
+    #[inline]
+    pub(crate) fn find(&self, sought: &Sought<'_>) -> Result<Option<Spot>, DecodeError> {
+        self.search(sought).map_err(|e| self.damaged(e))
+    }
+
+    #[inline]
+    fn search(&self, sought: &Sought<'_>) -> Result<Option<Spot>, Malformed> {
+        if self.entries_end == 0 {
+            return Ok(None);
+        }
+        let before = self.restarts_before(sought)?;
+        let dense = self.heads.get().is_some_and(|heads| heads.dense);
+        let index = match before.checked_sub(1) {
+            Some(_) if dense && before == self.restart_count => return Ok(None),
+            Some(index) if !dense => index,
+            _ => {
+                let (at, head, key) = self.restart_entry(before)?;
+                return Ok(Some(Spot {
+                    at,
+                    head,
+                    same_key: key == sought.stored,
+                }));
+            }
+        };
+        let (_, head, key) = self.restart_entry(index)?;
+        // The last entry looked at is before `sought` and has `common` bytes in common with it.
+        let mut common = common_prefix(key, sought.stored);
+        let mut at = head.end;
+        // BOUND: every turn passes an entry of the block.
+        while at < self.entries_end {
+            let head = self.head(at)?;
+            // Sharing more than `common`, the entry differs from the sought key where the one
+            // before it does, so it is before it too and nothing need be compared.
+            if head.shared <= common {
+                let spot = |same_key| Ok(Some(Spot { at, head, same_key }));
+                let key = self.bytes(head.key_at, head.value_at);
+                if head.shared < common {
+                    // It exceeds the entry before it at a byte that is the sought key's too; or it
+                    // is the next restart, which is not before `sought`, with its whole key.
+                    return spot(head.shared == 0 && key == sought.stored);
+                }
+                let rest = sought.stored.get(common..).unwrap_or(&[]);
+                let more = common_prefix(key, rest);
+                match (key.get(more), rest.get(more)) {
+                    (Some(a), Some(b)) if a > b => return spot(false),
+                    (Some(_), None) => return spot(false),
+                    (None, None) if head.tag.seq() <= sought.seq => return spot(true),
+                    _ => common += more,
+                }
+            }
+            at = head.end;
+        }
+        Ok(None)
+    }
+}
+
+/// Sees the stored key, the fixed part and the value of an entry.
+pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], &EntryHead, &[u8]) + 'a;

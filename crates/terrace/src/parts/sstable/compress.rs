@@ -1,0 +1,142 @@
+//! This file is compression of single blocks: to a payload, and back to the content.
+
+use super::layout::{self, CONTENT_BYTES_MAX, Compression, LZ4_RATIO_MAX, WORD_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parts::codec::DecodeError;
+
+/// A block is stored compressed when that saves at least one part in this many.
+const SAVES_ONE_IN: usize = 8;
+
+#[cfg(feature = "zstd")]
+const ZSTD_LEVEL: i32 = 3;
+
+/// Compresses one block after the other, in memory that it keeps.
+pub(crate) struct Compressor {
+    wanted: Compression,
+    lz4: lz4_flex::block::CompressTable,
+    #[cfg(feature = "zstd")]
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    payload: Vec<u8>,
+}
+
+impl Compressor {
+    /// A compressor of this kind; `Unsupported` when the library was built without it.
+    pub(crate) fn new(wanted: Compression) -> Result<Compressor> {
+        #[cfg(not(feature = "zstd"))]
+        if wanted == Compression::Zstd {
+            return Err(without_zstd());
+        }
+        #[cfg(feature = "zstd")]
+        let zstd = match wanted {
+            Compression::Zstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(refused)?),
+            Compression::None | Compression::Lz4 => None,
+        };
+        Ok(Compressor {
+            wanted,
+            lz4: lz4_flex::block::CompressTable::default(),
+            #[cfg(feature = "zstd")]
+            zstd,
+            payload: Vec::new(),
+        })
+    }
+
+    /// The payload of a block with this content, and how it came about.
+    pub(crate) fn payload<'a>(&'a mut self, content: &'a [u8]) -> (&'a [u8], Compression) {
+        let bound = match self.wanted {
+            Compression::None => return (content, Compression::None),
+            Compression::Lz4 => lz4_flex::block::get_maximum_output_size(content.len()),
+            #[cfg(feature = "zstd")]
+            Compression::Zstd => zstd::zstd_safe::compress_bound(content.len()),
+            #[cfg(not(feature = "zstd"))]
+            Compression::Zstd => return (content, Compression::None),
+        };
+        let bound = bound + WORD_BYTES;
+        if self.payload.len() < bound {
+            self.payload.resize(bound, 0);
+        }
+        let out = &mut self.payload[WORD_BYTES..];
+        let size = match self.wanted {
+            Compression::Lz4 => {
+                lz4_flex::block::compress_into_with_table(content, out, &mut self.lz4).ok()
+            }
+            #[cfg(feature = "zstd")]
+            Compression::Zstd => {
+                let zstd = self.zstd.as_mut();
+                zstd.and_then(|zstd| zstd.compress_to_buffer(content, out).ok())
+            }
+            _ => None,
+        };
+        match size.map(|size| size + WORD_BYTES) {
+            Some(size) if size + content.len() / SAVES_ONE_IN <= content.len() => {
+                let raw = (content.len() as u32).to_le_bytes();
+                self.payload[..WORD_BYTES].copy_from_slice(&raw);
+                (&self.payload[..size], self.wanted)
+            }
+            _ => (content, Compression::None),
+        }
+    }
+
+    /// Gives memory beyond `keep_bytes` back.
+    pub(crate) fn shrink(&mut self, keep_bytes: usize) {
+        if self.payload.len() > keep_bytes {
+            self.payload.truncate(keep_bytes);
+            self.payload.shrink_to_fit();
+        }
+    }
+}
+
+/// The content of a compressed payload, whose checksum was found right, at `offset`.
+pub(crate) fn decompress(payload: &[u8], compression: Compression, offset: u64) -> Result<Vec<u8>> {
+    let damaged = |expected: String, found: String| {
+        Error::from(DecodeError::new(
+            "compressed SSTable block",
+            offset,
+            expected,
+            found,
+        ))
+    };
+    let packed = payload.get(WORD_BYTES..);
+    let (Some(packed), Some(size)) = (packed, layout::word(payload, 0)) else {
+        return Err(damaged("a size".into(), format!("{} bytes", payload.len())));
+    };
+    let size = size as usize;
+    let size_max = match compression {
+        Compression::Lz4 => packed.len().saturating_mul(LZ4_RATIO_MAX),
+        Compression::None | Compression::Zstd => CONTENT_BYTES_MAX,
+    };
+    if size > size_max.min(CONTENT_BYTES_MAX) {
+        let found = format!("{size} from {}", packed.len());
+        return Err(damaged(format!("at most {size_max} bytes"), found));
+    }
+    let content = match compression {
+        Compression::None => Ok(packed.to_vec()),
+        Compression::Lz4 => lz4_flex::block::decompress(packed, size).map_err(|e| e.to_string()),
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => zstd::bulk::decompress(packed, size).map_err(|e| e.to_string()),
+        #[cfg(not(feature = "zstd"))]
+        Compression::Zstd => return Err(without_zstd()),
+    };
+    match content {
+        Ok(content) if content.len() == size => Ok(content),
+        Ok(content) => Err(damaged(
+            format!("{size} bytes"),
+            format!("{}", content.len()),
+        )),
+        Err(e) => Err(damaged("content that decompresses".into(), e)),
+    }
+}
+
+#[cfg(not(feature = "zstd"))]
+#[cold]
+fn without_zstd() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "Zstandard is not in this build: build it with the feature `zstd`, or choose LZ4",
+    )
+}
+
+#[cfg(feature = "zstd")]
+#[cold]
+fn refused(e: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("Zstandard cannot start: {e}")).because(e)
+}

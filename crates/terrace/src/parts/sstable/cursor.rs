@@ -1,0 +1,397 @@
+//! This file walks a table in both directions, reading ahead when it goes forward.
+//!
+//! A walk forward that misses the cache twice in a row reads a span of blocks at once; the span
+//! doubles up to a limit. Blocks of a span lie in the cursor's own memory until they are reached.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use terrace_media::Advice;
+
+use super::block::{Block, Sought};
+use super::fetch::ReadCounts;
+use super::layout::{BlockKind, Handle};
+use super::reader::SsTable;
+use super::walk::{BlockCursor, user_key};
+use crate::error::Result;
+use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::skiplist::Target;
+
+/// The first span that is read ahead.
+const AHEAD_BYTES_MIN: usize = 16 << 10;
+/// The largest span, unless the caller says otherwise.
+pub(crate) const AHEAD_BYTES_MAX: usize = 256 << 10;
+/// Entries that `seek_before` goes back at breadth 0; three times as many for each step.
+const BACK_ENTRIES: usize = 8;
+
+/// Blocks that lie behind one another, read at once.
+#[derive(Default)]
+struct Span {
+    at: u64,
+    /// The first `len` of them are the span; the rest is memory for longer ones.
+    bytes: Vec<u8>,
+    len: usize,
+    /// What the next span will have.
+    next_bytes: usize,
+    /// Where the block after the last one that was read begins.
+    expected: u64,
+}
+
+/// A position in one table. Range deletes are not applied: see `SsTable::range_deletes`.
+pub(crate) struct SstCursor {
+    table: Arc<SsTable>,
+    /// In the only block of the index, or in the upper one.
+    upper: BlockCursor,
+    /// In a block of the lower level of the index; without one if there is no such level.
+    lower: BlockCursor,
+    data: BlockCursor,
+    span: Span,
+    ahead_bytes_max: usize,
+    fill_cache: bool,
+    counts: ReadCounts,
+}
+
+impl SstCursor {
+    /// A cursor off the table. `fill_cache`: blocks that come from the file are cached.
+    pub(crate) fn new(table: Arc<SsTable>, fill_cache: bool) -> SstCursor {
+        let mut upper = BlockCursor::default();
+        upper.enter(Arc::clone(table.upper()));
+        SstCursor {
+            table,
+            upper,
+            lower: BlockCursor::default(),
+            data: BlockCursor::default(),
+            span: Span::default(),
+            ahead_bytes_max: AHEAD_BYTES_MAX,
+            fill_cache,
+            counts: ReadCounts::default(),
+        }
+    }
+
+    /// Limits what is read ahead; 0 reads block by block. A compaction wants more than a scan.
+    pub(crate) fn read_ahead(&mut self, bytes_max: usize) {
+        self.ahead_bytes_max = bytes_max;
+    }
+
+    /// What the cursor's reads did since the last call.
+    pub(crate) fn take_counts(&mut self) -> ReadCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// The expiry of the entry under the cursor; 0 for none, and off the table.
+    #[inline]
+    pub(crate) fn expiry(&self) -> u64 {
+        self.data.head().map_or(0, |head| head.expiry)
+    }
+
+    /// Goes to the first entry.
+    pub(crate) fn seek_to_first(&mut self) -> Result<()> {
+        self.leave();
+        self.next_block()
+    }
+
+    /// Goes to the last entry.
+    pub(crate) fn seek_to_last(&mut self) -> Result<()> {
+        self.leave();
+        self.previous_block()
+    }
+
+    /// Goes to the last entry before `target`.
+    pub(crate) fn seek_to_before(&mut self, target: &Target<'_>) -> Result<()> {
+        self.seek(target)?;
+        if self.data.head().is_some() {
+            return self.retreat();
+        }
+        self.seek_to_last()
+    }
+
+    /// Goes to the entry before; off the table from the first one.
+    pub(crate) fn retreat(&mut self) -> Result<()> {
+        if self.data.head().is_none() {
+            return Ok(());
+        }
+        match self.data.retreat() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.previous_block(),
+            Err(e) => {
+                self.leave();
+                Err(self.table.file.damaged(e))
+            }
+        }
+    }
+
+    /// Off the table, before its first block and after its last.
+    fn leave(&mut self) {
+        self.upper.enter(Arc::clone(self.table.upper()));
+        self.lower.clear();
+        self.data.clear();
+    }
+
+    /// The cursor in the level of the index that names data blocks.
+    fn index(&self) -> &BlockCursor {
+        if self.table.has_two_levels() {
+            &self.lower
+        } else {
+            &self.upper
+        }
+    }
+
+    /// Goes to the next data block that has entries, and to the first of them.
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        let result = self.walk_blocks(true);
+        if result.is_err() {
+            self.leave();
+        }
+        result
+    }
+
+    #[cold]
+    fn previous_block(&mut self) -> Result<()> {
+        let result = self.walk_blocks(false);
+        if result.is_err() {
+            self.leave();
+        }
+        result
+    }
+
+    fn walk_blocks(&mut self, forward: bool) -> Result<()> {
+        // BOUND: every turn passes a data block.
+        while self.walk_index(forward)? {
+            self.enter_data(forward)?;
+            if step(&mut self.data, forward).map_err(|e| self.table.file.damaged(e))? {
+                return Ok(());
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// Goes to the index entry of the next data block; false when there is none.
+    fn walk_index(&mut self, forward: bool) -> Result<bool> {
+        let file = &self.table.file;
+        if !self.table.has_two_levels() {
+            return step(&mut self.upper, forward).map_err(|e| file.damaged(e));
+        }
+        // BOUND: every turn passes a block of the index.
+        loop {
+            if step(&mut self.lower, forward).map_err(|e| file.damaged(e))? {
+                return Ok(true);
+            }
+            if !step(&mut self.upper, forward).map_err(|e| file.damaged(e))? {
+                return Ok(false);
+            }
+            let handle = self.table.handle(self.table.upper(), self.upper.value())?;
+            let kind = BlockKind::Index;
+            let lower = file.block(handle, kind, true, &mut self.counts)?;
+            self.lower.enter(lower);
+        }
+    }
+
+    /// Enters the data block of the index entry, off its entries.
+    fn enter_data(&mut self, forward: bool) -> Result<()> {
+        let index = self.index();
+        let Some(block) = index.block() else {
+            return Ok(());
+        };
+        let handle = self.table.handle(block, index.value())?;
+        let block = self.data_block(handle, forward)?;
+        self.data.enter(block);
+        Ok(())
+    }
+
+    fn data_block(&mut self, handle: Handle, forward: bool) -> Result<Arc<Block>> {
+        let table = Arc::clone(&self.table);
+        let file = &table.file;
+        let follows = forward && handle.offset == self.span.expected;
+        self.span.expected = handle.end();
+        if let Some(block) = file.cached(handle, &mut self.counts) {
+            return Ok(block);
+        }
+        file.check_handle(handle)?;
+        if self.span.bytes_of(handle).is_none() {
+            self.span.len = 0;
+            if follows && self.ahead_bytes_max > handle.stored_bytes() {
+                self.read_span(handle)?;
+            } else {
+                self.span.next_bytes = AHEAD_BYTES_MIN;
+            }
+        }
+        let stored = match self.span.bytes_of(handle) {
+            Some(stored) => Cow::Borrowed(stored),
+            None => {
+                let mut stored = vec![0; handle.stored_bytes()];
+                file.read(handle.offset, &mut stored, &mut self.counts)?;
+                Cow::Owned(stored)
+            }
+        };
+        self.counts.blocks_read += 1;
+        let block = file.parse(handle, file.open_block(handle, BlockKind::Data, stored)?)?;
+        if self.fill_cache {
+            file.keep(handle, &block);
+        }
+        Ok(block)
+    }
+
+    /// Reads a span that begins with the block at `handle`.
+    fn read_span(&mut self, handle: Handle) -> Result<()> {
+        let file = &self.table.file;
+        let wanted = self.span.next_bytes.max(AHEAD_BYTES_MIN);
+        let wanted = wanted.min(self.ahead_bytes_max).max(handle.stored_bytes());
+        let data_end = self.table.properties().data_bytes;
+        let left = data_end
+            .saturating_sub(handle.offset)
+            .max(handle.stored_bytes() as u64);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
+        self.span.next_bytes = (wanted * 2).min(self.ahead_bytes_max);
+        if self.span.bytes.len() < len {
+            self.span.bytes.resize(len, 0);
+        }
+        let bytes = &mut self.span.bytes[..len];
+        file.read(handle.offset, bytes, &mut self.counts)?;
+        (self.span.at, self.span.len) = (handle.offset, len);
+        // The system fetches the next span while this one is used.
+        let next = handle.offset + len as u64;
+        let ahead = data_end
+            .saturating_sub(next)
+            .min(self.span.next_bytes as u64);
+        file.advise(next, ahead, Advice::WillNeed);
+        Ok(())
+    }
+
+    /// Goes back by whole blocks, to the first entry of one; off the table when there are not so
+    /// many.
+    fn skip_back(&mut self, blocks: usize) -> Result<()> {
+        // BOUND: `blocks`, and the blocks of the table.
+        for _ in 0..blocks {
+            if !self.walk_index(false)? {
+                self.leave();
+                return Ok(());
+            }
+        }
+        self.enter_data(true)?;
+        match step(&mut self.data, true).map_err(|e| self.table.file.damaged(e))? {
+            true => Ok(()),
+            false => self.next_block(),
+        }
+    }
+
+    fn seek_in(&mut self, sought: &Sought<'_>) -> Result<bool> {
+        self.leave();
+        let table = Arc::clone(&self.table);
+        let file = &table.file;
+        if !self.upper.seek(sought).map_err(|e| file.damaged(e))? {
+            return Ok(true);
+        }
+        if table.has_two_levels() {
+            let handle = table.handle(table.upper(), self.upper.value())?;
+            let lower = file.block(handle, BlockKind::Index, true, &mut self.counts)?;
+            self.lower.enter(lower);
+            if !self.lower.seek(sought).map_err(|e| file.damaged(e))? {
+                // An upper separator is the last one of its lower block.
+                return Err(super::reader::misplaced(
+                    file,
+                    handle.offset,
+                    "an index block that reaches its separator",
+                    "a shorter one".into(),
+                ));
+            }
+        }
+        self.enter_data(true)?;
+        self.data.seek(sought).map_err(|e| file.damaged(e))
+    }
+}
+
+/// Goes one entry on, or from off the block to its first or last.
+#[inline]
+fn step(cursor: &mut BlockCursor, forward: bool) -> Result<bool, crate::parts::codec::DecodeError> {
+    if forward {
+        cursor.advance()
+    } else {
+        cursor.retreat()
+    }
+}
+
+impl Span {
+    /// The stored bytes of a block, if the span has them all.
+    fn bytes_of(&self, handle: Handle) -> Option<&[u8]> {
+        let from = usize::try_from(handle.offset.checked_sub(self.at)?).ok()?;
+        let bytes = self.bytes.get(..self.len)?;
+        bytes.get(from..from.checked_add(handle.stored_bytes())?)
+    }
+}
+
+impl Cursor for SstCursor {
+    fn hold(&mut self) -> bool {
+        // A table never changes (T1).
+        true
+    }
+
+    fn release(&mut self) {}
+
+    fn seek(&mut self, target: &Target<'_>) -> Result<()> {
+        let found = Sought::with(target, |sought| self.seek_in(&sought));
+        match found {
+            // The block ends before the separator does: the next one begins after `target`.
+            Ok(false) => self.next_block(),
+            Ok(true) => Ok(()),
+            Err(e) => {
+                self.leave();
+                Err(e)
+            }
+        }
+    }
+
+    fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
+        self.seek_to_before(target)?;
+        let back = BACK_ENTRIES.saturating_mul(3usize.saturating_pow(breadth as u32));
+        let p = self.table.properties();
+        let per_block = (p.entry_count / p.data_block_count.max(1)).max(1);
+        let per_block = usize::try_from(per_block).unwrap_or(usize::MAX);
+        if back >= 2 * per_block && self.data.head().is_some() {
+            self.skip_back(back / per_block)?;
+        }
+        // BOUND: `per_block`, and the entries of the table.
+        for _ in 0..back % per_block {
+            if self.data.head().is_none() {
+                break;
+            }
+            self.retreat()?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if self.data.head().is_none() {
+            return Ok(());
+        }
+        match self.data.advance() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.next_block(),
+            Err(e) => {
+                self.leave();
+                Err(self.table.file.damaged(e))
+            }
+        }
+    }
+
+    #[inline]
+    fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        let Some(head) = self.data.head() else {
+            return Ok(None);
+        };
+        let (keyspace, key) = user_key(&self.data);
+        Ok(Some(EntryView {
+            keyspace,
+            key,
+            seq: head.tag.seq(),
+            kind: head.tag.kind(),
+        }))
+    }
+
+    #[inline]
+    fn value(&self) -> Result<&[u8]> {
+        Ok(self.data.value())
+    }
+}

@@ -1,0 +1,57 @@
+//! SSTable: a sorted table in a file, written once, front to back, and read by blocks.
+//!
+//! ```text
+//! SstWriter --add--> blocks --finish: sync file, sync folder--> a file that a manifest may name
+//! SsTable   --get, multi_get, cursor--> index -> block cache -> file
+//! ```
+//!
+//! A point read asks the filter, finds a block through the index, and searches it; each of these is
+//! in the block cache or comes from the file in one read. A scan takes one block after the other and
+//! reads ahead. Whatever comes from the file has its checksum compared once, when it is read.
+//!
+//! Invariants
+//!   T1  A table never changes once `SstWriter::finish` has returned, and before that nothing may
+//!       name it: file first, then its name, then the manifest.
+//!   T2  Entries ascend strictly by keyspace, key and descending sequence number.
+//!   T3  The block that the index gives for a key and a sequence number has the newest version that
+//!       a read there sees, if the table has any: a separator with sequence number 0 stands between
+//!       two keys, any other is the last entry of its block.
+//!
+//! Bytes: layout.rs. One writer; any number of readers. Names of files are the caller's.
+
+#![cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "the leveled bottom uses it next")
+)]
+
+mod block;
+mod build;
+mod compress;
+mod cursor;
+mod fetch;
+mod index;
+mod layout;
+mod multi;
+mod properties;
+mod ranges;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod walk;
+mod writer;
+
+pub(crate) use cursor::SstCursor;
+pub(crate) use fetch::{CachedBlock, ReadCounts};
+pub(crate) use layout::{Compression, VALUE_BYTES_MAX, kind};
+pub(crate) use multi::MultiRead;
+pub(crate) use properties::{Place, Properties};
+pub(crate) use ranges::{RangeDelete, RangeDeletes};
+pub(crate) use reader::{Answer, Found, ReadMode, SsTable};
+pub(crate) use verify::Verified;
+pub(crate) use writer::{Finished, NewEntry, SstOptions, SstWriter};
+
+use crate::parts::cache::BlockCache;
+
+/// The cache of all blocks of all tables.
+pub(crate) type SstCache = BlockCache<CachedBlock>;

@@ -1,0 +1,186 @@
+//! Tests of what blocks are made of: separators, fragments of range deletes, what writers refuse.
+
+use super::super::index::separator;
+use super::super::ranges::fragment;
+use super::super::{RangeDeletes, VALUE_BYTES_MAX};
+use super::*;
+use crate::error::ErrorKind;
+
+/// A separator is not before the key before it, is before the key after it, and no longer than either.
+#[test]
+fn separators_separate() {
+    let mut rng = fastrand::Rng::with_seed(41);
+    for _ in 0..20_000 {
+        let mut key = || {
+            let tail = (0..rng.usize(..6)).map(|_| rng.u8(..4));
+            [vec![0; 4], tail.collect()].concat()
+        };
+        let (mut last, mut next) = (key(), key());
+        if last == next {
+            continue;
+        }
+        if last > next {
+            std::mem::swap(&mut last, &mut next);
+        }
+        let found = separator(&last, &next);
+        assert!(last.as_slice() <= found && found < next.as_slice());
+        assert!(found.len() <= last.len());
+    }
+}
+
+/// Whatever ranges overlap, their fragments delete from each key exactly what the ranges do, in
+/// order and without overlap.
+#[test]
+fn fragments_delete_what_ranges_do() {
+    let mut rng = fastrand::Rng::with_seed(42);
+    for seed in 0..500 {
+        let model = Model {
+            ranges: (0..rng.usize(..10))
+                .map(|_| RangeDelete {
+                    keyspace: rng.u32(..2),
+                    begin: vec![rng.u8(..20)],
+                    end: if rng.u32(..8) == 0 {
+                        Vec::new()
+                    } else {
+                        vec![rng.u8(..20)]
+                    },
+                    seq: rng.u64(..8),
+                })
+                .collect(),
+            ..Model::default()
+        };
+        let fragments = fragment(model.ranges.clone());
+        for pair in fragments.windows(2) {
+            let (a, b) = (&pair[0], &pair[1]);
+            let alike = (a.keyspace, &a.begin, &a.end) == (b.keyspace, &b.begin, &b.end);
+            let apart = !a.end.is_empty() && a.end <= b.begin || a.keyspace < b.keyspace;
+            assert!(alike && a.seq > b.seq || apart, "{seed}: {a:?} {b:?}");
+        }
+        let mut content = super::super::ranges::encode(&fragments, 2);
+        let content = content.finish().to_vec();
+        let block = super::super::block::Block::new(content, 0).unwrap();
+        let ranges = RangeDeletes::decode(Arc::new(block)).unwrap();
+        assert_eq!(ranges.fragments(), fragments);
+        for keyspace in 0..2 {
+            for key in (0..21).map(|key| vec![key]).chain([Vec::new(), vec![3, 0]]) {
+                for seq in 0..9 {
+                    let at = target(keyspace, &key, seq);
+                    assert_eq!(ranges.covering(&at), model.get(&at).1, "{seed} {at:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Entries out of order, too large or of no kind, and ranges without a key are refused; after an
+/// entry out of order nothing is accepted, and the file can be removed.
+#[test]
+fn writers_refuse_what_readers_could_not_find() {
+    let fs = machine();
+    let mut writer = SstWriter::create(&fs, file(), NUMBER, SstOptions::default()).unwrap();
+    assert!(SstWriter::create(&fs, file(), NUMBER, SstOptions::default()).is_err());
+    let entry = NewEntry {
+        keyspace: 2,
+        key: b"key",
+        seq: 5,
+        kind: EntryKind::Put as u8,
+        expiry: 0,
+        value: b"value",
+    };
+    writer.add(&entry).unwrap();
+    assert_eq!(writer.entry_count(), 1);
+    assert!(writer.estimated_bytes() > 128);
+    let long = vec![0; crate::types::KEY_BYTES_MAX + 1];
+    for wrong in [
+        NewEntry {
+            key: &long,
+            ..entry
+        },
+        NewEntry {
+            kind: 0,
+            seq: 4,
+            ..entry
+        },
+        NewEntry {
+            kind: kind::RANGE_DELETE,
+            seq: 4,
+            ..entry
+        },
+        NewEntry {
+            seq: SEQ_MAX + 1,
+            key: b"z",
+            ..entry
+        },
+    ] {
+        assert_eq!(writer.add(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    const { assert!(VALUE_BYTES_MAX > 1 << 30) };
+    let range = RangeDelete {
+        keyspace: 1,
+        begin: b"b".to_vec(),
+        end: b"b".to_vec(),
+        seq: 1,
+    };
+    let refused = writer.add_range_delete(range.clone()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    writer.add(&NewEntry { seq: 4, ..entry }).unwrap();
+    writer
+        .add(&NewEntry {
+            key: b"key1",
+            seq: 9,
+            ..entry
+        })
+        .unwrap();
+    for wrong in [
+        NewEntry {
+            key: b"key1",
+            seq: 9,
+            ..entry
+        },
+        NewEntry {
+            key: b"key1",
+            seq: 10,
+            ..entry
+        },
+        NewEntry {
+            key: b"key",
+            seq: 1,
+            ..entry
+        },
+        NewEntry {
+            keyspace: 1,
+            key: b"z",
+            ..entry
+        },
+    ] {
+        let path = format!("/db/{}{}", wrong.seq, wrong.keyspace);
+        let path = Path::new(&path);
+        let mut other = SstWriter::create(&fs, path, NUMBER, SstOptions::default()).unwrap();
+        other
+            .add(&NewEntry {
+                key: b"key1",
+                seq: 9,
+                ..entry
+            })
+            .unwrap();
+        assert_eq!(other.add(&wrong).unwrap_err().kind(), ErrorKind::Corruption);
+        let later = NewEntry { key: b"z", ..entry };
+        assert_eq!(other.add(&later).unwrap_err().kind(), ErrorKind::Stopped);
+        assert!(other.add_range_delete(range.clone()).is_err());
+        other.abandon().unwrap();
+        assert!(!fs.exists(path).unwrap());
+    }
+    let finished = writer.finish().unwrap();
+    assert_eq!(
+        (finished.number, finished.properties.entry_count),
+        (NUMBER, 3)
+    );
+    if !cfg!(feature = "zstd") {
+        let refused = SstWriter::create(&fs, Path::new("/db/z"), 1, tiny(Compression::Zstd));
+        assert_eq!(
+            refused.map(|_| ()).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+        assert!(!fs.exists(Path::new("/db/z")).unwrap());
+    }
+}

@@ -1,0 +1,289 @@
+//! This file checks a whole table: every checksum, every order, and every fact that it states.
+
+use std::sync::Arc;
+
+use super::block::Block;
+use super::fetch::ReadCounts;
+use super::layout::{BlockKind, EntryHead, FOOTER_BYTES, Handle, kind, split_key};
+use super::properties::{Place, Properties};
+use super::ranges::RangeDeletes;
+use super::reader::SsTable;
+use super::walk::BlockCursor;
+use crate::error::Result;
+use crate::parts::filter::FilterBlock;
+use crate::types::{EntryKind, KEY_BYTES_MAX, key_hash};
+
+/// Problems beyond this are counted only.
+const PROBLEMS_MAX: usize = 20;
+
+/// What a walk over a table found.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Verified {
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    /// Bytes of the file that were read.
+    pub(crate) bytes: u64,
+    /// What is wrong, the first of it in words.
+    pub(crate) problems: Vec<String>,
+    pub(crate) problem_count: u64,
+}
+
+impl Verified {
+    fn problem(&mut self, text: String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(text);
+        }
+    }
+}
+
+/// The walk: what was found so far, and where it is.
+struct Walk<'a> {
+    table: &'a SsTable,
+    found: Verified,
+    counts: ReadCounts,
+    /// What the properties should say.
+    properties: Properties,
+    filter: Option<Arc<FilterBlock>>,
+    /// The last entry or separator: nothing after it may be before it.
+    last: Option<(Vec<u8>, u64)>,
+    /// The last entry.
+    last_entry: Option<(Vec<u8>, u64)>,
+    /// Where the next block must begin.
+    next_offset: u64,
+}
+
+impl SsTable {
+    /// Reads the whole table past the cache and checks everything that can be checked, calling
+    /// `visited` with bytes as they are read.
+    pub(crate) fn verify(&self, visited: &mut dyn FnMut(u64)) -> Verified {
+        let mut walk = Walk {
+            table: self,
+            found: Verified::default(),
+            counts: ReadCounts::default(),
+            properties: Properties {
+                compression: self.properties().compression,
+                ..Properties::default()
+            },
+            filter: None,
+            last: None,
+            last_entry: None,
+            next_offset: 0,
+        };
+        walk.filter = walk.read_filter();
+        let mut reported = 0;
+        walk.index(&mut |counts| {
+            visited(counts.file_bytes - reported);
+            reported = counts.file_bytes;
+        });
+        walk.rest();
+        visited(walk.counts.file_bytes - reported);
+        walk.found.bytes = walk.counts.file_bytes;
+        walk.found
+    }
+}
+
+impl Walk<'_> {
+    /// The problem of a failed step, `None`.
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|e| self.found.problem(e.to_string())).ok()
+    }
+
+    fn problem(&mut self, offset: u64, text: &str) {
+        let path = self.table.path().display();
+        let text = format!("{path}: {text} at offset {offset}");
+        self.found.problem(text);
+    }
+
+    fn read_filter(&mut self) -> Option<Arc<FilterBlock>> {
+        let handle = self.table.footer().filter?;
+        let file = &self.table.file;
+        let content = file.read_content(handle, BlockKind::Filter, &mut self.counts);
+        let content = self.note(content)?;
+        let filter = FilterBlock::new(content, handle.offset).map_err(|e| file.damaged(e));
+        self.note(filter).map(Arc::new)
+    }
+
+    /// Walks the index and every data block.
+    fn index(&mut self, visited: &mut dyn FnMut(&ReadCounts)) {
+        let upper = Arc::clone(self.table.upper());
+        let uppers = self.handles(&upper);
+        let mut index_bytes = self.table.footer().index.stored_bytes() as u64;
+        for (stored, seq, handle) in uppers {
+            if !self.table.has_two_levels() {
+                self.data(handle);
+                self.separator(handle, stored, seq);
+                visited(&self.counts);
+                continue;
+            }
+            index_bytes += handle.stored_bytes() as u64;
+            let kind = BlockKind::Index;
+            let lower = self.table.load_uncached(handle, kind, &mut self.counts);
+            let Some(lower) = self.note(lower) else {
+                continue;
+            };
+            let lowers = self.handles(&lower);
+            let ends = lowers.last().map(|(stored, seq, _)| (stored.clone(), *seq));
+            if ends != Some((stored, seq)) {
+                self.problem(
+                    handle.offset,
+                    "an index block does not end at its separator",
+                );
+            }
+            for (stored, seq, handle) in lowers {
+                self.data(handle);
+                self.separator(handle, stored, seq);
+                visited(&self.counts);
+            }
+        }
+        self.properties.index_bytes = index_bytes;
+    }
+
+    /// The entries of an index block.
+    fn handles(&mut self, index: &Arc<Block>) -> Vec<(Vec<u8>, u64, Handle)> {
+        let checked = index.check(&mut |_, _, _| {});
+        self.note(checked.map_err(|e| self.table.file.damaged(e)));
+        let mut handles = Vec::new();
+        let mut cursor = BlockCursor::default();
+        cursor.enter(Arc::clone(index));
+        while let Ok(true) = cursor.advance() {
+            let seq = cursor.head().map_or(0, |head| head.tag.seq());
+            let handle = self.table.handle(index, cursor.value());
+            if let Some(handle) = self.note(handle) {
+                handles.push((cursor.stored_key().to_vec(), seq, handle));
+            }
+        }
+        handles
+    }
+
+    /// After the data block at `handle`: it ends before its separator.
+    fn separator(&mut self, handle: Handle, stored: Vec<u8>, seq: u64) {
+        let fits = self.last.as_ref().is_none_or(|last| {
+            // At or before: equal only where the separator is the last entry.
+            (&last.0, std::cmp::Reverse(last.1)) <= (&stored, std::cmp::Reverse(seq))
+        });
+        if !fits {
+            self.problem(handle.offset, "a separator is before the end of its block");
+        }
+        self.last = Some((stored, seq));
+    }
+
+    fn data(&mut self, handle: Handle) {
+        if handle.offset != self.next_offset {
+            self.problem(handle.offset, "a data block does not follow the one before");
+        }
+        self.next_offset = handle.end();
+        self.properties.data_block_count += 1;
+        self.properties.data_bytes += handle.stored_bytes() as u64;
+        let file = &self.table.file;
+        let content = file.read_content(handle, BlockKind::Data, &mut self.counts);
+        let Some(content) = self.note(content) else {
+            return;
+        };
+        self.properties.content_bytes += content.len() as u64;
+        let block = file.parse(handle, content);
+        let Some(block) = self.note(block) else {
+            return;
+        };
+        let checked = block.check(&mut |stored, head, value| {
+            self.entry(handle, stored, head, value.len());
+        });
+        self.note(checked.map_err(|e| file.damaged(e)));
+    }
+
+    fn entry(&mut self, handle: Handle, stored: &[u8], head: &EntryHead, value_bytes: usize) {
+        let (seq, kind) = (head.tag.seq(), head.tag.kind());
+        let later = self.last.as_ref().is_none_or(|last| {
+            (last.0.as_slice(), std::cmp::Reverse(last.1)) < (stored, std::cmp::Reverse(seq))
+        });
+        if !later {
+            self.problem(handle.offset, "an entry is not after the one before it");
+        }
+        let Some((keyspace, key)) = split_key(stored) else {
+            return;
+        };
+        let known = EntryKind::from_raw(kind).is_some() || kind == kind::VALUE_POINTER;
+        if !known || key.len() > KEY_BYTES_MAX {
+            self.problem(
+                handle.offset,
+                "an entry has an unknown kind or too long a key",
+            );
+        }
+        let new_key = self.last_entry.as_ref().is_none_or(|last| last.0 != stored);
+        let p = &mut self.properties;
+        p.entry_count += 1;
+        p.tombstone_count += u64::from(kind == EntryKind::Delete as u8);
+        p.value_pointer_count += u64::from(kind == kind::VALUE_POINTER);
+        p.key_count += u64::from(new_key);
+        p.key_bytes += key.len() as u64;
+        p.value_bytes += value_bytes as u64;
+        p.count_seq(seq);
+        if head.expiry != 0 {
+            p.count_expiry(head.expiry);
+        }
+        let place = Place {
+            keyspace,
+            key: key.to_vec(),
+            seq,
+        };
+        let first = match p.entries.take() {
+            Some((first, _)) => first,
+            None => place.clone(),
+        };
+        p.entries = Some((first, place));
+        self.found.entries += 1;
+        self.found.tombstones += u64::from(kind == EntryKind::Delete as u8);
+        let hash = key_hash(keyspace, key);
+        if self.filter.as_ref().is_some_and(|f| !f.may_contain(hash)) {
+            self.problem(handle.offset, "the filter does not have a key");
+        }
+        self.last = Some((stored.to_vec(), seq));
+        self.last_entry = self.last.clone();
+    }
+
+    /// What is not data: range deletes, filter, places in the file, properties.
+    fn rest(&mut self) {
+        let footer = *self.table.footer();
+        let mut next = self.next_offset;
+        if let Some(handle) = footer.range_deletes {
+            next = self.follows(next, handle);
+            let kind = BlockKind::RangeDeletes;
+            let block = self.table.load_uncached(handle, kind, &mut self.counts);
+            let ranges = block.and_then(|block| {
+                RangeDeletes::decode(block).map_err(|e| self.table.file.damaged(e))
+            });
+            if let Some(ranges) = self.note(ranges) {
+                self.properties.count_ranges(ranges.fragments());
+            }
+        }
+        if let Some(handle) = footer.filter {
+            next = self.follows(next, handle);
+            self.properties.filter_bytes = handle.stored_bytes() as u64;
+        }
+        let index_end = next + self.properties.index_bytes;
+        if footer.index.end() != index_end {
+            self.problem(footer.index.offset, "the index is not where it should be");
+        }
+        let end = self.follows(index_end, footer.properties);
+        if end + FOOTER_BYTES as u64 != self.table.file_bytes() {
+            self.problem(end, "the footer is not where it should be");
+        }
+        let filtered = self.filter.as_ref().map(|filter| filter.key_count());
+        if filtered.is_some_and(|count| count != self.properties.key_count) {
+            self.problem(next, "the filter has another number of keys");
+        }
+        let (stated, found) = (self.table.properties(), &self.properties);
+        if stated != found && self.found.problem_count == 0 {
+            let text = format!("the properties are {stated:?}, the table has {found:?}");
+            self.problem(footer.properties.offset, &text);
+        }
+    }
+
+    /// A block that must begin at `next`; where the one after it begins.
+    fn follows(&mut self, next: u64, handle: Handle) -> u64 {
+        if handle.offset != next {
+            self.problem(handle.offset, "a block does not follow the one before");
+        }
+        handle.end()
+    }
+}

@@ -1,0 +1,450 @@
+//! This file writes a table: entries in, blocks out, and a file that is durable before it is named.
+//!
+//! Memory: one block, one block compressed, the index, 8 bytes a key for the filter, and a buffer of
+//! writes. A value is copied twice when it is compressed and once when it is not.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_media::{Advice, Appender, FileSystem, OpenMode};
+
+use super::build::{BlockBuilder, RawEntry};
+use super::compress::Compressor;
+use super::index::{IndexBuilder, separator};
+use super::layout::{
+    self, BlockKind, Compression, Features, Footer, Handle, KEYSPACE_BYTES, VALUE_BYTES_MAX,
+    encode_trailer, keyspace_bytes, kind,
+};
+use super::properties::{Place, Properties};
+use super::ranges::{self, RangeDelete};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parts::filter::FilterBuilder;
+use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, key_hash};
+
+/// Memory that the writer keeps between blocks; what a large value needed is given back.
+const KEEP_BYTES: usize = 1 << 20;
+/// Bytes of one write to the file.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// How a table is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SstOptions {
+    /// A data block is closed when its content has this many bytes. Larger: denser, fewer index
+    /// entries, more bytes read for one key.
+    pub(crate) block_bytes: usize,
+    /// Entries from one restart to the next. Larger: denser, slower to search.
+    pub(crate) restart_interval: usize,
+    /// An index block is closed at this size; a second level begins with the second block.
+    pub(crate) index_block_bytes: usize,
+    /// 0 for no filter.
+    pub(crate) filter_bits_per_key: u32,
+    pub(crate) compression: Compression,
+    /// Lets the system forget what was written once it is durable; for stores that read directly.
+    pub(crate) forget_written: bool,
+}
+
+impl Default for SstOptions {
+    fn default() -> SstOptions {
+        SstOptions {
+            block_bytes: 4 << 10,
+            restart_interval: 16,
+            index_block_bytes: 32 << 10,
+            filter_bits_per_key: 10,
+            compression: Compression::Lz4,
+            forget_written: false,
+        }
+    }
+}
+
+/// An entry to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) seq: SeqNo,
+    /// Put, delete or value pointer; range deletes have their own call.
+    pub(crate) kind: u8,
+    /// Milliseconds since 1970 after which the entry counts as deleted; 0 for never.
+    pub(crate) expiry: u64,
+    pub(crate) value: &'a [u8],
+}
+
+/// A table that is durable, file and name, so that a manifest may name it.
+#[derive(Debug, Clone)]
+pub(crate) struct Finished {
+    pub(crate) number: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) properties: Properties,
+}
+
+/// Writes one table. One thread.
+pub(crate) struct SstWriter {
+    fs: Arc<dyn FileSystem>,
+    path: PathBuf,
+    number: u64,
+    options: SstOptions,
+    out: Appender,
+    compressor: Compressor,
+    data: BlockBuilder,
+    index: IndexBuilder,
+    /// The block before the one that is being built, until the key that follows it is known.
+    waiting: Option<Handle>,
+    /// The last entry.
+    stored: Vec<u8>,
+    seq: SeqNo,
+    /// The entry that is being added.
+    next_stored: Vec<u8>,
+    hashes: Vec<u64>,
+    ranges: Vec<RangeDelete>,
+    properties: Properties,
+    failed: bool,
+}
+
+/// Closes a block: payload and trailer to the file.
+fn write_block(
+    out: &mut Appender,
+    (payload, compression): (&[u8], Compression),
+    kind: BlockKind,
+    number: u64,
+) -> std::io::Result<Handle> {
+    let offset = out.position();
+    let trailer = encode_trailer(payload, compression, kind, number, offset);
+    out.append(payload)?;
+    out.append(&trailer)?;
+    Ok(Handle {
+        offset,
+        size: payload.len() as u32,
+    })
+}
+
+impl SstWriter {
+    /// Starts table `number` in a file that must not exist yet.
+    pub(crate) fn create(
+        fs: &Arc<dyn FileSystem>,
+        path: &Path,
+        number: u64,
+        options: SstOptions,
+    ) -> Result<SstWriter> {
+        let compressor = Compressor::new(options.compression)?;
+        let file = fs
+            .open(path, OpenMode::CreateNew)
+            .map_err(|e| Error::io("create", path, e))?;
+        Ok(SstWriter {
+            fs: Arc::clone(fs),
+            path: path.to_owned(),
+            number,
+            out: Appender::new(file, WRITE_BYTES),
+            compressor,
+            data: BlockBuilder::new(options.restart_interval),
+            index: IndexBuilder::new(options.index_block_bytes),
+            waiting: None,
+            stored: Vec::new(),
+            seq: 0,
+            next_stored: Vec::new(),
+            hashes: Vec::new(),
+            ranges: Vec::new(),
+            properties: Properties {
+                compression: options.compression,
+                ..Properties::default()
+            },
+            options,
+            failed: false,
+        })
+    }
+
+    /// Adds an entry, which must come after the one before it (T2). After an error nothing more can
+    /// be added.
+    pub(crate) fn add(&mut self, entry: &NewEntry<'_>) -> Result<()> {
+        self.check(entry)?;
+        self.next_stored.clear();
+        self.next_stored
+            .extend_from_slice(&keyspace_bytes(entry.keyspace));
+        self.next_stored.extend_from_slice(entry.key);
+        let first = self.properties.entry_count == 0;
+        let new_key = first || self.next_stored != self.stored;
+        if !first && (self.next_stored < self.stored || !new_key && entry.seq >= self.seq) {
+            return Err(self.out_of_order(entry));
+        }
+        if self.data.entry_count() > 0 && self.full_with(entry) {
+            self.close_block()?;
+        }
+        self.settle_waiting(new_key);
+        self.count(entry, new_key);
+        self.data.push(&RawEntry {
+            stored: &self.next_stored,
+            seq: entry.seq,
+            kind: entry.kind,
+            expiry: entry.expiry,
+            value: entry.value,
+        });
+        std::mem::swap(&mut self.stored, &mut self.next_stored);
+        self.seq = entry.seq;
+        if self.data.len_bytes() >= self.options.block_bytes {
+            self.close_block()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the block should close before `entry`: one that would make it much too large goes
+    /// elsewhere, so that large values have blocks of their own.
+    #[inline]
+    fn full_with(&self, entry: &NewEntry<'_>) -> bool {
+        let before = self.data.len_bytes();
+        let after = before + entry.key.len() + entry.value.len();
+        let full = self.options.block_bytes;
+        after > full && (before >= full / 2 || after > full + full / 2)
+    }
+
+    fn check(&self, entry: &NewEntry<'_>) -> Result<()> {
+        if self.failed {
+            return Err(self.has_failed());
+        }
+        let known = EntryKind::from_raw(entry.kind).is_some() || entry.kind == kind::VALUE_POINTER;
+        if entry.key.len() > KEY_BYTES_MAX
+            || entry.value.len() > VALUE_BYTES_MAX
+            || entry.seq > SEQ_MAX
+            || !known
+        {
+            return Err(Error::invalid(format!(
+                "an SSTable holds keys of {KEY_BYTES_MAX} bytes, values of {VALUE_BYTES_MAX} bytes \
+                 and known kinds: this is a key of {} bytes, a value of {} bytes, kind {}",
+                entry.key.len(),
+                entry.value.len(),
+                entry.kind
+            )));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn out_of_order(&mut self, entry: &NewEntry<'_>) -> Error {
+        self.failed = true;
+        Error::corruption(format!(
+            "entries for {} are not in order: key {} at {} in keyspace {} follows a later one; \
+             verify the database",
+            self.path.display(),
+            entry.key.escape_ascii(),
+            entry.seq,
+            entry.keyspace
+        ))
+    }
+
+    #[cold]
+    fn has_failed(&self) -> Error {
+        Error::new(
+            ErrorKind::Stopped,
+            format!(
+                "an earlier write of {} failed: write it anew",
+                self.path.display()
+            ),
+        )
+    }
+
+    fn count(&mut self, entry: &NewEntry<'_>, new_key: bool) {
+        let p = &mut self.properties;
+        p.entry_count += 1;
+        p.tombstone_count += u64::from(entry.kind == EntryKind::Delete as u8);
+        p.value_pointer_count += u64::from(entry.kind == kind::VALUE_POINTER);
+        p.key_bytes += entry.key.len() as u64;
+        p.value_bytes += entry.value.len() as u64;
+        p.count_seq(entry.seq);
+        if entry.expiry != 0 {
+            p.count_expiry(entry.expiry);
+        }
+        if new_key {
+            p.key_count += 1;
+            if self.options.filter_bits_per_key > 0 {
+                self.hashes.push(key_hash(entry.keyspace, entry.key));
+            }
+        }
+        if p.entry_count == 1 {
+            let place = Place {
+                keyspace: entry.keyspace,
+                key: entry.key.to_vec(),
+                seq: entry.seq,
+            };
+            p.entries = Some((place.clone(), place));
+        }
+    }
+
+    /// Adds a range delete, in any order; `Invalid` when the range has no key.
+    pub(crate) fn add_range_delete(&mut self, range: RangeDelete) -> Result<()> {
+        if self.failed {
+            return Err(self.has_failed());
+        }
+        let long = range.begin.len().max(range.end.len()) > KEY_BYTES_MAX;
+        if long || range.seq > SEQ_MAX || !range.is_some() {
+            return Err(Error::invalid(format!(
+                "a range delete covers keys of at most {KEY_BYTES_MAX} bytes, and at least one"
+            )));
+        }
+        self.ranges.push(range);
+        Ok(())
+    }
+
+    /// Gives the block before this one its place in the index, now that the next key is known.
+    #[inline]
+    fn settle_waiting(&mut self, new_key: bool) {
+        let Some(handle) = self.waiting.take() else {
+            return;
+        };
+        if new_key {
+            let stored = separator(&self.stored, &self.next_stored);
+            self.index.push(stored, 0, handle);
+        } else {
+            // Versions of one key on both sides: only the last entry itself separates them (T3).
+            self.index.push(&self.stored, self.seq, handle);
+        }
+    }
+
+    fn close_block(&mut self) -> Result<()> {
+        let content = self.data.finish();
+        self.properties.content_bytes += content.len() as u64;
+        let payload = self.compressor.payload(content);
+        let written = write_block(&mut self.out, payload, BlockKind::Data, self.number);
+        let handle = match written {
+            Ok(handle) => handle,
+            Err(e) => return Err(self.fail("write", e)),
+        };
+        self.properties.data_block_count += 1;
+        self.properties.data_bytes += handle.stored_bytes() as u64;
+        self.waiting = Some(handle);
+        self.data.reset(KEEP_BYTES);
+        self.compressor.shrink(KEEP_BYTES);
+        Ok(())
+    }
+
+    #[cold]
+    fn fail(&mut self, what: &str, e: std::io::Error) -> Error {
+        self.failed = true;
+        Error::io(what, &self.path, e)
+    }
+
+    /// About how long the file would be if the table were finished now.
+    pub(crate) fn estimated_bytes(&self) -> u64 {
+        let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
+        self.out.position()
+            + self.data.len_bytes() as u64
+            + self.index.len_bytes() as u64
+            + filter
+            + layout::FOOTER_BYTES as u64
+    }
+
+    /// How many entries there are.
+    pub(crate) fn entry_count(&self) -> u64 {
+        self.properties.entry_count
+    }
+
+    /// Writes what is left and makes the table durable, the file first and then its name.
+    pub(crate) fn finish(mut self) -> Result<Finished> {
+        if self.failed {
+            return Err(self.has_failed());
+        }
+        if self.data.entry_count() > 0 {
+            self.close_block()?;
+        }
+        if let Some(handle) = self.waiting.take() {
+            self.index.push(&self.stored, 0, handle);
+        }
+        if let (Some((_, last)), Some((keyspace, key))) = (
+            &mut self.properties.entries,
+            layout::split_key(&self.stored),
+        ) {
+            *last = Place {
+                keyspace,
+                key: key.to_vec(),
+                seq: self.seq,
+            };
+        }
+        if let Err(e) = self.write_end() {
+            return Err(self.fail("write", e));
+        }
+        let file_bytes = self.out.position();
+        // PERSIST: the file, then its name, and the manifest only after `finish` has returned.
+        // Reversed, a crash could leave a manifest that names a file that is short or not there.
+        // CRASH: before the name is durable, the file may be there in part under its name or not at
+        // all; nothing names it, so recovery removes it.
+        if let Err(e) = self.out.sync() {
+            return Err(self.fail("sync", e));
+        }
+        let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        if let Err(e) = self.fs.sync_dir(&dir) {
+            return Err(Error::io("sync the folder", &dir, e));
+        }
+        if self.options.forget_written {
+            // The pages are clean now, so they can go; if not, they are only in the way.
+            let _ = self.out.file().advise(0, file_bytes, Advice::DontNeed);
+        }
+        Ok(Finished {
+            number: self.number,
+            file_bytes,
+            properties: self.properties,
+        })
+    }
+
+    /// Everything after the data blocks.
+    fn write_end(&mut self) -> std::io::Result<()> {
+        let number = self.number;
+        let mut features = 0;
+        let fragments = ranges::fragment(std::mem::take(&mut self.ranges));
+        self.properties.count_ranges(&fragments);
+        let mut range_deletes = None;
+        if !fragments.is_empty() {
+            features |= Features::RANGE_DELETES;
+            let mut block = ranges::encode(&fragments, self.options.restart_interval);
+            let payload = self.compressor.payload(block.finish());
+            let written = write_block(&mut self.out, payload, BlockKind::RangeDeletes, number)?;
+            range_deletes = Some(written);
+        }
+        let mut filter = None;
+        if !self.hashes.is_empty() {
+            let bits_per_key = self.options.filter_bits_per_key;
+            let mut builder = FilterBuilder::new(self.hashes.len() as u64, bits_per_key);
+            for hash in std::mem::take(&mut self.hashes) {
+                builder.insert(hash);
+            }
+            // The bits of a filter are as good as random: compressing them saves nothing.
+            let payload = (&builder.into_bytes()[..], Compression::None);
+            let handle = write_block(&mut self.out, payload, BlockKind::Filter, number)?;
+            self.properties.filter_bytes = handle.stored_bytes() as u64;
+            filter = Some(handle);
+        }
+        let mut index_bytes = 0;
+        let builder = std::mem::replace(&mut self.index, IndexBuilder::new(0));
+        let (out, compressor) = (&mut self.out, &mut self.compressor);
+        let (index, two_levels) = builder.finish(|content| {
+            let payload = compressor.payload(content);
+            let handle = write_block(out, payload, BlockKind::Index, number)?;
+            index_bytes += handle.stored_bytes() as u64;
+            std::io::Result::Ok(handle)
+        })?;
+        self.properties.index_bytes = index_bytes;
+        if two_levels {
+            features |= Features::TWO_LEVELS;
+        }
+        if self.properties.expiring_count > 0 {
+            features |= Features::EXPIRIES;
+        }
+        let payload = (&self.properties.encode()[..], Compression::None);
+        let properties = write_block(&mut self.out, payload, BlockKind::Properties, number)?;
+        let footer = Footer {
+            number,
+            file_bytes: self.out.position() + layout::FOOTER_BYTES as u64,
+            features: Features(features),
+            index,
+            filter,
+            range_deletes,
+            properties,
+        };
+        self.out.append(&footer.encode())
+    }
+
+    /// Gives the table up and removes its file. A file that cannot be removed is left for recovery.
+    pub(crate) fn abandon(self) -> Result<()> {
+        let SstWriter { fs, path, out, .. } = self;
+        drop(out);
+        fs.remove(&path).map_err(|e| Error::io("remove", &path, e))
+    }
+}
+
+const _: () = assert!(KEYSPACE_BYTES == size_of::<u32>(), "a keyspace is a number");
