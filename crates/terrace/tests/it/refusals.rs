@@ -172,6 +172,10 @@ impl FileSystem for ReadOnly {
         read_only()
     }
 
+    fn link(&self, _: &Path, _: &Path) -> io::Result<()> {
+        read_only()
+    }
+
     fn remove(&self, _: &Path) -> io::Result<()> {
         read_only()
     }
