@@ -1,7 +1,7 @@
 //! The real file system.
 
-use super::{File, FileLock, FileSystem, OpenMode};
-use rustix::fs::{FallocateFlags, FlockOperation};
+use super::{File, FileLock, FileSystem, OpenMode, lock};
+use rustix::fs::FallocateFlags;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -124,7 +124,7 @@ impl FileSystem for OsFs {
             .create(true)
             .truncate(false)
             .open(path)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        lock::exclusive(&file)?;
         Ok(Box::new(OsLock(file)))
     }
 }
