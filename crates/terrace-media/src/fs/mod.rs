@@ -10,6 +10,7 @@
 
 pub(crate) mod append;
 pub(crate) mod fault;
+pub(crate) mod lock;
 pub(crate) mod os;
 #[cfg(test)]
 mod tests;
@@ -123,6 +124,8 @@ pub trait FileSystem: Send + Sync {
     /// Whether a file or folder has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Takes a lock on a file, made if it does not exist; `WouldBlock` if somebody has it.
+    /// Takes a lock on a file, made if it does not exist; `WouldBlock` if somebody has it and
+    /// keeps it. On a real file system it is asked for again for about 200 ms, since a process that
+    /// is being started holds the locks of the one that starts it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
 }

@@ -1,7 +1,7 @@
 //! The real file system.
 
-use super::{Advice, File, FileLock, FileSystem, OpenMode};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use super::{Advice, File, FileLock, FileSystem, OpenMode, lock};
+use rustix::fs::{FallocateFlags, OFlags};
 use std::cell::RefCell;
 use std::fs;
 use std::io;
@@ -219,7 +219,7 @@ impl FileSystem for OsFs {
             .create(true)
             .truncate(false)
             .open(path)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        lock::exclusive(&file)?;
         Ok(Box::new(OsLock(file)))
     }
 }

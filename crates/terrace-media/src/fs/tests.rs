@@ -128,6 +128,22 @@ fn locks_exclude() {
     });
 }
 
+/// A lock that somebody lets go of a moment later is taken: so long a process that is being started
+/// may hold the locks of its parent.
+#[test]
+fn a_lock_held_for_a_moment_is_waited_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("LOCK");
+    let lock = OsFs.lock(&path).expect("locked");
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            drop(lock);
+        });
+        assert!(OsFs.lock(&path).is_ok());
+    });
+}
+
 fn script(fs: &dyn FileSystem) -> std::io::Result<()> {
     let dir = Path::new("/store");
     fs.create_dir_all(dir)?;

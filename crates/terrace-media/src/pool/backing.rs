@@ -4,11 +4,12 @@
 use super::error::PoolError;
 use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, Medium, MediumChoice};
+use crate::fs::lock;
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
 use crate::pm::persist::Hook;
 use crate::sim::Machine;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -76,16 +77,6 @@ fn nascent(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), PoolError> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(PoolError::Locked {
-            path: path.to_owned(),
-        }),
-        Err(e) => Err(io_error(path, "lock")(e.into())),
-    }
-}
-
 fn device_bytes(file: &File, path: &Path) -> Result<u64, PoolError> {
     let rdev = file.metadata().map_err(io_error(path, "examine"))?.rdev();
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
@@ -143,7 +134,12 @@ fn open_locked(path: &Path, create: bool) -> Result<File, PoolError> {
             },
             _ => io_error(path, "open for writing")(e),
         })?;
-    lock(&file, path)?;
+    lock::exclusive(&file).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => PoolError::Locked {
+            path: path.to_owned(),
+        },
+        _ => io_error(path, "lock")(e),
+    })?;
     Ok(file)
 }
 

@@ -287,13 +287,17 @@ impl Pool {
         state.boot_id = opened.boot_id;
         state.cap = state.cap.max(config.cap());
         state.generation += 1;
-        // PERSIST: the pool stops being clean before anybody can change it. Reversed, a crash
-        // could leave a changed pool that says it was closed.
-        superblock::write(&region, &state, current).map_err(|source| PoolError::Io {
-            path,
-            op: "update the superblock of",
-            source,
-        })?;
+        // PERSIST: the state that was found, before it is written over: another process of this boot
+        // may have left it without making it durable. Then the pool stops being clean before
+        // anybody can change it. Reversed, a crash could leave a changed pool that says it was
+        // closed.
+        superblock::settle(&region, current)
+            .and_then(|()| superblock::write(&region, &state, current))
+            .map_err(|source| PoolError::Io {
+                path,
+                op: "update the superblock of",
+                source,
+            })?;
         Ok(Pool::start(
             opened, region, &config, state, current, shutdown,
         ))

@@ -6,6 +6,27 @@
 //! Invariants
 //!   S1  At every moment one slot is durable, whole, and holds the newest state acknowledged.
 //!   S2  A slot counts if its magic, format and checksum are right; of two, the higher generation.
+//!   S3  A slot is stored to only while the other one is whole and durable as it is read.
+//!
+//! CRASH: a process that ends leaves its stores, durable or not, to the next one of the same boot;
+//! a later power loss takes any subset of those that are not durable. What the next open may read,
+//! with F the slot that S3 speaks of, and P the one that was being stored to:
+//!
+//! | P is read as              | counts | P on the media  | power lost before the open is done leaves |
+//! |---------------------------|--------|-----------------|-------------------------------------------|
+//! | old, no store arrived     | F      | the same        | F                                         |
+//! | torn, or empty            | F      | torn or old     | F, and P as it may be                     |
+//! | the new state, F the old  | P      | anything        | F until P is settled, then P              |
+//! | the same state as F       | either | anything        | F; or P, which is the same                |
+//!
+//! In the last two rows the state that counts was read and is not durable. So an open first makes
+//! the slot that counts durable (`settle`). That changes no byte as it is read, so a process that
+//! ends there leaves the row it found. If the slot was P, F is whole and durable meanwhile; if it was
+//! F, nothing happens. Afterwards the slot that counts is F, and the other one may be stored to
+//! (S3). The state was settled before anybody learned of it, so none that was relied on is undone.
+//!
+//! While a pool is made, P is the first slot, and F the absence of a pool: the magic is stored when
+//! the rest is durable, and the second slot is stored to when the first is.
 
 use super::layout::*;
 use crate::pm::count::Purpose;
@@ -231,7 +252,24 @@ fn store(
     region.sync(at, len)
 }
 
-/// Writes a state over the current one, which is in slot `current`; returns the slot that counts.
+/// Makes the slot that counts durable as it was read, before anything follows from it.
+pub(crate) fn settle(region: &Region, current: usize) -> io::Result<()> {
+    let off = SLOTS[current];
+    for at in (off..off + SLOT_BYTES as u64).step_by(8) {
+        let Some(word) = region.word(at) else {
+            return Err(io::Error::other("the superblock is not mapped"));
+        };
+        // Stored again, so that a page that an earlier process failed to sync is written back.
+        word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    // PERSIST: what was read before the other slot is touched. Reversed, the state of a process
+    // that was killed may be in this slot and durable in neither, and a power loss takes both (S1).
+    // It also keeps what this process does from being done for a state that a power loss undoes.
+    region.persist(off, SLOT_BYTES, Purpose::Superblock);
+    region.sync(off, SLOT_BYTES)
+}
+
+/// Writes a state over the current one, which is in slot `current` and durable there.
 pub(crate) fn write(region: &Region, state: &Superblock, current: usize) -> io::Result<()> {
     let slot = state.encode();
     // PERSIST: the slot that does not count first, and durable before the other one is touched.

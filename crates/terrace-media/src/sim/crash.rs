@@ -14,6 +14,9 @@ pub enum Survive {
     /// Some, chosen by the seed: of a line any number of its first words, on `Mapped` whole pages,
     /// of files whole or torn blocks and any of the names.
     Random(u64),
+    /// Those whose bit is set, in the order in which a crash comes to them: each line of memory, on
+    /// `Mapped` each page, whole; then what is pending of files. From the 64th on, none.
+    Chosen(u64),
 }
 
 /// What a machine leaves behind. Images share unchanged content, so they are cheap to keep.
@@ -33,6 +36,8 @@ pub(super) struct Chooser {
     random: fastrand::Rng,
     /// How likely a change survives, so that some seeds lose little and some a lot.
     odds: f64,
+    /// The changes that `Chosen` has decided so far.
+    decided: u32,
 }
 
 impl Chooser {
@@ -48,7 +53,19 @@ impl Chooser {
             survive,
             random,
             odds,
+            decided: 0,
         }
+    }
+
+    /// The changes that were there to decide, for `Chosen`.
+    pub(super) fn decided(&self) -> u32 {
+        self.decided
+    }
+
+    fn next_bit(&mut self, chosen: u64) -> bool {
+        let bit = chosen.checked_shr(self.decided).unwrap_or(0) & 1;
+        self.decided += 1;
+        bit != 0
     }
 
     pub(super) fn keeps_nothing(&self) -> bool {
@@ -65,12 +82,13 @@ impl Chooser {
             Survive::None => false,
             Survive::All => true,
             Survive::Random(_) => self.random.f64() < self.odds,
+            Survive::Chosen(chosen) => self.next_bit(chosen),
         }
     }
 
     /// An even choice between two ways to survive.
     pub(super) fn flip(&mut self) -> bool {
-        self.random.bool()
+        matches!(self.survive, Survive::Random(_)) && self.random.bool()
     }
 
     /// How many words of a line survive.
@@ -84,7 +102,7 @@ impl Chooser {
             Survive::None => 0,
             Survive::All => whole,
             Survive::Random(_) if self.random.u8(0..4) == 0 => self.random.usize(0..=whole),
-            Survive::Random(_) => {
+            Survive::Random(_) | Survive::Chosen(_) => {
                 if self.keeps() {
                     whole
                 } else {
@@ -104,6 +122,13 @@ impl Chooser {
                 1 => low,
                 _ => high,
             },
+            Survive::Chosen(chosen) => {
+                if self.next_bit(chosen) {
+                    high
+                } else {
+                    low
+                }
+            }
         }
     }
 }

@@ -176,6 +176,17 @@ impl Machine {
         }
     }
 
+    /// What the media could hold if power failed now: an image for every subset of the changes that
+    /// are not durable yet. None: there are more than `pending_max` of them.
+    pub fn crash_images(&self, pending_max: u32) -> Option<Vec<Image>> {
+        let mut chooser = crash::Chooser::new(Survive::Chosen(0));
+        self.inner.pm.lock().crash(self.inner.medium, &mut chooser);
+        self.inner.files.lock().crash(&mut chooser);
+        let pending = chooser.decided();
+        let image = |subset| self.crash_image(Survive::Chosen(subset));
+        (pending <= pending_max.min(63)).then(|| (0..1 << pending).map(image).collect())
+    }
+
     /// What the next process finds if this one is killed now: every store, in the same boot. What
     /// was not durable still is not, and is lost if power fails before it becomes so.
     pub fn process_image(&self) -> Image {

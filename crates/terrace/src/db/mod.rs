@@ -71,7 +71,7 @@ impl Db {
         DbBuilder::new(path.as_ref())
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
 

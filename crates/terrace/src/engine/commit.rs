@@ -15,6 +15,11 @@ use super::Engine;
 
 /// How long a stopped writer sleeps before it looks again, when nobody wakes it.
 const WAIT: Duration = Duration::from_millis(20);
+/// How long a put waits in a full pool that nothing can free space in, before it looks again.
+const STUCK: Duration = Duration::from_millis(5);
+/// How long it waits at most while readers hold back what could be free. Bounded, since the reader may
+/// be an iterator or a snapshot that is not used, of the very thread that writes.
+const HELD: Duration = Duration::from_millis(500);
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -96,6 +101,7 @@ impl Engine {
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         let started = Instant::now();
         let mut stalled = None;
+        let mut stuck_since = None;
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -110,7 +116,7 @@ impl Engine {
                 Err(e) => break Err(e),
             }
             self.jobs.wake_all();
-            match self.wait_for_spare(batch, stalled.is_none()) {
+            match self.wait_for_spare(batch, stalled.is_none(), &mut stuck_since) {
                 Ok(Some(reason)) => stalled = Some(reason),
                 Ok(None) => {}
                 Err(e) => break Err(e),
@@ -125,7 +131,15 @@ impl Engine {
 
     /// Does one thing that may lead to a spare memtable: makes it, lets background work go on, or
     /// finds that nothing can. Returns why it waited, if it did.
-    fn wait_for_spare(self: &Arc<Self>, batch: &Batch, first: bool) -> Result<Option<StallReason>> {
+    fn wait_for_spare(
+        self: &Arc<Self>,
+        batch: &Batch,
+        first: bool,
+        stuck_since: &mut Option<Instant>,
+    ) -> Result<Option<StallReason>> {
+        // Readers hold back extents with a view, and superseded entries with a snapshot. This look comes
+        // before the one at what is free, so that what they let go of in between is not missed.
+        let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
         let front = &self.pipeline.front;
         let ground = &self.ground;
         let bytes = front.spare_bytes(Some(batch));
@@ -141,7 +155,12 @@ impl Engine {
                 return Ok(None);
             }
             if !allowed {
-                return self.wait_for_space(deletes_only).map(Some);
+                let patience = match (held, deletes_only) {
+                    (true, _) => HELD,
+                    (false, true) => WAIT,
+                    (false, false) => STUCK,
+                };
+                return self.wait_for_space(patience, stuck_since).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
                 if !self.prepare_spare(None)? && !self.step(0)? {
@@ -162,25 +181,33 @@ impl Engine {
         Ok(Some(reason))
     }
 
-    fn wait_for_space(self: &Arc<Self>, deletes_only: bool) -> Result<StallReason> {
+    /// Lets background work free space. `Full` when none can for as long as the patience goes.
+    fn wait_for_space(
+        self: &Arc<Self>,
+        patience: Duration,
+        stuck_since: &mut Option<Instant>,
+    ) -> Result<StallReason> {
         let reason = StallReason::PoolFull;
         if self.jobs.workers() == Workers::Manual {
+            // No clock here: nobody else would let go meanwhile.
             return if self.step(0)? {
                 Ok(reason)
             } else {
                 Err(self.full_error())
             };
         }
-        if self.is_stuck()? {
-            if deletes_only {
-                self.jobs.wait_changed(WAIT);
-                if !self.is_stuck()? {
-                    return Ok(reason);
-                }
-            }
+        if !self.is_stuck()? {
+            *stuck_since = None;
+            self.jobs.wait_changed(WAIT);
+            return Ok(reason);
+        }
+        // Found twice at least: a job may be hidden for a moment by somebody who holds its lock.
+        let waited = stuck_since.get_or_insert_with(Instant::now).elapsed();
+        if waited >= patience {
             return Err(self.full_error());
         }
-        self.jobs.wait_changed(WAIT);
+        // Nobody would notify: nothing runs, and readers let go silently.
+        std::thread::sleep(STUCK);
         Ok(reason)
     }
 

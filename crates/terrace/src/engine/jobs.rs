@@ -195,14 +195,24 @@ impl Engine {
 
     /// Runs a job until it ends, waits for space, or the database stops.
     fn run(self: &Arc<Self>, mut job: Box<dyn Job>) {
+        let mut full_at = None;
         let result = loop {
             match self.step_job(&mut job) {
                 Ok(Step::More) => {
+                    full_at = None;
                     if self.jobs.state.lock().stopping {
                         break Ok(None);
                     }
                 }
-                Ok(Step::Wait) => break Ok(Some(self.ground.pool.usage().allocated)),
+                Ok(Step::Wait) => {
+                    // A reader may have let go of space since the step looked for it. So it waits
+                    // for less than was in use both before a step that found none and after it.
+                    let allocated = Some(self.ground.pool.usage().allocated);
+                    if full_at == allocated {
+                        break Ok(allocated);
+                    }
+                    full_at = allocated;
+                }
                 Ok(Step::Done(completion)) => {
                     let done = self.complete(job.kind(), completion);
                     self.ended(None);
@@ -281,6 +291,11 @@ impl Engine {
             0 => headroom.urgency(),
             _ => Urgency::Everything,
         };
+        self.begin(urgency)
+    }
+
+    /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
+    fn begin(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
         let merge = |_| self.pipeline.buffer.next_job();
         let drain = |urgency| match self.pipeline.buffer.next_drain(urgency)? {
             Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
@@ -411,17 +426,32 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether nothing runs and nothing can: waiting would be for ever.
+    /// Whether nothing runs and nothing can that would free space.
     pub(crate) fn is_stuck(&self) -> Result<bool> {
-        let state = self.jobs.state.lock();
-        if state.running > 0 || !self.ready(&state).is_empty() {
+        let mut state = self.jobs.state.lock();
+        if state.stopping
+            || state.running > 0
+            || !self.ready(&state).is_empty()
+            || self.pipeline.front.sealed_count() > 0
+        {
             return Ok(false);
         }
-        let headroom = self.throttle.headroom(&self.ground);
-        drop(state);
-        Ok(self.pipeline.front.sealed_count() == 0
-            && headroom.urgency() != Urgency::None
-            && self.pipeline.buffer.table_count() == 0)
+        // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
+        // has yet to look. So look in its place, for whatever frees space.
+        match self.begin(Urgency::Space) {
+            Ok(None) => Ok(true),
+            Ok(Some(job)) => {
+                let waits_below = None;
+                state.queue.push(Parked { job, waits_below });
+                self.jobs.changed.notify_all();
+                Ok(false)
+            }
+            Err(e) => {
+                drop(state);
+                self.fail(&e);
+                Err(e)
+            }
+        }
     }
 
     /// Waits until `done`, letting background work go on meanwhile.

@@ -12,6 +12,8 @@ pub(crate) mod commit;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
+#[cfg(test)]
+mod tests;
 pub(crate) mod throttle;
 pub(crate) mod view;
 

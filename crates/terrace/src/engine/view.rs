@@ -9,7 +9,7 @@
 //!   V1  Sources are listed newest first, and a view is built by asking front, buffer, bottom in
 //!       that order. Data only moves down, and a stage shows what it took before the giver forgets
 //!       it, so no entry is missed.
-//!   V2  A tail outlives all tails before it.
+//!   V2  A tail outlives all tails before it. Garbage is freed before its tail lets go of the next.
 
 use std::sync::Arc;
 
@@ -38,9 +38,11 @@ struct TailBody {
 
 impl Drop for Tail {
     fn drop(&mut self) {
+        let body = self.0.get_mut();
+        body.garbage.clear();
         // One after the other instead of each inside the drop of the one before: a long-pinned view
         // may have thousands of tails behind it.
-        let mut next = self.0.get_mut().next.take();
+        let mut next = body.next.take();
         // BOUND: the chain is finite and each turn removes one.
         while let Some(mut tail) = next.and_then(Arc::into_inner) {
             next = tail.0.get_mut().next.take();
@@ -85,6 +87,13 @@ impl Views {
         Arc::ptr_eq(&self.current.load(), view)
     }
 
+    /// Whether somebody reads a view older than the current one, whose extents and garbage are still
+    /// in use therefore. If not, all garbage up to the current view has been freed.
+    pub(crate) fn is_older_pinned(&self) -> bool {
+        // The tail before the current one holds it, and all before that one are behind it (V2).
+        Arc::strong_count(&self.current.load().tail) > 1
+    }
+
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
     pub(crate) fn install(&self, build: impl FnOnce() -> Sources, mut garbage: Vec<Arc<Extent>>) {
@@ -119,6 +128,7 @@ mod tests {
         views.install(Vec::new, Vec::new());
         let extent = pool.alloc(1 << 20).unwrap();
         let before = pool.usage().allocated;
+        assert!(views.is_older_pinned());
         views.install(Vec::new, vec![extent]);
         views.install(Vec::new, Vec::new());
         assert_eq!(
@@ -131,6 +141,9 @@ mod tests {
             pool.usage().allocated < before,
             "nobody is left who could read the extent"
         );
+        assert!(!views.is_older_pinned());
+        let _current = views.hold();
+        assert!(!views.is_older_pinned(), "the current view is not older");
     }
 
     /// A view may be pinned while a very long chain of others comes and goes.

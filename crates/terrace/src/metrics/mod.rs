@@ -20,7 +20,7 @@ pub enum StallReason {
     MemtablesSealed,
     /// The pool is nearly full; writers are slowed to the pace at which space comes back.
     PoolNearlyFull,
-    /// The pool is full and background work is about to free some of it.
+    /// The pool is full; background work is about to free some of it, or readers hold some back.
     PoolFull,
 }
 

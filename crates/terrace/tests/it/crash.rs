@@ -50,3 +50,14 @@ fn log_files_survive_a_crash_at_every_sync() {
     check(Medium::Dram, 40, true);
     check(Medium::Dram, 8, false);
 }
+
+/// Scripts of campaigns that once failed; each with what was wrong then.
+#[test]
+fn cases_that_once_failed() {
+    // Power lost; the next process killed while it opened, between its first store to the superblock
+    // and the persist; power lost while the one after it wrote over the other slot.
+    let (case, script) = Case::every_point(0x5218, Medium::Dax);
+    if let Err(failure) = case.run(&script) {
+        panic!("{failure}");
+    }
+}

@@ -168,6 +168,32 @@ fn open(folder: &std::path::Path, options: Options) -> terrace::Result<Db> {
     Db::open(folder, options)
 }
 
+/// A database that was closed opens again at once, although the process starts children all the time:
+/// until its own program runs, a child has copies of its parent's locks.
+#[test]
+fn children_that_start_keep_no_lock() {
+    let folder = scratch().unwrap();
+    let options = settings::small(Medium::Dax);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            threads.spawn(|| {
+                while !done.load(ordering) {
+                    let exe = std::env::current_exe().unwrap();
+                    let mut command = std::process::Command::new(exe);
+                    command.args(["no such test", "--exact"]);
+                    command.stdout(std::process::Stdio::null());
+                    assert!(command.status().unwrap().success());
+                }
+            });
+        }
+        let opened = (0..150).find_map(|_| open(folder.path(), options.clone()).err());
+        done.store(true, ordering);
+        assert!(opened.is_none(), "{opened:?}");
+    });
+}
+
 /// A second handle, a foreign file and a missing pool are refused with the reason.
 #[test]
 fn what_cannot_be_opened_is_refused_with_the_reason() {

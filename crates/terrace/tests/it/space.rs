@@ -1,6 +1,8 @@
 //! Pools that fill: what does not fit is refused, the rest goes on, and space comes back.
 
-use terrace::{Db, Durability, ErrorKind, Options, Purpose, Workers, WriteBatch};
+use std::time::{Duration, Instant};
+
+use terrace::{Db, Durability, ErrorKind, Options, Purpose, StallReason, Workers, WriteBatch};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::space::overwrite;
@@ -59,6 +61,60 @@ fn a_full_pool_reads_deletes_and_comes_back() {
             "{count} fit after deletes, {least} before"
         );
     }
+}
+
+/// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
+/// write took.
+fn overwrite_some(db: &Db) -> Option<(ErrorKind, Duration)> {
+    (0..20_000u32).find_map(|n| {
+        let begun = Instant::now();
+        let written = db.put((n % 700).to_be_bytes(), vec![n as u8; 1000]);
+        written.err().map(|e| (e.kind(), begun.elapsed()))
+    })
+}
+
+/// Fills the pool with what is freed and a reader that was there before holds back: most of what is
+/// overwritten is drained, then reclaimed. Checks that it ends as `Full`, after a bounded wait.
+fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
+    db.put([0], vec![1; 1000]).unwrap();
+    let mut reader = db.iter().unwrap();
+    assert!(reader.next().is_some());
+    let (kind, waited) = overwrite_some(db).expect("what the reader holds fills the pool");
+    assert_eq!(kind, ErrorKind::Full);
+    assert!(waited >= Duration::from_millis(300), "after {waited:?}");
+    assert!(waited < Duration::from_secs(20), "after {waited:?}");
+    let stalls = db.metrics().stalls;
+    let stall = stalls.iter().find(|s| s.reason == StallReason::PoolFull);
+    assert!(stall.is_some_and(|stall| stall.longest >= Duration::from_millis(300)));
+    reader
+}
+
+/// A reader that does not let go makes puts fail as `Full` after a bounded wait, and deletes go on.
+#[test]
+fn an_idle_reader_hangs_nobody() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(Workers::Threads(2))).unwrap();
+    let reader = fill_behind_a_reader(&db);
+    for n in 0..2000u32 {
+        db.delete(n.to_be_bytes()).unwrap();
+    }
+    drop(reader);
+    assert_eq!(overwrite_some(&db), None);
+}
+
+/// A put waits for space that only a reader still holds, and goes on when the reader lets go.
+#[test]
+fn a_put_waits_for_a_reader_to_let_go() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(Workers::Threads(2))).unwrap();
+    let reader = fill_behind_a_reader(&db);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(reader);
+        });
+        assert_eq!(overwrite_some(&db), None);
+    });
 }
 
 /// Overwriting the same keys for ever with values of changing size keeps the pool bounded.

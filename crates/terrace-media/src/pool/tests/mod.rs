@@ -124,6 +124,23 @@ fn an_open_pool_is_locked() {
     assert!(Pool::open(config).is_ok());
 }
 
+/// A pool whose lock is let go of a moment after it was closed, as by a process that is being
+/// started, opens.
+#[test]
+fn a_lock_held_for_a_moment_is_waited_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    let file = std::fs::File::open(dir.path().join("pool")).expect("the pool's file");
+    file.lock().expect("locked");
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            drop(file);
+        });
+        assert_eq!(Pool::open(config).expect("opened").root(3), 33);
+    });
+}
+
 /// A second creation is refused and harms nothing; an empty file in the way does not matter.
 #[test]
 fn a_pool_is_made_once() {

@@ -1,14 +1,17 @@
 //! Tests of the superblock: damage, foreign and newer files, and crashes while it changes.
 
 use super::{closed, config, error, file};
+use crate::pm::arch::Flush;
+use crate::pm::count::Purpose;
 use crate::pool::layout::{
     AT_CHECKSUM, AT_FORMAT, AT_INCOMPAT, MAGIC, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS,
 };
 use crate::pool::superblock::{Slot, Superblock};
 use crate::pool::*;
-use crate::{Machine, Survive};
+use crate::{Image, Machine, Survive};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 
 fn open_bytes(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new()
@@ -159,6 +162,124 @@ fn what_was_found_is_found_again() {
                 assert_eq!((pool.root(0), pool.root(15)), found);
             }
         }
+    }
+}
+
+/// What a process left that was killed at any store of a change of the roots from 1 to 2, in either
+/// slot: the first `words` words of the slot are stored and not durable.
+fn killed_while_changing(medium: Medium, second: bool, words: usize) -> Image {
+    let machine = Machine::new(8, medium);
+    let pool = Pool::create(config(Backing::Simulated(machine.clone()))).expect("created");
+    pool.set_roots(&[(0, 1), (15, 1)]).expect("set");
+    let before = machine.process_image();
+    pool.set_roots(&[(0, 2), (15, 2)]).expect("set");
+    let mut changed = [0; SLOT_BYTES / 8];
+    for (i, word) in changed.iter_mut().enumerate() {
+        let stored = pool.region().word(i as u64 * 8).expect("mapped");
+        *word = stored.load(Relaxed);
+    }
+
+    let machine = Machine::boot(before, 0);
+    let (memory, committed) = machine.pm_open(1 << 20).expect("mapped");
+    let extras = Extras {
+        hook: Some(machine.hook()),
+        ..Extras::default()
+    };
+    let needs_sync = medium == Medium::Mapped;
+    let mapping = Mapping::new(memory, committed, Flush::Nothing, needs_sync, extras);
+    let region = Region::new(Arc::new(mapping), 0);
+    let store = |slot: u64, words: usize| {
+        for (i, word) in changed[..words].iter().enumerate() {
+            let to = region.word(slot + i as u64 * 8).expect("mapped");
+            to.store(*word, Relaxed);
+        }
+    };
+    // As `superblock::write` does it; the slot that counts is the first.
+    if second {
+        store(SLOTS[1], changed.len());
+        region.persist(SLOTS[1], SLOT_BYTES, Purpose::Superblock);
+        region
+            .sync(SLOTS[1], SLOT_BYTES)
+            .expect("synced by the machine");
+        store(SLOTS[0], words);
+    } else {
+        store(SLOTS[1], words);
+    }
+    machine.process_image()
+}
+
+/// Opens what a killed process left, once for each way in which the opening process can end: after
+/// it, or at a persist point by a power loss or by being killed as well. Returns what the latter
+/// leave; the others must open with what the opening process found, or, while it was opening, with
+/// what it could have found.
+fn crash_the_next_open(image: &Image) -> Vec<Image> {
+    let machine = Machine::boot(image.clone(), 0);
+    let (lost, killed) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+    let (to_lost, to_killed) = (Arc::clone(&lost), Arc::clone(&killed));
+    let collect = move |machine: &Machine, point: crate::PersistPoint| {
+        let images = machine.crash_images(8).expect("few pending lines");
+        let torn = (0..4).map(|seed| machine.crash_image(Survive::Random(seed)));
+        let lost: &Mutex<Vec<_>> = &to_lost;
+        let taken = images.into_iter().chain(torn);
+        lost.lock().extend(taken.map(|image| (point.index, image)));
+        to_killed.lock().push(machine.process_image());
+    };
+    machine.on_persist(Some(Box::new(collect)));
+    let pool = match Pool::open(config(Backing::Simulated(machine.clone()))) {
+        // Killed while the pool was made, before it had a name.
+        Err(PoolError::NotFound { .. }) => return Vec::new(),
+        pool => pool.expect("opened after a process crash"),
+    };
+    machine.on_persist(None);
+    let found = pool.root(0);
+    assert_eq!(pool.root(15), found);
+    // On `Mapped` a fence comes before each sync, and makes nothing durable.
+    let settled = match machine.medium() {
+        Medium::Mapped => 2,
+        Medium::Dax | Medium::Dram => 1,
+    };
+    let last = machine.points();
+    let after = machine.crash_images(8).expect("few pending lines");
+    lost.lock()
+        .extend(after.into_iter().map(|image| (last, image)));
+    for (point, image) in lost.lock().drain(..) {
+        let machine = Machine::boot(image, 1);
+        let pool = match Pool::open(config(Backing::Simulated(machine))) {
+            Err(PoolError::NotFound { .. }) if found == 0 && point < settled => continue,
+            pool => pool.unwrap_or_else(|e| panic!("power lost at point {point}: {e}")),
+        };
+        assert_eq!(pool.root(0), pool.root(15));
+        // Once it is settled, what was found is found again.
+        let legal = pool.root(0) == found || point < settled && found == 2 && pool.root(0) == 1;
+        assert!(legal, "{} after {found}, at point {point}", pool.root(0));
+        assert_eq!(pool.shutdown(), Shutdown::PowerLost);
+    }
+    killed.lock().drain(..).collect()
+}
+
+/// A process is killed at any store of a change or at any persist point of making the pool, the
+/// next one at any persist point of its open, the one after it too, and at any point of any of these
+/// opens power is lost, with any subset of the pending lines: one slot is whole every time, and no
+/// state that an open has relied on is undone.
+#[test]
+fn a_kill_and_then_a_power_loss_leave_a_whole_slot() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let machine = Machine::new(9, medium);
+        let made = Arc::new(Mutex::new(Vec::new()));
+        let images = Arc::clone(&made);
+        machine.on_persist(Some(Box::new(move |machine, _| {
+            images.lock().push(machine.process_image());
+        })));
+        drop(Pool::create(config(Backing::Simulated(machine))).expect("created"));
+        let mut left: Vec<Image> = made.lock().drain(..).collect();
+        for second in [false, true] {
+            let killed = (0..=SLOT_BYTES / 8).map(|n| killed_while_changing(medium, second, n));
+            left.extend(killed);
+        }
+        for _ in 0..3 {
+            left = left.iter().flat_map(crash_the_next_open).collect();
+        }
+        assert!(left.len() > 66 * 3, "{} images", left.len());
     }
 }
 

@@ -1,0 +1,29 @@
+//! The lock of a file that is open: one open file description has it, or nobody.
+//!
+//! The operating system gives it back when the last descriptor of that description is closed. A
+//! process that starts another one has a copy of all its descriptors in the child until the child
+//! runs its own program, which closes them; so a lock that its owner has let go of may be held on
+//! for as long as a child takes to start. Whoever wants the lock therefore asks again for a short
+//! while before the answer is that somebody has it.
+
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+/// The pauses between tries, together about 200 ms.
+const PAUSES_MS: [u64; 8] = [1, 2, 5, 10, 20, 40, 60, 60];
+
+/// Takes the lock of `file`; `WouldBlock` if somebody else has it and keeps it.
+pub(crate) fn exclusive(file: &File) -> io::Result<()> {
+    let take = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    for pause in PAUSES_MS {
+        match take() {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                std::thread::sleep(Duration::from_millis(pause));
+            }
+            answer => return Ok(answer?),
+        }
+    }
+    Ok(take()?)
+}
