@@ -6,6 +6,12 @@ use crate::error::Result;
 use crate::parts::gate::{Gate, Held};
 use crate::parts::skiplist::{SkipList, Target};
 
+/// What a prefetch brings.
+const LINE: u64 = 64;
+/// Lines of a node that are fetched ahead: longer values are read in order, which the processor
+/// foresees by itself.
+const LINES_AHEAD: u64 = 3;
+
 /// A cursor over one list.
 pub(crate) struct ListCursor {
     list: SkipList,
@@ -13,6 +19,10 @@ pub(crate) struct ListCursor {
     held: Option<Held>,
     relinks_seen: u64,
     at: u64,
+    /// The nodes after it, 0 behind the end. They are fetched while the nodes before them are used:
+    /// nodes of a table lie anywhere. Nodes that come in between meanwhile, in a memtable, are newer
+    /// than what whoever holds the cursor may see.
+    ahead: [u64; 2],
 }
 
 impl ListCursor {
@@ -24,7 +34,35 @@ impl ListCursor {
             held: None,
             relinks_seen: 0,
             at: 0,
+            ahead: [0; 2],
         }
+    }
+
+    /// Goes to a node.
+    fn enter(&mut self, at: u64) -> Result<()> {
+        self.at = at;
+        self.ahead = [0; 2];
+        if at != 0 {
+            self.ahead[0] = self.list.next(at, 0)?;
+            self.list.region().prefetch(self.ahead[0]);
+            return self.look_ahead();
+        }
+        Ok(())
+    }
+
+    /// Finds the second node ahead, and asks for all of it, not line after line.
+    #[inline]
+    fn look_ahead(&mut self) -> Result<()> {
+        if self.ahead[0] == 0 {
+            self.ahead[1] = 0;
+            return Ok(());
+        }
+        let region = self.list.region();
+        self.ahead[1] = self.list.next(self.ahead[0], 0)?;
+        for line in 0..LINES_AHEAD {
+            region.prefetch(self.ahead[1].wrapping_add(line * LINE));
+        }
+        Ok(())
     }
 }
 
@@ -46,22 +84,20 @@ impl Cursor for ListCursor {
     }
 
     fn seek(&mut self, target: &Target<'_>) -> Result<()> {
-        self.at = self.list.seek(target)?.node;
-        Ok(())
+        let at = self.list.seek(target)?.node;
+        self.enter(at)
     }
 
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
-        self.at = self.list.seek_before(target, breadth)?;
-        Ok(())
+        let at = self.list.seek_before(target, breadth)?;
+        self.enter(at)
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        if self.at != 0 {
-            self.at = self.list.next(self.at, 0)?;
-            self.list.region().prefetch(self.at);
-        }
-        Ok(())
+        self.at = self.ahead[0];
+        self.ahead[0] = self.ahead[1];
+        self.look_ahead()
     }
 
     #[inline]
