@@ -22,8 +22,8 @@ use crate::options::Options;
 use crate::options::file::Fixed;
 use crate::parts::manifest::Manifest;
 use crate::parts::redo::RedoArea;
+use crate::stages::Folder;
 use crate::stages::Ground;
-use crate::stages::LogFiles;
 
 /// Superblock words that say where the redo area is.
 const REDO_ROOTS: [usize; 2] = [8, 9];
@@ -109,7 +109,7 @@ impl DbBuilder {
             design.create(&ground)?;
         }
         let links_lost = design.links_lost(&ground);
-        let files = LogFiles {
+        let files = Folder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };

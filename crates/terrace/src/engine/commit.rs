@@ -89,7 +89,7 @@ impl Engine {
         std::thread::sleep(delay);
         self.ground
             .counters
-            .stall(StallReason::PoolNearlyFull, started.elapsed());
+            .stall(self.throttle.reason(), started.elapsed());
     }
 
     /// Seals the memtable, waiting for a spare one if need be.
@@ -132,7 +132,7 @@ impl Engine {
         let deletes_only = batch.deletes() == batch.len() as u64;
         let special = bytes > front.spare_bytes(None);
         if front.sealed_count() < ground.options.front.sealed_count_max {
-            let allowed = self.throttle.headroom(ground).allows(bytes);
+            let allowed = self.headroom().allows(bytes);
             if special && allowed {
                 // Nobody makes spares of this size ahead of need.
                 return self.prepare_spare(Some(batch)).map(|_| None);
@@ -141,7 +141,7 @@ impl Engine {
                 return Ok(None);
             }
             if !allowed {
-                return self.wait_for_space(deletes_only).map(Some);
+                return self.wait_for_space(deletes_only, first).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
                 if !self.prepare_spare(None)? && !self.step(0)? {
@@ -151,6 +151,11 @@ impl Engine {
             }
         }
         let reason = StallReason::MemtablesSealed;
+        if let Some(why) = self.disk_full()
+            && !self.may_find_room(first)
+        {
+            return Err(why);
+        }
         if self.jobs.workers() == Workers::Manual {
             if !self.step(0)? {
                 return Err(self.full_error());
@@ -162,8 +167,22 @@ impl Engine {
         Ok(Some(reason))
     }
 
-    fn wait_for_space(self: &Arc<Self>, deletes_only: bool) -> Result<StallReason> {
+    /// Whether background work that a full disk has stopped should be given another try before a
+    /// write is refused. Without threads, once for each write.
+    fn may_find_room(&self, first: bool) -> bool {
+        if first && self.jobs.workers() == Workers::Manual {
+            self.look_for_room();
+        }
+        first
+    }
+
+    fn wait_for_space(self: &Arc<Self>, deletes_only: bool, first: bool) -> Result<StallReason> {
         let reason = StallReason::PoolFull;
+        if let Some(why) = self.disk_full()
+            && !self.may_find_room(first)
+        {
+            return Err(why);
+        }
         if self.jobs.workers() == Workers::Manual {
             return if self.step(0)? {
                 Ok(reason)

@@ -19,11 +19,6 @@
 //!
 //! Bytes: layout.rs. One writer; any number of readers. Names of files are the caller's.
 
-#![cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "the leveled bottom uses it next")
-)]
-
 mod block;
 mod build;
 mod compress;

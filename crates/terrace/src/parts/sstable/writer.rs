@@ -330,6 +330,12 @@ impl SstWriter {
             + layout::FOOTER_BYTES as u64
     }
 
+    /// Keyspace and key of the first entry, when there is one.
+    pub(crate) fn first_entry(&self) -> Option<(u32, &[u8])> {
+        let (first, _) = self.properties.entries.as_ref()?;
+        Some((first.keyspace, &first.key))
+    }
+
     /// How many entries there are.
     pub(crate) fn entry_count(&self) -> u64 {
         self.properties.entry_count
