@@ -92,6 +92,20 @@ impl Jobs {
         self.workers
     }
 
+    /// Whether no job is in a step.
+    pub(super) fn nothing_runs(&self) -> bool {
+        self.state.lock().running == 0
+    }
+
+    /// Counts the callers who wait for an empty buffer: one more, or one less.
+    pub(super) fn want_everything(&self, more: bool) {
+        let mut state = self.state.lock();
+        state.everything = match more {
+            true => state.everything + 1,
+            false => state.everything - 1,
+        };
+    }
+
     /// Lets every waiting thread look again.
     pub(crate) fn wake_all(&self) {
         let _state = self.state.lock();
@@ -226,6 +240,8 @@ impl Engine {
                 Ok(Step::Retry(why)) => break Ok(self.wait_for_room(job.kind(), why)),
                 Ok(Step::Done(completion)) => {
                     let done = self.complete(job.kind(), completion);
+                    // What it holds is free before anybody hears that it has ended.
+                    drop(job);
                     self.ended(None);
                     if let Err(e) = done {
                         self.fail(&e);
@@ -437,6 +453,17 @@ impl Engine {
             .collect()
     }
 
+    /// Begins every job that may run. True: there is none, and none runs.
+    pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
+        let mut state = self.jobs.state.lock();
+        self.refill(&mut state)?;
+        let rests = state.running == 0 && self.ready(&state).is_empty();
+        if !rests {
+            self.jobs.changed.notify_all();
+        }
+        Ok(rests)
+    }
+
     /// How many jobs could run a step now. For `Workers::Manual`.
     pub(crate) fn step_count(self: &Arc<Self>) -> Result<usize> {
         let mut state = self.jobs.state.lock();
@@ -503,108 +530,5 @@ impl Engine {
         Ok(self.pipeline.front.sealed_count() == 0
             && headroom.urgency() != Urgency::None
             && !self.pipeline.is_buffering())
-    }
-
-    /// Waits until `done`, letting background work go on meanwhile.
-    fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
-        let mut idle_turns = 0;
-        while !done() {
-            self.check_writable()?;
-            if self.jobs.workers == Workers::Manual {
-                if !self.step(0)? {
-                    if let Some(why) = self.disk_full() {
-                        return Err(why);
-                    }
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "background work cannot go on, since the pool is full; delete data, or \
-                         reopen with a larger pool.size_bytes",
-                    ));
-                }
-                continue;
-            }
-            self.jobs.wake_all();
-            self.jobs.wait_changed(Duration::from_millis(5));
-            idle_turns = if self.nothing_runs() {
-                idle_turns + 1
-            } else {
-                0
-            };
-            if idle_turns > 40
-                && let Some(why) = self.disk_full()
-            {
-                return Err(why);
-            }
-            if idle_turns > 400 {
-                return Err(Error::new(
-                    crate::ErrorKind::Full,
-                    "background work makes no progress, since the pool is full; delete data, or \
-                     reopen with a larger pool.size_bytes",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn nothing_runs(&self) -> bool {
-        self.jobs.state.lock().running == 0
-    }
-
-    /// Moves every memtable into the buffer.
-    pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
-        self.check_writable()?;
-        self.look_for_room();
-        // BOUND: each turn waits for a spare, which the flush thread makes.
-        while self.pipeline.front.has_entries() {
-            if self.pipeline.front.rotate(None, &|| self.install_view())? {
-                break;
-            }
-            let front = &self.pipeline.front;
-            let sealed = front.sealed_count();
-            if sealed >= self.ground.options.front.sealed_count_max {
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-            } else if !self.prepare_spare(None)? {
-                // Flushing needs one even when puts may not have it.
-                if sealed == 0 {
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "the pool has no room for another memtable; delete data, or reopen with a \
-                         larger pool.size_bytes",
-                    ));
-                }
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-            }
-        }
-        self.wait_until(&|| self.pipeline.front.sealed_count() == 0)
-    }
-
-    /// Moves everything into the bottom and waits until background work has come to rest.
-    pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
-        self.flush()?;
-        self.jobs.state.lock().everything += 1;
-        let drained = self.wait_until(&|| !self.pipeline.is_buffering());
-        self.jobs.state.lock().everything -= 1;
-        drained?;
-        self.settle()
-    }
-
-    /// Waits until no job runs and none may begin.
-    pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
-        if self.jobs.workers == Workers::Manual {
-            while self.step(0)? {}
-            return Ok(());
-        }
-        loop {
-            self.check_writable()?;
-            {
-                let mut state = self.jobs.state.lock();
-                self.refill(&mut state)?;
-                if state.running == 0 && self.ready(&state).is_empty() {
-                    return Ok(());
-                }
-                self.jobs.changed.notify_all();
-            }
-            self.jobs.wait_changed(Duration::from_millis(5));
-        }
     }
 }

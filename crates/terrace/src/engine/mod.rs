@@ -12,6 +12,7 @@ pub(crate) mod commit;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
+pub(crate) mod settle;
 pub(crate) mod throttle;
 pub(crate) mod view;
 

@@ -61,15 +61,15 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    fn new(folder: &Folder, options: &Options) -> Result<Shelf> {
+    fn new(folder: &Folder, options: &Options) -> Shelf {
         let options = options.bottom.leveled.clone();
-        Ok(Shelf {
+        Shelf {
             fs: Arc::clone(&folder.fs),
             dir: folder.dir.clone(),
             blocks: Arc::new(SstCache::new(options.cache_bytes)),
             open: FileCache::new(options.open_files_max),
             options,
-        })
+        }
     }
 
     /// How a table of `level` is written.

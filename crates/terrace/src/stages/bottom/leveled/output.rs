@@ -168,7 +168,11 @@ impl Output {
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
-        let finished = writer.finish()?;
+        let number = writer.number();
+        let finished = writer.finish();
+        let finished = finished.inspect_err(|_| {
+            let _ = self.shelf().fs.remove(&self.shelf().path(number));
+        })?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.body.ground.counters.add(counted, finished.file_bytes);
         self.done.push(self.meta(finished));

@@ -12,7 +12,7 @@ use super::{Body, LeveledOptions};
 
 /// What one compaction works on.
 pub(super) struct Picked {
-    pub(super) from: usize,
+    /// The level that gets the result.
     pub(super) to: usize,
     /// Runs of level 0, or one with the tables picked; newest first.
     pub(super) upper: Vec<Arc<Run>>,
@@ -61,10 +61,11 @@ pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Ve
 fn scores(version: &Version, options: &LeveledOptions, targets: &[u64]) -> Vec<(f64, usize)> {
     let runs = version.runs.len() as f64 / options.runs_compact.max(1) as f64;
     let mut scores = vec![(runs, 0)];
-    for level in 1..version.levels.len() {
-        let bytes = version.level(level).bytes();
+    let above_last = version.levels.len() - 1;
+    for (at, run) in version.levels[..above_last].iter().enumerate() {
+        let bytes = run.bytes();
         if bytes > 0 {
-            scores.push((bytes as f64 / targets[level].max(1) as f64, level));
+            scores.push((bytes as f64 / targets[at + 1].max(1) as f64, at + 1));
         }
     }
     scores.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -78,14 +79,18 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
     if version.runs.len() >= options.runs_compact {
         debt += version.runs.iter().map(|run| run.bytes()).sum::<u64>();
     }
-    for level in 1..version.levels.len() {
-        debt += version.level(level).bytes().saturating_sub(targets[level]);
-    }
-    debt
+    let levels = version.levels.iter().zip(&targets[1..]);
+    let above_last = levels.take(version.levels.len() - 1);
+    debt + above_last
+        .map(|(run, target)| run.bytes().saturating_sub(*target))
+        .sum::<u64>()
 }
 
-/// The span of keys of some tables.
-fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<((u32, &'a [u8]), (u32, &'a [u8]))> {
+/// Keyspace and key.
+type Key<'a> = (u32, &'a [u8]);
+
+/// The first and the last key of some tables.
+fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
     tables.fold(None, |span, table| {
         let (first, last) = (table.first(), table.last());
         Some(match span {
@@ -138,7 +143,6 @@ fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
     let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
     let lower = version.level(base).overlapping(first, last);
     free(lower).then(|| Picked {
-        from: 0,
         to: base,
         lower: Arc::new(Run {
             id: 0,
@@ -173,7 +177,6 @@ fn pick_table(
             continue;
         }
         return Some(Picked {
-            from: level,
             to,
             upper: vec![Arc::new(Run {
                 id: 0,

@@ -31,9 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{
-    Folder, Front, Ground, Job, Replayed, SealedTable, Source, Sources, Written,
-};
+use crate::stages::{Folder, Front, Ground, Job, Replayed, SealedTable, Source, Sources, Written};
 use crate::types::Durability;
 
 use memtable::{Arenas, Memtable};
