@@ -47,6 +47,23 @@ impl Design {
             Design::Leveled => "leveled",
         }
     }
+
+    /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and
+    /// what memtables need, whatever the amount of data.
+    pub fn keeps_data_in_pool(self) -> bool {
+        match self {
+            Design::MioDb | Design::MioDbSsd => true,
+            Design::Leveled => false,
+        }
+    }
+
+    /// Whether data ends in table files, in the database's folder.
+    pub fn keeps_table_files(self) -> bool {
+        match self {
+            Design::MioDb => false,
+            Design::MioDbSsd | Design::Leveled => true,
+        }
+    }
 }
 
 impl fmt::Display for Design {
