@@ -197,7 +197,39 @@ pub struct Metrics {
     pub snapshot_count: u64,
 }
 
+impl CacheMetrics {
+    /// The part of all blocks asked for by point reads that the cache had; `None` before the first.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let asked = self.hit_count + self.miss_count;
+        (asked > 0).then(|| self.hit_count as f64 / asked as f64)
+    }
+
+    /// Whether there is a cache, which only designs with table files have.
+    pub fn is_used(&self) -> bool {
+        self.capacity_bytes > 0 || self.used_bytes > 0 || self.miss_count > 0
+    }
+}
+
 impl Metrics {
+    /// Bytes of the repository's extents for each byte of a node there that is neither superseded
+    /// nor deleted; `None` where there is none.
+    pub fn space_amp_pm(&self) -> Option<f64> {
+        let live = self
+            .bottom
+            .used_bytes
+            .saturating_sub(self.bottom.dead_bytes);
+        (live > 0).then(|| self.bottom.bytes as f64 / live as f64)
+    }
+
+    /// Bytes of all table files for each byte of those on the deepest level, which has most keys and
+    /// each of them once: an estimate, as all above it may be superseding or new. `None` where there
+    /// is no such level yet.
+    pub fn space_amp_files(&self) -> Option<f64> {
+        let deepest = self.files.last().filter(|level| level.run_count == 1)?;
+        let all: u64 = self.files.iter().map(|level| level.bytes).sum();
+        (deepest.bytes > 0).then(|| all as f64 / deepest.bytes as f64)
+    }
+
     /// Bytes written to files, logs and tables, for each byte that users wrote; 0 before the first
     /// write.
     pub fn write_amp_files(&self) -> f64 {
