@@ -116,6 +116,11 @@ impl LeveledOptions {
                 self.open_files_max >= 4,
                 "open_files_max must be at least 4",
             ),
+            (
+                cfg!(feature = "zstd")
+                    || ![self.compression, self.compression_upper].contains(&Compression::Zstd),
+                "compression is Zstd, which only a build with the feature `zstd` can write",
+            ),
         ];
         let wrong = checks.into_iter().filter(|(ok, _)| !ok);
         wrong
