@@ -208,18 +208,34 @@ impl BenchConfig {
         options
     }
 
-    /// A pool in which the run has room: three copies of the data (tables, repository and its
-    /// garbage), what several threads write beyond it, logs and tables of all memtables.
+    /// A pool in which the run has room: logs and tables of all memtables; where data stays in the
+    /// pool, also three copies of it (tables, repository and its garbage), and what several threads
+    /// write beyond it; elsewhere as much as the store wants to see free before it slows writers.
     fn derived_pool_bytes(&self) -> u64 {
         let front = &self.options.front;
+        let (copies, free) = match self.options.design.keeps_data_in_pool() {
+            true => (2 + self.threads as u64, 0),
+            false => (0, 3),
+        };
         let memtables =
-            (front.sealed_count_max as u64 + 3) * 2 * (front.memtable_bytes + (1 << 20));
+            (front.sealed_count_max as u64 + 3 + free) * 2 * (front.memtable_bytes + (1 << 20));
         let data = self.data_bytes();
         let bytes = data
-            .saturating_mul(2 + self.threads as u64)
+            .saturating_mul(copies)
             .saturating_add(memtables)
             .saturating_add(8 * self.options.bottom.extent_bytes);
         bytes.saturating_add((16 << 20) - 1) & !((16 << 20) - 1)
+    }
+
+    /// Bytes that the database may take on its file system: the pool, and table files with what a
+    /// compaction has not removed yet.
+    pub(crate) fn place_bytes(&self, options: &Options) -> u64 {
+        let copies = match options.design.keeps_table_files() {
+            true => 1 + self.threads as u64,
+            false => 0,
+        };
+        let files = self.data_bytes().saturating_mul(copies);
+        options.pool.size_bytes.saturating_add(files)
     }
 
     /// Bytes of `num` entries as the store keeps them, about.
@@ -299,6 +315,7 @@ impl BenchConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace::Design;
 
     /// Every step's name is understood as that step, and nothing else is.
     #[test]
@@ -329,6 +346,31 @@ mod tests {
         for name in ["2 digits", "threads", "batch-size", "use-existing-db"] {
             assert!(problems.contains(name), "{name} in {problems}");
         }
+    }
+
+    /// A pool that holds no data does not grow with it, but the place for table files does.
+    #[test]
+    fn table_files_need_no_pool() {
+        let sizes = |design: Design, num: u64| {
+            let mut config = BenchConfig {
+                num,
+                ..BenchConfig::default()
+            };
+            config.options.design = design;
+            let options = config.store_options();
+            options.validate().expect("the pool is large enough");
+            (options.pool.size_bytes, config.place_bytes(&options))
+        };
+        let (few, many) = (
+            sizes(Design::Leveled, 1),
+            sizes(Design::Leveled, 10_000_000),
+        );
+        assert_eq!(few.0, many.0);
+        assert!(few.0 < 2 << 30, "{}", few.0);
+        assert!(many.1 > 2 * 10_000_000 * 1040, "{}", many.1);
+        let [buffered, whole] = [Design::MioDbSsd, Design::MioDb].map(|d| sizes(d, 1_000_000));
+        assert_eq!(buffered.0, whole.0);
+        assert!(buffered.1 > whole.1);
     }
 
     /// A derived pool is one that the store accepts, and grows with the data.

@@ -42,8 +42,9 @@ pub use latency::Latency;
 pub use limit::Limits;
 pub use machine::{Machine, Memory};
 pub use report::{
-    Conditions, HEADING, IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport,
-    StepReport, Written,
+    BlockReads, CacheReport, Conditions, FileLevelReport, FileSettings, HEADING, IntervalReport,
+    LatencyReport, PurposeReport, Report, Space, StallReport, StepReport, Written, cache_line,
+    file_levels,
 };
 pub use run::run;
 pub use table::Table;

@@ -34,7 +34,7 @@ impl Place {
         let (db, temporary) = match &config.db {
             Some(path) => (path.clone(), None),
             None => {
-                let (folder, owner) = make_temporary(options.pool.size_bytes)?;
+                let (folder, owner) = make_temporary(config.place_bytes(options))?;
                 (folder.path().join("db"), Some((folder, owner)))
             }
         };
@@ -130,12 +130,12 @@ fn is_empty_folder(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Makes a temporary folder that `pool_bytes` and as much again for the limit line fit into.
-fn make_temporary(pool_bytes: u64) -> Result<(TempDir, File), BenchError> {
+/// Makes a temporary folder that `bytes` and a little more for the limit line fit into.
+fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> {
     let in_memory = Path::new("/dev/shm");
     let temporary = std::env::temp_dir();
     let mut parent = temporary.as_path();
-    if in_memory.is_dir() && free_bytes(in_memory) > pool_bytes.saturating_add(1 << 30) {
+    if in_memory.is_dir() && free_bytes(in_memory) > bytes.saturating_add(1 << 30) {
         parent = in_memory;
     }
     remove_abandoned(parent);

@@ -16,8 +16,8 @@ use crate::machine::{Machine, Memory, file_system_of};
 use crate::meter::{Meter, Tally};
 use crate::place::Place;
 use crate::report::{
-    Conditions, HEADING, IntervalReport, LatencyReport, Report, Space, StallReport, StepReport,
-    Written,
+    BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report, Space,
+    StallReport, StepReport, Written,
 };
 use crate::units;
 use crate::values::Values;
@@ -172,6 +172,7 @@ fn conditions(
         seed: config.seed,
         memtable_bytes: options.front.memtable_bytes,
         pool_bytes: options.pool.size_bytes,
+        table_files: FileSettings::of(options),
         prefault: match options.pool.prefault {
             Prefault::Ahead => "ahead of need",
             Prefault::All => "all at creation",
@@ -234,6 +235,7 @@ impl Run<'_> {
         let after = self.open_db()?.metrics();
         if let Some(report) = reports.first_mut() {
             report.written = Written::between(&before, &after);
+            report.blocks = BlockReads::during(&before, &after);
             report.stalls = stalls_between(&before, &after);
             report.open_s = self.open_s.take();
         }

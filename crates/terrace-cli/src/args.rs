@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use terrace::{Design, Durability, Emulation, MediumChoice, Prefault};
+use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
 use terrace_bench::{Step, units};
 
 const EXAMPLES: &str = "\
@@ -40,7 +40,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Default, Clone, Args)]
 #[command(next_help_heading = "Options of the store")]
 pub(crate) struct StoreArgs {
-    /// The composition of stages to build a new database of [default: miodb].
+    /// The composition of stages to build a new database of: "miodb" keeps all data in the pool,
+    /// "miodb-ssd" has its last levels in table files, "leveled" is log, memtable and table files
+    /// [default: miodb].
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
     pub(crate) design: Option<Design>,
 
@@ -50,7 +52,7 @@ pub(crate) struct StoreArgs {
     pub(crate) pool: Option<PathBuf>,
 
     /// The most that the pool may grow to, like 4GiB or 512M [default: 8GiB; of bench: as much
-    /// as the run needs].
+    /// as the run needs, which with leveled is little].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) pool_size: Option<u64>,
 
@@ -77,6 +79,24 @@ pub(crate) struct StoreArgs {
     /// for measurement only.
     #[arg(long, global = true, value_name = "GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
+
+    /// The size of a table file. Of designs with table files, as the options up to --compression;
+    /// none of them is kept with the database [default: 64MiB].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) table_size: Option<u64>,
+
+    /// The largest that the first level of table files below level 0 may be; at least one table
+    /// file [default: 256MiB].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) level1_size: Option<u64>,
+
+    /// The budget of cached blocks of table files, indexes and filters included [default: 256MiB].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) cache_size: Option<u64>,
+
+    /// How new table files below level 1 are compressed; those above are not [default: lz4].
+    #[arg(long, global = true, value_name = "HOW", value_enum)]
+    pub(crate) compression: Option<CompressionArg>,
 
     /// The keyspace to work in; put and load make it where it does not exist
     /// [default: default].
@@ -424,6 +444,27 @@ impl From<DurabilityArg> for Durability {
             DurabilityArg::Volatile => Durability::Volatile,
             DurabilityArg::Buffered => Durability::Buffered,
             DurabilityArg::Sync => Durability::Sync,
+        }
+    }
+}
+
+/// `--compression`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompressionArg {
+    /// As it is.
+    None,
+    /// Fast, about half the size for text.
+    Lz4,
+    /// Smaller and slower to write; needs a build with the feature "zstd".
+    Zstd,
+}
+
+impl From<CompressionArg> for Compression {
+    fn from(arg: CompressionArg) -> Compression {
+        match arg {
+            CompressionArg::None => Compression::None,
+            CompressionArg::Lz4 => Compression::Lz4,
+            CompressionArg::Zstd => Compression::Zstd,
         }
     }
 }

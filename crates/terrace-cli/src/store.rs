@@ -87,6 +87,11 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut options.pool.prefault, args.prefault);
     set(&mut options.pool.emulation, args.emulate.map(Some));
     set(&mut options.front.memtable_bytes, args.memtable_size);
+    let leveled = &mut options.bottom.leveled;
+    set(&mut leveled.table_bytes, args.table_size);
+    set(&mut leveled.level1_bytes, args.level1_size);
+    set(&mut leveled.cache_bytes, args.cache_size);
+    set(&mut leveled.compression, args.compression);
 }
 
 fn pool_path(given: &PathBuf) -> Option<PathBuf> {
@@ -112,8 +117,8 @@ pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{DurabilityArg, MediumArg};
-    use terrace::{Durability, MediumChoice};
+    use crate::args::{CompressionArg, DurabilityArg, MediumArg};
+    use terrace::{Compression, Durability, MediumChoice};
 
     /// A new database has a pool in its folder; "none" means plain memory.
     #[test]
@@ -139,6 +144,9 @@ mod tests {
         let args = StoreArgs {
             medium: Some(MediumArg::Dax),
             durability: Some(DurabilityArg::Sync),
+            table_size: Some(8 << 20),
+            cache_size: Some(0),
+            compression: Some(CompressionArg::None),
             ..StoreArgs::default()
         };
         let options = options(Some(stored), &args);
@@ -146,5 +154,9 @@ mod tests {
         assert_eq!(options.pool.path.as_deref(), Some(Path::new("elsewhere")));
         assert_eq!(options.pool.medium, MediumChoice::ForceDax);
         assert_eq!(options.durability, Durability::Sync);
+        let leveled = &options.bottom.leveled;
+        assert_eq!((leveled.table_bytes, leveled.cache_bytes), (8 << 20, 0));
+        assert_eq!(leveled.compression, Compression::None);
+        assert_eq!(leveled.level1_bytes, 256 << 20);
     }
 }

@@ -360,6 +360,78 @@ fn stat_and_verify_report() {
     assert_eq!(place.json("verify", &[])["sound"], true);
 }
 
+/// Designs with table files say where those are, for people and for programs, and show nothing of
+/// stages that they do not have; one without them shows none.
+#[test]
+fn table_files_are_reported() {
+    for design in ["leveled", "miodb-ssd", "miodb"] {
+        let place = Place::new();
+        let run = |steps: &str, more: &[&str]| {
+            let mut run = terrace();
+            run.args(["bench", "--design", design, "--benchmarks", steps, "--db"]);
+            run.arg(place.db()).args(more);
+            run.args([
+                "--num",
+                "3000",
+                "--value-size",
+                "400",
+                "--memtable-size",
+                "256KiB",
+            ]);
+            run.args(["--table-size", "64KiB", "--level1-size", "128KiB"]);
+            run.args(["--cache-size", "1MiB", "--compression", "none"]);
+            let output = run.output().expect("the benchmark runs");
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            output.stdout
+        };
+        let people = text(&run("fillrandom,drain,readrandom", &[]));
+        let people = people + &text(&place.stdout("stat", &[]));
+        let more = ["--use-existing-db", "--json"];
+        let report: serde_json::Value =
+            serde_json::from_slice(&run("overwrite,readrandom", &more)).expect("JSON");
+        let stat = place.json("stat", &[]);
+        let has_files = design != "miodb";
+        for part in [
+            "table files",
+            "\n  level ",
+            "file amplification",
+            "tombstones",
+            "cache",
+        ] {
+            assert_eq!(
+                people.contains(part),
+                has_files,
+                "{design}: {part} in {people}"
+            );
+        }
+        assert_eq!(people.contains("repository"), !has_files, "{people}");
+        let levels = stat["table_files"].as_array().expect("a list");
+        assert_eq!(levels.is_empty(), !has_files, "{stat}");
+        assert!(has_files || stat["space_amp_files"].is_null(), "{stat}");
+        assert_eq!(
+            report["space"]["files"].as_array().map(Vec::len) > Some(0),
+            has_files
+        );
+        let settings = &report["conditions"]["table_files"];
+        assert_eq!(settings["cache_bytes"] == 1 << 20, has_files, "{report}");
+        assert_eq!(settings["compression"] == "none", has_files, "{report}");
+        let blocks = &report["steps"][1]["blocks"];
+        assert_eq!(blocks["misses"].as_u64() > Some(0), has_files, "{report}");
+        assert!(report["steps"][0]["written"]["write_amp_files"].is_number());
+    }
+}
+
+/// Compression that this build cannot write is refused before anything is made.
+#[test]
+#[cfg(not(feature = "zstd"))]
+fn compression_that_is_not_built_is_refused() {
+    let place = Place::new();
+    let output = place.run("put --design leveled --compression zstd", &[&"k", &"v"]);
+    assert_fails(&output, 1, "feature `zstd`");
+    assert!(!place.db().exists());
+    assert_fails(&place.run("get --compression gzip", &[&"k"]), 2, "lz4");
+}
+
 /// Options that a database was made with need not be given again.
 #[test]
 fn options_are_remembered() {

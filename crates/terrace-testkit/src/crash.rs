@@ -10,7 +10,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use terrace::Options;
+use terrace::{Design, Options};
 use terrace_media::{Image, Machine, Medium, PersistPoint, Survive};
 
 use crate::oracle::{Crash, Oracle, Outcome};
@@ -86,6 +86,13 @@ impl Case {
         let len = rng.usize(300..1200);
         let profile = Profile::crash(len, &mut rng);
         (Case::new(seed, medium, 4, &mut rng), profile.generate(seed))
+    }
+
+    /// The same of another design.
+    #[must_use]
+    pub fn of(mut self, design: Design) -> Case {
+        self.options.design = design;
+        self
     }
 
     fn new(seed: u64, medium: Medium, percent: u32, rng: &mut fastrand::Rng) -> Case {

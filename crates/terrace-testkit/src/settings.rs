@@ -1,6 +1,6 @@
 //! Options for tests: small stores, and variations of them that are hostile in one way each.
 
-use terrace::{MediumChoice, Options, Workers};
+use terrace::{Compression, Design, MediumChoice, Options, Workers};
 use terrace_media::Medium;
 
 /// Options of a small store on `medium` with background steps run by hand.
@@ -17,11 +17,27 @@ pub fn small(medium: Medium) -> Options {
     options.bottom.extent_bytes = 16 << 10;
     options.buffer.levels = 3;
     options.background.workers = Workers::Manual;
+    let leveled = &mut options.bottom.leveled;
+    leveled.table_bytes = 4 << 10;
+    leveled.level1_bytes = 8 << 10;
+    leveled.growth = 3;
+    leveled.levels = 4;
+    leveled.runs_compact = 2;
+    leveled.block_bytes = 256;
+    leveled.cache_bytes = 64 << 10;
+    leveled.open_files_max = 8;
+    options
+}
+
+/// As [`small`], of another design.
+pub fn small_of(design: Design, medium: Medium) -> Options {
+    let mut options = small(medium);
+    options.design = design;
     options
 }
 
 /// How many variations there are.
-pub const VARIATIONS: u8 = 9;
+pub const VARIATIONS: u8 = 14;
 
 /// The n-th variation (modulo their number) of `options`, all valid for the same database.
 pub fn varied(options: &Options, n: u8) -> Options {
@@ -37,6 +53,28 @@ pub fn varied(options: &Options, n: u8) -> Options {
         8 => {
             options.front.sealed_count_max = 1;
             options.buffer.table_bytes_max = Some(16 << 10);
+        }
+        9 => {
+            options.bottom.leveled.cache_bytes = 1;
+            options.bottom.leveled.open_files_max = 4;
+        }
+        10 => {
+            options.bottom.leveled.filter_bits_per_key = 0;
+            options.bottom.leveled.dynamic_sizes = false;
+        }
+        11 => {
+            options.bottom.leveled.runs_compact = 1;
+            options.bottom.leveled.runs_slow = 1;
+            options.bottom.leveled.runs_stop = 2;
+        }
+        12 => {
+            options.bottom.leveled.table_bytes = 1 << 20;
+            options.bottom.leveled.level1_bytes = 1 << 20;
+        }
+        13 => {
+            options.bottom.leveled.levels = 6;
+            options.bottom.leveled.growth = 2;
+            options.bottom.leveled.compression_upper = Compression::Lz4;
         }
         _ => {}
     }

@@ -59,11 +59,11 @@ pub use db::{
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
-    BottomMetrics, Counts, JobMetrics, LevelMetrics, Metrics, PoolMetrics, Purpose, StallMetrics,
-    StallReason, human_bytes,
+    BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, Metrics,
+    PoolMetrics, Purpose, StallMetrics, StallReason, human_bytes,
 };
 pub use options::{
-    BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, MIB, MediumChoice,
-    Options, PoolOptions, Prefault, Workers,
+    BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, LeveledOptions, MIB,
+    MediumChoice, Options, PoolOptions, Prefault, Workers,
 };
-pub use types::{Durability, KEY_BYTES_MAX};
+pub use types::{Compression, Durability, KEY_BYTES_MAX};

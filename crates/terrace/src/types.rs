@@ -38,6 +38,31 @@ impl EntryKind {
     }
 }
 
+/// How the content of a block of a table file is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// As it is.
+    None = 0,
+    /// LZ4: fast, and about half the size for text.
+    #[default]
+    Lz4 = 1,
+    /// Zstandard: smaller, slower to write; needs the feature `zstd`.
+    Zstd = 2,
+}
+
+impl Compression {
+    /// The compression stored as `raw`, if there is one.
+    pub(crate) fn from_raw(raw: u8) -> Option<Compression> {
+        match raw {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            2 => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+}
+
 /// What a write waits for before it returns. `docs/durability.md` has the table by medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {

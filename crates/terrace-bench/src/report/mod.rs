@@ -1,5 +1,6 @@
 //! This file is the results of a run as plain data, for programs; `print.rs` has the lines for people.
 
+mod files;
 mod print;
 
 use serde::Serialize;
@@ -8,6 +9,7 @@ use terrace::{Counts, Metrics, Purpose};
 use crate::latency::Latency;
 use crate::machine::{Machine, Memory};
 
+pub use files::{BlockReads, CacheReport, FileLevelReport, FileSettings, cache_line, file_levels};
 pub use print::HEADING;
 
 /// Everything that a run found out.
@@ -60,6 +62,8 @@ pub struct Conditions {
     pub memtable_bytes: u64,
     /// The pool's cap in bytes.
     pub pool_bytes: u64,
+    /// How table files are made, where the design has them.
+    pub table_files: Option<FileSettings>,
     /// When the pool's pages are faulted in.
     pub prefault: String,
     /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
@@ -98,8 +102,10 @@ pub struct StepReport {
     pub limit_ops_per_s: Option<f64>,
     /// The fraction of it that was reached.
     pub limit_fraction: Option<f64>,
-    /// What was written to the pool during the step, by whomever.
+    /// What was written to the pool and to files during the step, by whomever.
     pub written: Written,
+    /// Blocks of table files that point reads asked for during the step.
+    pub blocks: BlockReads,
     /// Seconds that opening the fresh database took before the step, pre-faulting included.
     pub open_s: Option<f64>,
     /// One entry for each `--report-interval`.
@@ -163,7 +169,7 @@ pub struct IntervalReport {
     pub max_us: f64,
 }
 
-/// Bytes written to the pool, by purpose, and by users.
+/// Bytes written to the pool, by purpose, to files, and by users.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Written {
     /// Key and value bytes that users wrote.
@@ -174,6 +180,12 @@ pub struct Written {
     pub pool_bytes: u64,
     /// Bytes written to log files (a pool in plain memory has its logs there).
     pub log_file_bytes: u64,
+    /// Bytes written to table files.
+    pub table_file_bytes: u64,
+    /// Bytes to the pool for each byte that users wrote; `None` where they wrote none.
+    pub write_amp_pool: Option<f64>,
+    /// Bytes to files, logs and tables, for each byte that users wrote; `None` where they wrote none.
+    pub write_amp_files: Option<f64>,
 }
 
 /// What one purpose cost.
@@ -191,40 +203,44 @@ pub struct PurposeReport {
     pub fences: u64,
 }
 
+impl PurposeReport {
+    fn of(purpose: Purpose, counts: &Counts) -> PurposeReport {
+        let c = counts.get(purpose);
+        PurposeReport {
+            purpose: purpose.name(),
+            bytes: c.bytes,
+            lines: c.lines,
+            flushes: c.flushes,
+            fences: c.fences,
+        }
+    }
+}
+
 impl Written {
     /// What happened between two moments of one database.
     pub fn between(before: &Metrics, after: &Metrics) -> Written {
-        Written::of(
-            after.pm - before.pm,
-            after
-                .user_written_bytes
-                .saturating_sub(before.user_written_bytes),
-            after.log_file_bytes.saturating_sub(before.log_file_bytes),
-        )
+        let counts = after.pm - before.pm;
+        let since = |of: fn(&Metrics) -> u64| of(after).saturating_sub(of(before));
+        let mut written = Written {
+            user_bytes: since(|m| m.user_written_bytes),
+            purposes: Purpose::ALL
+                .map(|purpose| PurposeReport::of(purpose, &counts))
+                .to_vec(),
+            pool_bytes: counts.total().bytes,
+            log_file_bytes: since(|m| m.log_file_bytes),
+            table_file_bytes: since(|m| m.table_file_bytes),
+            ..Written::default()
+        };
+        written.amplify();
+        written
     }
 
-    fn of(counts: Counts, user_bytes: u64, log_file_bytes: u64) -> Written {
-        let purposes = Purpose::ALL
-            .into_iter()
-            .map(|purpose| {
-                let c = counts.get(purpose);
-                let purpose = purpose.name();
-                let (bytes, lines, flushes, fences) = (c.bytes, c.lines, c.flushes, c.fences);
-                PurposeReport {
-                    purpose,
-                    bytes,
-                    lines,
-                    flushes,
-                    fences,
-                }
-            })
-            .collect();
-        Written {
-            user_bytes,
-            purposes,
-            pool_bytes: counts.total().bytes,
-            log_file_bytes,
-        }
+    /// Sets what follows from the other fields.
+    fn amplify(&mut self) {
+        let user = self.user_bytes as f64;
+        let files = self.log_file_bytes + self.table_file_bytes;
+        self.write_amp_pool = (user > 0.0).then(|| self.pool_bytes as f64 / user);
+        self.write_amp_files = (user > 0.0).then(|| files as f64 / user);
     }
 
     /// Adds what another step of the same database wrote.
@@ -232,6 +248,8 @@ impl Written {
         self.user_bytes += other.user_bytes;
         self.pool_bytes += other.pool_bytes;
         self.log_file_bytes += other.log_file_bytes;
+        self.table_file_bytes += other.table_file_bytes;
+        self.amplify();
         if self.purposes.is_empty() {
             self.purposes = other.purposes.clone();
             return;
@@ -246,7 +264,14 @@ impl Written {
 
     /// Whether nothing was written.
     pub fn is_nothing(&self) -> bool {
-        self.user_bytes == 0 && self.pool_bytes == 0 && self.log_file_bytes == 0
+        self.user_bytes + self.pool_bytes + self.log_file_bytes + self.table_file_bytes == 0
+    }
+}
+
+impl BlockReads {
+    /// What happened between two moments of one database.
+    pub fn during(before: &Metrics, after: &Metrics) -> BlockReads {
+        BlockReads::between(&before.cache, &after.cache)
     }
 }
 
@@ -269,6 +294,14 @@ pub struct Space {
     pub pool_committed_bytes: u64,
     /// The pool's cap.
     pub pool_cap_bytes: u64,
+    /// Extents of the repository for each byte that lives in it; `None` where there is none.
+    pub space_amp_repository: Option<f64>,
+    /// The levels of table files.
+    pub files: Vec<FileLevelReport>,
+    /// All table files for each byte on the deepest level; `None` where there is none.
+    pub space_amp_files: Option<f64>,
+    /// The cache of their blocks.
+    pub cache: CacheReport,
 }
 
 impl Space {
@@ -287,6 +320,10 @@ impl Space {
             pool_allocated_bytes: metrics.pool.allocated_bytes,
             pool_committed_bytes: metrics.pool.committed_bytes,
             pool_cap_bytes: metrics.pool.cap_bytes,
+            space_amp_repository: metrics.space_amp_pm(),
+            files: metrics.files.iter().map(FileLevelReport::of).collect(),
+            space_amp_files: metrics.space_amp_files(),
+            cache: CacheReport::of(&metrics.cache),
         }
     }
 }

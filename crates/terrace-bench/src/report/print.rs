@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use terrace::Purpose;
 
-use super::{Conditions, IntervalReport, Report, StepReport, Written};
+use super::{Conditions, IntervalReport, Report, StepReport, Written, files};
 use crate::table::Table;
 use crate::units;
 
@@ -20,18 +20,6 @@ impl IntervalReport {
             figure(self.p99_us),
             figure(self.max_us),
         )
-    }
-}
-
-impl Written {
-    fn amplification(&self) -> String {
-        match self.user_bytes {
-            0 => "-".to_string(),
-            user => format!(
-                "{:.2}",
-                (self.pool_bytes + self.log_file_bytes) as f64 / user as f64
-            ),
-        }
     }
 }
 
@@ -63,6 +51,9 @@ impl fmt::Display for Conditions {
             units::bytes(self.pool_bytes),
             self.prefault
         )?;
+        if let Some(settings) = &self.table_files {
+            writeln!(f, "files       {settings}")?;
+        }
         writeln!(
             f,
             "workload    {} keys of {} B, values of {} B, {} reads, {} thread{}, batches of {}, \
@@ -131,6 +122,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_stalls(f)?;
         self.write_written(f)?;
+        self.write_blocks(f)?;
         self.write_space(f)?;
         let m = &self.memory;
         let checked: u64 = self.steps.iter().map(|step| step.checked).sum();
@@ -173,19 +165,9 @@ impl Report {
         }
     }
 
+    /// One row for each step that wrote, and one for all since the last fresh database.
     fn write_written(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut heading = vec!["written, MB", "by user"];
-        heading.extend(Purpose::ALL.map(Purpose::name));
-        heading.extend(["pool", "log file", "amplification"]);
-        let mut table = Table::new(&heading);
-        let mut cells = |name: &str, written: &Written| {
-            let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
-            let mut row = vec![name.to_string(), mb(written.user_bytes)];
-            row.extend(written.purposes.iter().map(|purpose| mb(purpose.bytes)));
-            row.extend([mb(written.pool_bytes), mb(written.log_file_bytes)]);
-            row.push(written.amplification());
-            table.row(row);
-        };
+        let mut rows: Vec<(&str, Written)> = Vec::new();
         let mut sum = Written::default();
         let mut summed = 0;
         for step in &self.steps {
@@ -194,13 +176,33 @@ impl Report {
                 summed = 0;
             }
             if !step.written.is_nothing() {
-                cells(&step.name, &step.written);
+                rows.push((&step.name, step.written.clone()));
                 sum.add(&step.written);
                 summed += 1;
             }
         }
         if summed > 1 {
-            cells("last database", &sum);
+            rows.push(("last database", sum));
+        }
+        if rows.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "\n{}", written_table(&rows))
+        }
+    }
+
+    /// What the block cache did for each step that reads table files.
+    fn write_blocks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            "blocks of point reads",
+            "in the cache",
+            "from files",
+            "hits",
+        ]);
+        for step in &self.steps {
+            if let Some(cells) = step.blocks.cells() {
+                table.row(std::iter::once(step.name.clone()).chain(cells));
+            }
         }
         if table.is_empty() {
             Ok(())
@@ -211,37 +213,86 @@ impl Report {
 
     fn write_space(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let space = &self.space;
-        let mut table = Table::new(&["space at the end", "tables", "bytes"]);
-        let mut row = |name: String, tables: String, bytes: u64| {
-            table.row([name, tables, units::bytes(bytes)]);
+        let mut table = Table::new(&["space at the end", "tables", "bytes", "amplification"]);
+        let mut row = |name: &str, tables: String, bytes: u64, amp: Option<f64>| {
+            let amp = amp.map_or(String::new(), |amp| format!("{amp:.2}"));
+            table.row([name.to_string(), tables, units::bytes(bytes), amp]);
         };
-        row("memtables".to_string(), String::new(), space.memtable_bytes);
-        row("logs".to_string(), String::new(), space.log_bytes);
+        let none = String::new;
+        row("memtables", none(), space.memtable_bytes, None);
+        row("logs", none(), space.log_bytes, None);
         for (level, tables, bytes) in &space.levels {
+            let name = format!("buffer level {level}");
+            row(&name, units::count(*tables), *bytes, None);
+        }
+        if space.bottom_bytes > 0 {
+            let amp = space.space_amp_repository;
+            row("repository", none(), space.bottom_bytes, amp);
+            row("  of it dead", none(), space.bottom_dead_bytes, None);
+        }
+        row(
+            "pool, live extents",
+            none(),
+            space.pool_allocated_bytes,
+            None,
+        );
+        row("pool, file", none(), space.pool_committed_bytes, None);
+        if !space.files.is_empty() {
+            let files = space.files.iter().map(|level| level.files).sum();
+            let bytes = space.files.iter().map(|level| level.bytes).sum();
             row(
-                format!("buffer level {level}"),
-                units::count(*tables),
-                *bytes,
+                "table files",
+                units::count(files),
+                bytes,
+                space.space_amp_files,
             );
         }
-        row("repository".to_string(), String::new(), space.bottom_bytes);
-        row(
-            "  of it dead".to_string(),
-            String::new(),
-            space.bottom_dead_bytes,
-        );
-        row(
-            "pool, live extents".to_string(),
-            String::new(),
-            space.pool_allocated_bytes,
-        );
-        row(
-            "pool, file".to_string(),
-            String::new(),
-            space.pool_committed_bytes,
-        );
-        write!(f, "\n{table}")
+        write!(f, "\n{table}")?;
+        let levels = files::table_of(&space.files);
+        if !levels.is_empty() {
+            write!(f, "\n{levels}")?;
+        }
+        if space.cache.capacity_bytes > 0 {
+            write!(f, "\ncache       {}\n", files::used_of(&space.cache))?;
+        }
+        Ok(())
     }
+}
+
+/// What was written, in columns: those of purposes and files in which nothing was are left out.
+fn written_table(rows: &[(&str, Written)]) -> Table {
+    type Cell = Box<dyn Fn(&Written) -> u64>;
+    let purposes = Purpose::ALL.into_iter().enumerate().map(|(at, purpose)| {
+        let cell: Cell = Box::new(move |w| w.purposes.get(at).map_or(0, |p| p.bytes));
+        (purpose.name(), cell)
+    });
+    let mut columns: Vec<(&str, Cell)> = vec![("by user", Box::new(|w| w.user_bytes))];
+    columns.extend(purposes);
+    columns.push(("pool", Box::new(|w| w.pool_bytes)));
+    columns.push(("log files", Box::new(|w| w.log_file_bytes)));
+    columns.push(("table files", Box::new(|w| w.table_file_bytes)));
+    let files = |w: &Written| w.log_file_bytes + w.table_file_bytes > 0;
+    let has_files = rows.iter().any(|(_, written)| files(written));
+    columns.retain(|(name, cell)| *name == "by user" || rows.iter().any(|(_, w)| cell(w) > 0));
+    let mut heading = vec!["written, MB"];
+    heading.extend(columns.iter().map(|(name, _)| *name));
+    heading.push("pool amplification");
+    if has_files {
+        heading.push("file amplification");
+    }
+    let mut table = Table::new(&heading);
+    for (name, written) in rows {
+        let mut row = vec![name.to_string()];
+        let cells = columns.iter().map(|(_, cell)| cell(written));
+        row.extend(cells.map(|bytes| format!("{:.1}", bytes as f64 / 1e6)));
+        let amp = |amp: Option<f64>| amp.map_or("-".to_string(), |amp| format!("{amp:.2}"));
+        row.push(amp(written.write_amp_pool));
+        if has_files {
+            row.push(amp(written.write_amp_files));
+        }
+        table.row(row);
+    }
+    table
 }
 
 /// A number of microseconds, short enough for a column.
@@ -289,31 +340,69 @@ mod tests {
         assert!(step.to_string().ends_with("skipped: it was not wanted"));
     }
 
-    /// What several steps wrote adds up by purpose.
-    #[test]
-    fn written_bytes_add_up() {
-        let one = Written {
-            user_bytes: 10,
+    fn wrote(user_bytes: u64, pool_bytes: u64, table_file_bytes: u64) -> Written {
+        let mut written = Written::default();
+        written.add(&Written {
+            user_bytes,
             purposes: vec![PurposeReport {
                 purpose: "log",
-                bytes: 64,
+                bytes: pool_bytes,
                 lines: 1,
                 flushes: 1,
                 fences: 1,
             }],
-            pool_bytes: 64,
+            pool_bytes,
             log_file_bytes: 1,
-        };
+            table_file_bytes,
+            ..Written::default()
+        });
+        written
+    }
+
+    /// What several steps wrote adds up by purpose and by tier.
+    #[test]
+    fn written_bytes_add_up() {
+        let one = wrote(10, 64, 9);
         let mut sum = Written::default();
         assert!(sum.is_nothing());
         sum.add(&one);
         sum.add(&one);
         assert_eq!(
-            (sum.user_bytes, sum.pool_bytes, sum.log_file_bytes),
-            (20, 128, 2)
+            (
+                sum.user_bytes,
+                sum.pool_bytes,
+                sum.log_file_bytes,
+                sum.table_file_bytes
+            ),
+            (20, 128, 2, 18)
         );
         assert_eq!((sum.purposes[0].bytes, sum.purposes[0].fences), (128, 2));
-        assert_eq!(sum.amplification(), "6.50");
-        assert_eq!(Written::default().amplification(), "-");
+        assert_eq!(
+            (sum.write_amp_pool, sum.write_amp_files),
+            (Some(6.4), Some(1.0))
+        );
+        assert_eq!(Written::default().write_amp_pool, None);
+    }
+
+    /// A tier that nothing was written to has no column, and users' bytes always have one.
+    #[test]
+    fn columns_without_bytes_are_left_out() {
+        let mut pool_only = wrote(0, 2_000_000, 0);
+        pool_only.log_file_bytes = 0;
+        pool_only.purposes.clear();
+        let text = written_table(&[("drain", pool_only.clone())]).to_string();
+        let expected = "  written, MB  by user  pool  pool amplification\n  \
+                          drain            0.0   2.0                   -\n";
+        assert_eq!(text, expected);
+        let both = [
+            ("drain", pool_only),
+            ("fill", wrote(1_000_000, 0, 2_500_000)),
+        ];
+        let text = written_table(&both).to_string();
+        assert!(
+            text.contains("table files") && text.contains("file amplification"),
+            "{text}"
+        );
+        assert!(text.trim_end().ends_with("2.50"), "{text}");
     }
 }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use terrace::{Db, Metrics};
-use terrace_bench::{Table, units};
+use terrace_bench::{Table, cache_line, file_levels, units};
 
 use super::keyspaces::sizes;
 use crate::args::StoreArgs;
@@ -21,31 +21,55 @@ pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), Cli
     if json {
         out.line(as_json(&db, &metrics, entries, &keyspaces))?;
     } else {
-        let options = db.options();
-        let (design, durability) = (options.design, options.durability);
-        let recovery = db.recovery();
-        out.line(format_args!("database    {}", db.path().display()))?;
-        out.line(format_args!(
-            "design      {design}, durability {durability}"
-        ))?;
-        out.line(format_args!("pool        {}", metrics.pool.description))?;
-        out.line(format_args!("recovery    {recovery}"))?;
-        out.line(format_args!("entries     about {}", units::count(entries)))?;
-        out.line("")?;
-        out.bytes(space(&metrics).to_string().as_bytes())?;
-        out.line("")?;
-        let mut table = Table::new(&["keyspace", "size, about"]);
-        for (name, bytes) in &keyspaces {
-            table.row([name.clone(), units::bytes(*bytes)]);
-        }
-        out.bytes(table.to_string().as_bytes())?;
+        print(&mut out, &db, &metrics, entries, &keyspaces)?;
     }
     out.finish()?;
     Ok(db.close()?)
 }
 
-fn space(metrics: &Metrics) -> Table {
-    let mut table = Table::new(&["tier", "tables", "nodes", "bytes"]);
+fn print(
+    out: &mut Output,
+    db: &Db,
+    metrics: &Metrics,
+    entries: u64,
+    keyspaces: &[(String, u64)],
+) -> Result<(), CliError> {
+    let options = db.options();
+    let (design, durability) = (options.design, options.durability);
+    let recovery = db.recovery();
+    out.line(format_args!("database    {}", db.path().display()))?;
+    out.line(format_args!(
+        "design      {design}, durability {durability}"
+    ))?;
+    out.line(format_args!("pool        {}", metrics.pool.description))?;
+    out.line(format_args!("recovery    {recovery}"))?;
+    out.line(format_args!("entries     about {}", units::count(entries)))?;
+    if let Some(cache) = cache_line(&metrics.cache) {
+        out.line(format_args!("cache       {cache}"))?;
+    }
+    let mut names = Table::new(&["keyspace", "size, about"]);
+    for (name, bytes) in keyspaces {
+        names.row([name.clone(), units::bytes(*bytes)]);
+    }
+    let levels = file_levels(&metrics.files);
+    for table in [
+        pool(metrics),
+        levels,
+        tiers(metrics),
+        stalls(metrics),
+        names,
+    ] {
+        if !table.is_empty() {
+            out.line("")?;
+            out.bytes(table.to_string().as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in memory and in the pool.
+fn pool(metrics: &Metrics) -> Table {
+    let mut table = Table::new(&["memory and pool", "tables", "nodes", "bytes"]);
     let mut row = |name: String, tables: String, nodes: String, bytes: u64| {
         table.row([name, tables, nodes, units::bytes(bytes)]);
     };
@@ -65,27 +89,70 @@ fn space(metrics: &Metrics) -> Table {
         );
     }
     let bottom = &metrics.bottom;
-    row("repository".into(), none(), none(), bottom.bytes);
-    row("  of it written".into(), none(), none(), bottom.used_bytes);
-    row("  of it dead".into(), none(), none(), bottom.dead_bytes);
+    if bottom.bytes > 0 {
+        row("repository".into(), none(), none(), bottom.bytes);
+        row("  of it written".into(), none(), none(), bottom.used_bytes);
+        row("  of it dead".into(), none(), none(), bottom.dead_bytes);
+    }
     let pool = &metrics.pool;
-    row(
-        "pool, live extents".into(),
-        none(),
-        none(),
-        pool.allocated_bytes,
-    );
-    row("pool, file".into(), none(), none(), pool.committed_bytes);
-    row("pool, cap".into(), none(), none(), pool.cap_bytes);
+    let (live, file, cap) = (pool.allocated_bytes, pool.committed_bytes, pool.cap_bytes);
+    row("pool, live extents".into(), none(), none(), live);
+    row("pool, file".into(), none(), none(), file);
+    row("pool, cap".into(), none(), none(), cap);
     table
 }
 
-fn as_json(
-    db: &Db,
-    metrics: &Metrics,
-    entries: u64,
-    keyspaces: &[(String, u64)],
-) -> serde_json::Value {
+/// Space and write amplification of each tier.
+fn tiers(metrics: &Metrics) -> Table {
+    let mut table = Table::new(&[
+        "tier",
+        "bytes",
+        "space amplification",
+        "written since opening",
+        "write amplification",
+    ]);
+    let user = metrics.user_written_bytes;
+    let ratio = |ratio: Option<f64>| ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
+    let mut row = |name: &str, bytes, space, written, amp| {
+        table.row([
+            name.to_string(),
+            units::bytes(bytes),
+            ratio(space),
+            units::bytes(written),
+            ratio((user > 0).then_some(amp)),
+        ]);
+    };
+    row(
+        "pool",
+        metrics.pool.allocated_bytes,
+        metrics.space_amp_pm(),
+        metrics.pm.total().bytes,
+        metrics.write_amp_pm(),
+    );
+    let files = metrics.log_file_bytes + metrics.table_file_bytes;
+    let bytes: u64 = metrics.files.iter().map(|level| level.bytes).sum();
+    if bytes > 0 || files > 0 {
+        let (space, written) = (metrics.space_amp_files(), metrics.write_amp_files());
+        row("files", bytes, space, files, written);
+    }
+    table
+}
+
+/// Why writers waited since the database was opened.
+fn stalls(metrics: &Metrics) -> Table {
+    let mut table = Table::new(&["stalled writers", "count", "total", "longest"]);
+    for stall in metrics.stalls.iter().filter(|stall| stall.count > 0) {
+        table.row([
+            stall.reason.name().to_string(),
+            units::count(stall.count),
+            units::time(stall.time),
+            units::time(stall.longest),
+        ]);
+    }
+    table
+}
+
+fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]) -> Value {
     let (options, recovery) = (db.options(), db.recovery());
     let levels: Vec<_> = metrics
         .levels
@@ -119,6 +186,19 @@ fn as_json(
             "used_bytes": metrics.bottom.used_bytes,
             "dead_bytes": metrics.bottom.dead_bytes,
         },
+        "table_files": files_as_json(metrics),
+        "cache": cache_as_json(metrics),
+        "written": {
+            "user_bytes": metrics.user_written_bytes,
+            "pool_bytes": metrics.pm.total().bytes,
+            "log_file_bytes": metrics.log_file_bytes,
+            "table_file_bytes": metrics.table_file_bytes,
+            "write_amp_pool": metrics.write_amp_pm(),
+            "write_amp_files": metrics.write_amp_files(),
+        },
+        "space_amp_repository": metrics.space_amp_pm(),
+        "space_amp_files": metrics.space_amp_files(),
+        "stalls": stalls_as_json(metrics),
         "pool": {
             "description": metrics.pool.description,
             "cap_bytes": metrics.pool.cap_bytes,
@@ -136,4 +216,43 @@ fn as_json(
             "seconds": recovery.elapsed.as_secs_f64(),
         },
     })
+}
+
+fn files_as_json(metrics: &Metrics) -> Vec<Value> {
+    let levels = metrics.files.iter().map(|level| {
+        json!({
+            "level": level.level,
+            "runs": level.run_count,
+            "files": level.file_count,
+            "entries": level.entry_count,
+            "tombstones": level.tombstone_count,
+            "bytes": level.bytes,
+            "target_bytes": level.target_bytes,
+        })
+    });
+    levels.collect()
+}
+
+fn cache_as_json(metrics: &Metrics) -> Value {
+    let cache = &metrics.cache;
+    json!({
+        "capacity_bytes": cache.capacity_bytes,
+        "used_bytes": cache.used_bytes,
+        "open_files": cache.open_file_count,
+        "hits": cache.hit_count,
+        "misses": cache.miss_count,
+        "hit_ratio": cache.hit_ratio(),
+    })
+}
+
+fn stalls_as_json(metrics: &Metrics) -> Vec<Value> {
+    let stalls = metrics.stalls.iter().map(|stall| {
+        json!({
+            "reason": stall.reason.name(),
+            "count": stall.count,
+            "seconds": stall.time.as_secs_f64(),
+            "longest_seconds": stall.longest.as_secs_f64(),
+        })
+    });
+    stalls.collect()
 }

@@ -77,6 +77,7 @@ struct Shared {
     trap: Trap,
     short: AtomicBool,
     short_reads: AtomicU64,
+    full: AtomicBool,
 }
 
 /// A file system whose n-th operation fails. Clones share the counter.
@@ -111,6 +112,11 @@ impl FaultFs {
         self.shared.trap.calls()
     }
 
+    /// Lets the disk be full: nothing new is written, everything else goes on.
+    pub fn fill_up(&self, full: bool) {
+        self.shared.full.store(full, Ordering::Relaxed);
+    }
+
     /// Makes reads return fewer bytes than asked for, of lengths that vary from call to call.
     pub fn short_transfers(&self, on: bool) {
         self.shared.short.store(on, Ordering::Relaxed);
@@ -126,6 +132,14 @@ impl Shared {
     fn step(&self, what: &str) -> io::Result<()> {
         self.trap.step().map_err(|fault| fault.error(what))
     }
+
+    /// An error when the disk is full.
+    fn room(&self) -> io::Result<()> {
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 impl File for FaultFile {
@@ -140,6 +154,7 @@ impl File for FaultFile {
     }
 
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        self.shared.room()?;
         if let Err(fault) = self.shared.trap.step() {
             self.inner.write_at(off, &buf[..buf.len() / 2])?;
             return Err(fault.error("write"));
@@ -158,6 +173,7 @@ impl File for FaultFile {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
+        self.shared.room()?;
         self.shared.step("allocate")?;
         self.inner.allocate(len)
     }
@@ -186,6 +202,9 @@ impl FileSystem for FaultFs {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
         self.shared.step("open")?;
+        if mode == OpenMode::CreateNew {
+            self.shared.room()?;
+        }
         let inner = self.inner.open(path, mode)?;
         Ok(Box::new(FaultFile {
             inner,

@@ -16,14 +16,15 @@ use terrace_media::{
 };
 
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
+use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::file::Fixed;
 use crate::parts::manifest::Manifest;
 use crate::parts::redo::RedoArea;
+use crate::stages::Folder;
 use crate::stages::Ground;
-use crate::stages::LogFiles;
 
 /// Superblock words that say where the redo area is.
 const REDO_ROOTS: [usize; 2] = [8, 9];
@@ -109,7 +110,7 @@ impl DbBuilder {
             design.create(&ground)?;
         }
         let links_lost = design.links_lost(&ground);
-        let files = LogFiles {
+        let files = Folder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
@@ -176,6 +177,9 @@ impl DbBuilder {
                 self.path.display()
             )));
         }
+        if !exists {
+            self.check_design_without_pool()?;
+        }
         self.fs
             .create_dir_all(&self.path)
             .map_err(|e| Error::io("create", &self.path, e))?;
@@ -191,6 +195,23 @@ impl DbBuilder {
             ),
             _ => Error::io("lock", &lock, e),
         })
+    }
+
+    /// Refuses, before anything is made, a database without a pool whose data would go to table files:
+    /// the manifest, which names them, would be gone with the process.
+    fn check_design_without_pool(&self) -> Result<()> {
+        let design = self.options.design;
+        if self.options.pool.path.is_some() || !design.keeps_table_files() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "design {design} does not work without a pool yet: name the file of one (the option \
+                 pool.path), on any disk, or choose the design {}",
+                Design::MioDb
+            ),
+        ))
     }
 
     fn pool_config(&self, options: &Options) -> PoolConfig {

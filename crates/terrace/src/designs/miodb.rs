@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::{Opened, RebuildProgress};
 use crate::engine::Pipeline;
 use crate::error::Result;
+use crate::stages::Folder;
 use crate::stages::Ground;
-use crate::stages::LogFiles;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable;
@@ -24,7 +24,7 @@ pub(super) fn create(ground: &Arc<Ground>) -> Result<()> {
 /// been adopted by then.
 pub(super) fn open(
     ground: &Arc<Ground>,
-    files: LogFiles,
+    files: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
@@ -41,7 +41,7 @@ pub(super) fn open(
     };
     let pipeline = Pipeline {
         front: Box::new(front),
-        buffer: Box::new(buffer),
+        buffer: Some(Box::new(buffer)),
         bottom: Box::new(bottom),
     };
     Ok((pipeline, opened))

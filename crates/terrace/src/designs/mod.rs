@@ -3,10 +3,14 @@
 //! | design | front | buffer | bottom |
 //! |---|---|---|---|
 //! | `MioDb` | `wal_memtable` | `elastic` | `repository` |
+//! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
+//! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
 //! This folder is the only place that names concrete stages together.
 
+mod leveled;
 mod miodb;
+mod miodb_ssd;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +18,8 @@ use std::sync::Arc;
 
 use crate::engine::Pipeline;
 use crate::error::{Error, Result};
+use crate::stages::Folder;
 use crate::stages::Ground;
-use crate::stages::LogFiles;
 
 /// A composition of stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -25,16 +29,39 @@ pub enum Design {
     /// huge skip list at the bottom.
     #[default]
     MioDb,
+    /// MioDB with its bottom on a block device: levels of SSTables.
+    MioDbSsd,
+    /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
+    Leveled,
 }
 
 impl Design {
     /// Every design that is built.
-    pub const ALL: [Design; 1] = [Design::MioDb];
+    pub const ALL: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
 
     /// The design's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Design::MioDb => "miodb",
+            Design::MioDbSsd => "miodb-ssd",
+            Design::Leveled => "leveled",
+        }
+    }
+
+    /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and
+    /// what memtables need, whatever the amount of data.
+    pub fn keeps_data_in_pool(self) -> bool {
+        match self {
+            Design::MioDb | Design::MioDbSsd => true,
+            Design::Leveled => false,
+        }
+    }
+
+    /// Whether data ends in table files, in the database's folder.
+    pub fn keeps_table_files(self) -> bool {
+        match self {
+            Design::MioDb => false,
+            Design::MioDbSsd | Design::Leveled => true,
         }
     }
 }
@@ -77,13 +104,18 @@ impl Design {
     pub(crate) fn create(self, ground: &Arc<Ground>) -> Result<()> {
         match self {
             Design::MioDb => miodb::create(ground),
+            // Their stages begin with nothing on media.
+            Design::MioDbSsd | Design::Leveled => Ok(()),
         }
     }
 
     /// Whether links in the pool are without meaning and lists must be rebuilt.
     pub(crate) fn links_lost(self, ground: &Ground) -> bool {
         match self {
-            Design::MioDb => crate::stages::buffer::elastic::recover::links_lost(ground),
+            Design::MioDb | Design::MioDbSsd => {
+                crate::stages::buffer::elastic::recover::links_lost(ground)
+            }
+            Design::Leveled => false,
         }
     }
 
@@ -91,12 +123,14 @@ impl Design {
     pub(crate) fn open(
         self,
         ground: &Arc<Ground>,
-        files: LogFiles,
+        files: Folder,
         links_lost: bool,
         progress: RebuildProgress<'_>,
     ) -> Result<(Pipeline, Opened)> {
         match self {
             Design::MioDb => miodb::open(ground, files, links_lost, progress),
+            Design::MioDbSsd => miodb_ssd::open(ground, files, links_lost, progress),
+            Design::Leveled => leveled::open(ground, files),
         }
     }
 }

@@ -94,7 +94,7 @@ impl Engine {
         std::thread::sleep(delay);
         self.ground
             .counters
-            .stall(StallReason::PoolNearlyFull, started.elapsed());
+            .stall(self.throttle.reason(), started.elapsed());
     }
 
     /// Seals the memtable, waiting for a spare one if need be.
@@ -146,7 +146,7 @@ impl Engine {
         let deletes_only = batch.deletes() == batch.len() as u64;
         let special = bytes > front.spare_bytes(None);
         if front.sealed_count() < ground.options.front.sealed_count_max {
-            let allowed = self.throttle.headroom(ground).allows(bytes);
+            let allowed = self.headroom().allows(bytes);
             if special && allowed {
                 // Nobody makes spares of this size ahead of need.
                 return self.prepare_spare(Some(batch)).map(|_| None);
@@ -155,6 +155,11 @@ impl Engine {
                 return Ok(None);
             }
             if !allowed {
+                if let Some(why) = self.disk_full()
+                    && !self.may_find_room(first)
+                {
+                    return Err(why);
+                }
                 let patience = match (held, deletes_only) {
                     (true, _) => HELD,
                     (false, true) => WAIT,
@@ -170,6 +175,11 @@ impl Engine {
             }
         }
         let reason = StallReason::MemtablesSealed;
+        if let Some(why) = self.disk_full()
+            && !self.may_find_room(first)
+        {
+            return Err(why);
+        }
         if self.jobs.workers() == Workers::Manual {
             if !self.step(0)? {
                 return Err(self.full_error());
@@ -179,6 +189,15 @@ impl Engine {
         // The first look is short: a spare is usually a moment away.
         self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
         Ok(Some(reason))
+    }
+
+    /// Whether background work that a full disk has stopped should be given another try before a
+    /// write is refused. Without threads, once for each write.
+    fn may_find_room(&self, first: bool) -> bool {
+        if first && self.jobs.workers() == Workers::Manual {
+            self.look_for_room();
+        }
+        first
     }
 
     /// Lets background work free space. `Full` when none can for as long as the patience goes.

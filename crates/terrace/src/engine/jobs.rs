@@ -44,13 +44,31 @@ struct State {
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
+    /// Counts calls of users that may find room on a disk again.
+    turn: u64,
+    /// Why a job last had to begin again; cleared when one of its kind has ended.
+    disk_full: Option<(JobKind, Error)>,
 }
 
 struct Parked {
     job: Box<dyn Job>,
-    /// The job waits until fewer bytes than this are allocated in the pool.
-    waits_below: Option<u64>,
+    waits: Waits,
 }
+
+/// What a job that was begun waits for.
+enum Waits {
+    Nothing,
+    /// Fewer bytes than this allocated in the pool.
+    PoolBelow(u64),
+    /// Room on a disk, which nobody announces: a time, or, without threads, another call.
+    Room {
+        until: Instant,
+        turn: u64,
+    },
+}
+
+/// How long a job for which a disk has no room waits before it tries again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Which jobs a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +90,20 @@ impl Jobs {
     /// Who runs jobs.
     pub(crate) fn workers(&self) -> Workers {
         self.workers
+    }
+
+    /// Whether no job is in a step.
+    pub(super) fn nothing_runs(&self) -> bool {
+        self.state.lock().running == 0
+    }
+
+    /// Counts the callers who wait for an empty buffer: one more, or one less.
+    pub(super) fn want_everything(&self, more: bool) {
+        let mut state = self.state.lock();
+        state.everything = match more {
+            true => state.everything + 1,
+            false => state.everything - 1,
+        };
     }
 
     /// Lets every waiting thread look again.
@@ -201,20 +233,23 @@ impl Engine {
                 Ok(Step::More) => {
                     full_at = None;
                     if self.jobs.state.lock().stopping {
-                        break Ok(None);
+                        break Ok(Waits::Nothing);
                     }
                 }
                 Ok(Step::Wait) => {
                     // A reader may have let go of space since the step looked for it. So it waits
                     // for less than was in use both before a step that found none and after it.
-                    let allocated = Some(self.ground.pool.usage().allocated);
-                    if full_at == allocated {
-                        break Ok(allocated);
+                    let allocated = self.ground.pool.usage().allocated;
+                    if full_at == Some(allocated) {
+                        break Ok(Waits::PoolBelow(allocated));
                     }
-                    full_at = allocated;
+                    full_at = Some(allocated);
                 }
+                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(job.kind(), why)),
                 Ok(Step::Done(completion)) => {
                     let done = self.complete(job.kind(), completion);
+                    // What it holds is free before anybody hears that it has ended.
+                    drop(job);
                     self.ended(None);
                     if let Err(e) = done {
                         self.fail(&e);
@@ -225,7 +260,7 @@ impl Engine {
             }
         };
         match result {
-            Ok(waits_below) => self.ended(Some(Parked { job, waits_below })),
+            Ok(waits) => self.ended(Some(Parked { job, waits })),
             Err(e) => {
                 self.ended(None);
                 self.fail(&e);
@@ -262,13 +297,19 @@ impl Engine {
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);
-        self.throttle.headroom(&self.ground);
+        {
+            let mut state = self.jobs.state.lock();
+            if state.disk_full.as_ref().is_some_and(|(of, _)| *of == kind) {
+                state.disk_full = None;
+            }
+        }
+        self.headroom();
         Ok(())
     }
 
     /// The most wanted job that may run now.
     fn take(self: &Arc<Self>, state: &mut State, class: Class) -> Result<Option<Box<dyn Job>>> {
-        let headroom = self.throttle.headroom(&self.ground);
+        let headroom = self.headroom();
         if class == Class::Flushes {
             let front = &self.pipeline.front;
             if let Some(job) = front.next_job() {
@@ -277,14 +318,19 @@ impl Engine {
             if front.wants_spare() && headroom.allows(front.spare_bytes(None)) {
                 return Ok(Some(Box::new(MakeSpare(Arc::clone(self)))));
             }
+            if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {
+                return Ok(Some(state.queue.remove(at).job));
+            }
+            let held_up = self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure() >= 1.0;
+            if held_up {
+                return Ok(None);
+            }
             return match front.next_sealed()? {
-                Some(sealed) => self.pipeline.buffer.admit(sealed).map(Some),
+                Some(sealed) => self.pipeline.admit(sealed).map(Some),
                 None => Ok(None),
             };
         }
-        let allocated = self.ground.pool.usage().allocated;
-        let ready = |p: &Parked| p.waits_below.is_none_or(|limit| allocated < limit);
-        if let Some(at) = state.queue.iter().position(ready) {
+        if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
             return Ok(Some(state.queue.remove(at).job));
         }
         let urgency = match state.everything {
@@ -296,10 +342,21 @@ impl Engine {
 
     /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
     fn begin(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        let merge = |_| self.pipeline.buffer.next_job();
-        let drain = |urgency| match self.pipeline.buffer.next_drain(urgency)? {
-            Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
+        let merge = |_| match &self.pipeline.buffer {
+            Some(buffer) => buffer.next_job(),
             None => Ok(None),
+        };
+        let drain = |urgency| {
+            let Some(buffer) = &self.pipeline.buffer else {
+                return Ok(None);
+            };
+            if self.pipeline.bottom.pressure() >= 1.0 {
+                return Ok(None);
+            }
+            match buffer.next_drain(urgency)? {
+                Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
+                None => Ok(None),
+            }
         };
         let reclaim = |urgency| self.pipeline.bottom.next_job(urgency);
         type Find<'a> = &'a dyn Fn(Urgency) -> Result<Option<Box<dyn Job>>>;
@@ -315,6 +372,34 @@ impl Engine {
         Ok(None)
     }
 
+    fn first_ready(&self, state: &State, wanted: impl Fn(JobKind) -> bool) -> Option<usize> {
+        let ready = self.ready(state);
+        ready
+            .into_iter()
+            .find(|&at| wanted(state.queue[at].job.kind()))
+    }
+
+    /// Notes that a job found a disk full, and when it may try again.
+    fn wait_for_room(&self, kind: JobKind, why: Error) -> Waits {
+        let mut state = self.jobs.state.lock();
+        state.disk_full = Some((kind, why));
+        Waits::Room {
+            until: Instant::now() + RETRY,
+            turn: state.turn,
+        }
+    }
+
+    /// Why a disk has no room for what background work has to write, if so.
+    pub(crate) fn disk_full(&self) -> Option<Error> {
+        let state = self.jobs.state.lock();
+        state.disk_full.as_ref().map(|(_, why)| why.clone())
+    }
+
+    /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
+    pub(crate) fn look_for_room(&self) {
+        self.jobs.state.lock().turn += 1;
+    }
+
     /// The most wanted job after flushes, for recovery, which runs it itself.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
         self.take(&mut self.jobs.state.lock(), Class::Rest)
@@ -326,14 +411,11 @@ impl Engine {
             match self.step_job(&mut job)? {
                 Step::More => {}
                 Step::Wait => {
-                    let waits_below = Some(self.ground.pool.usage().allocated);
-                    self.jobs
-                        .state
-                        .lock()
-                        .queue
-                        .push(Parked { job, waits_below });
+                    let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
+                    self.jobs.state.lock().queue.push(Parked { job, waits });
                     return Ok(());
                 }
+                Step::Retry(why) => return Err(why),
                 Step::Done(completion) => return self.complete(job.kind(), completion),
             }
         }
@@ -353,7 +435,7 @@ impl Engine {
                         let spare = job.kind() == JobKind::Flush;
                         state.queue.push(Parked {
                             job,
-                            waits_below: None,
+                            waits: Waits::Nothing,
                         });
                         // A spare is wanted until it is made: begin it once.
                         if spare {
@@ -368,11 +450,31 @@ impl Engine {
     }
 
     fn ready(&self, state: &State) -> Vec<usize> {
+        if state.queue.is_empty() {
+            return Vec::new();
+        }
         let allocated = self.ground.pool.usage().allocated;
-        let ready = |p: &Parked| p.waits_below.is_none_or(|limit| allocated < limit);
+        let manual = self.jobs.workers == Workers::Manual;
+        let ready = |p: &Parked| match p.waits {
+            Waits::Nothing => true,
+            Waits::PoolBelow(limit) => allocated < limit,
+            Waits::Room { turn, .. } if manual => turn != state.turn,
+            Waits::Room { until, .. } => Instant::now() >= until,
+        };
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))
             .collect()
+    }
+
+    /// Begins every job that may run. True: there is none, and none runs.
+    pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
+        let mut state = self.jobs.state.lock();
+        self.refill(&mut state)?;
+        let rests = state.running == 0 && self.ready(&state).is_empty();
+        if !rests {
+            self.jobs.changed.notify_all();
+        }
+        Ok(rests)
     }
 
     /// How many jobs could run a step now. For `Workers::Manual`.
@@ -403,11 +505,15 @@ impl Engine {
         match result {
             Ok(Step::More) => self.ended(Some(Parked {
                 job,
-                waits_below: None,
+                waits: Waits::Nothing,
             })),
             Ok(Step::Wait) => {
-                let waits_below = Some(self.ground.pool.usage().allocated);
-                self.ended(Some(Parked { job, waits_below }));
+                let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
+                self.ended(Some(Parked { job, waits }));
+            }
+            Ok(Step::Retry(why)) => {
+                let waits = self.wait_for_room(job.kind(), why);
+                self.ended(Some(Parked { job, waits }));
             }
             Ok(Step::Done(completion)) => {
                 let done = self.complete(job.kind(), completion);
@@ -441,8 +547,10 @@ impl Engine {
         match self.begin(Urgency::Space) {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {
-                let waits_below = None;
-                state.queue.push(Parked { job, waits_below });
+                state.queue.push(Parked {
+                    job,
+                    waits: Waits::Nothing,
+                });
                 self.jobs.changed.notify_all();
                 Ok(false)
             }
@@ -451,100 +559,6 @@ impl Engine {
                 self.fail(&e);
                 Err(e)
             }
-        }
-    }
-
-    /// Waits until `done`, letting background work go on meanwhile.
-    fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
-        let mut idle_turns = 0;
-        while !done() {
-            self.check_writable()?;
-            if self.jobs.workers == Workers::Manual {
-                if !self.step(0)? {
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "background work cannot go on, since the pool is full; delete data, or \
-                         reopen with a larger pool.size_bytes",
-                    ));
-                }
-                continue;
-            }
-            self.jobs.wake_all();
-            self.jobs.wait_changed(Duration::from_millis(5));
-            idle_turns = if self.nothing_runs() {
-                idle_turns + 1
-            } else {
-                0
-            };
-            if idle_turns > 400 {
-                return Err(Error::new(
-                    crate::ErrorKind::Full,
-                    "background work makes no progress, since the pool is full; delete data, or \
-                     reopen with a larger pool.size_bytes",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn nothing_runs(&self) -> bool {
-        self.jobs.state.lock().running == 0
-    }
-
-    /// Moves every memtable into the buffer.
-    pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
-        self.check_writable()?;
-        // BOUND: each turn waits for a spare, which the flush thread makes.
-        while self.pipeline.front.has_entries() {
-            if self.pipeline.front.rotate(None, &|| self.install_view())? {
-                break;
-            }
-            let front = &self.pipeline.front;
-            let sealed = front.sealed_count();
-            if sealed >= self.ground.options.front.sealed_count_max {
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-            } else if !self.prepare_spare(None)? {
-                // Flushing needs one even when puts may not have it.
-                if sealed == 0 {
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "the pool has no room for another memtable; delete data, or reopen with a \
-                         larger pool.size_bytes",
-                    ));
-                }
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-            }
-        }
-        self.wait_until(&|| self.pipeline.front.sealed_count() == 0)
-    }
-
-    /// Moves everything into the bottom and waits until background work has come to rest.
-    pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
-        self.flush()?;
-        self.jobs.state.lock().everything += 1;
-        let drained = self.wait_until(&|| self.pipeline.buffer.table_count() == 0);
-        self.jobs.state.lock().everything -= 1;
-        drained?;
-        self.settle()
-    }
-
-    /// Waits until no job runs and none may begin.
-    pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
-        if self.jobs.workers == Workers::Manual {
-            while self.step(0)? {}
-            return Ok(());
-        }
-        loop {
-            self.check_writable()?;
-            {
-                let mut state = self.jobs.state.lock();
-                self.refill(&mut state)?;
-                if state.running == 0 && self.ready(&state).is_empty() {
-                    return Ok(());
-                }
-                self.jobs.changed.notify_all();
-            }
-            self.jobs.wait_changed(Duration::from_millis(5));
         }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod commit;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
+pub(crate) mod settle;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
@@ -23,8 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
-use crate::metrics::{Metrics, OpCounter, PoolMetrics};
-use crate::stages::{Bottom, Buffer, Front, Ground, Sources};
+use crate::metrics::{CacheMetrics, Metrics, OpCounter, PoolMetrics};
+use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
 
 use jobs::Jobs;
 use throttle::Throttle;
@@ -33,7 +34,8 @@ use view::Views;
 /// The stages of a design.
 pub(crate) struct Pipeline {
     pub(crate) front: Box<dyn Front>,
-    pub(crate) buffer: Box<dyn Buffer>,
+    /// `None`: what leaves the front goes to the bottom.
+    pub(crate) buffer: Option<Box<dyn Buffer>>,
     pub(crate) bottom: Box<dyn Bottom>,
 }
 
@@ -41,12 +43,26 @@ impl Pipeline {
     /// All sources, newest first (V1).
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = self.front.sources();
-        sources.extend(self.buffer.sources());
+        sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
         sources.extend(self.bottom.sources());
         if canary::breaks(Canary::SourceOrder) {
             sources.reverse();
         }
         sources
+    }
+
+    /// The job that takes a sealed memtable further.
+    fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>> {
+        match &self.buffer {
+            Some(buffer) => buffer.admit(sealed),
+            None => self.bottom.absorb(sealed.into_drain()),
+        }
+    }
+
+    /// Whether the buffer has tables.
+    fn is_buffering(&self) -> bool {
+        let buffer = self.buffer.as_ref();
+        buffer.is_some_and(|buffer| buffer.table_count() > 0)
     }
 }
 
@@ -114,6 +130,12 @@ impl Engine {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
+    /// Free space now; also sets how much writers are slowed.
+    pub(crate) fn headroom(&self) -> throttle::Headroom {
+        let pressure = self.pipeline.bottom.pressure();
+        self.throttle.headroom(&self.ground, pressure)
+    }
+
     /// Builds a view of what the stages show now.
     pub(crate) fn install_view(&self) {
         self.views.install(|| self.pipeline.sources(), Vec::new());
@@ -137,6 +159,13 @@ impl Engine {
             log_bytes: 0,
             levels: Vec::new(),
             bottom: Default::default(),
+            files: Vec::new(),
+            cache: CacheMetrics {
+                hit_count: counters.sum(OpCounter::CacheHits),
+                miss_count: counters.sum(OpCounter::CacheMisses),
+                ..CacheMetrics::default()
+            },
+            table_file_bytes: counters.sum(OpCounter::TableFileBytes),
             pool: PoolMetrics {
                 description: self.ground.pool.describe(),
                 cap_bytes: usage.cap,
@@ -150,7 +179,9 @@ impl Engine {
             snapshot_count: self.ground.snapshots.count(),
         };
         self.pipeline.front.measure(&mut metrics);
-        self.pipeline.buffer.measure(&mut metrics);
+        if let Some(buffer) = &self.pipeline.buffer {
+            buffer.measure(&mut metrics);
+        }
         self.pipeline.bottom.measure(&mut metrics);
         metrics
     }

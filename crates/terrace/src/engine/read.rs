@@ -49,6 +49,12 @@ impl Engine {
         if stats.filter_saved > 0 {
             counters.add(OpCounter::FilterSaved, stats.filter_saved);
         }
+        if stats.cache_hits > 0 {
+            counters.add(OpCounter::CacheHits, stats.cache_hits);
+        }
+        if stats.blocks_read > 0 {
+            counters.add(OpCounter::CacheMisses, stats.blocks_read);
+        }
         if stats.relink_retries > 0 {
             counters.add(OpCounter::RelinkRetries, stats.relink_retries);
         }

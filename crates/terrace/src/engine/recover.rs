@@ -93,7 +93,7 @@ impl Engine {
     /// worker runs.
     fn flush_replayed(self: &Arc<Self>) -> Result<()> {
         while let Some(sealed) = self.pipeline.front.next_sealed()? {
-            let job = self.pipeline.buffer.admit(sealed)?;
+            let job = self.pipeline.admit(sealed)?;
             self.run_inline(job)?;
         }
         while let Some(job) = self.take_inline()? {

@@ -19,9 +19,12 @@ pub(crate) enum OpCounter {
     FilterSaved,
     RelinkRetries,
     LogFileBytes,
+    TableFileBytes,
+    CacheHits,
+    CacheMisses,
 }
 
-const OP_COUNTERS: usize = OpCounter::LogFileBytes as usize + 1;
+const OP_COUNTERS: usize = OpCounter::CacheMisses as usize + 1;
 const SHARDS: usize = 16;
 
 /// One thread's counters, alone on their lines so that threads do not pull them from each other.
@@ -61,7 +64,7 @@ struct Jobs {
     nanos: AtomicU64,
 }
 
-const JOB_KINDS: [&str; 4] = ["flush", "merge", "drain", "reclaim"];
+const JOB_KINDS: [&str; 5] = ["flush", "merge", "drain", "reclaim", "compact"];
 
 /// All counters of one database.
 #[derive(Default)]

@@ -22,14 +22,17 @@ pub enum StallReason {
     PoolNearlyFull,
     /// The pool is full; background work is about to free some of it, or readers hold some back.
     PoolFull,
+    /// The levels of table files are behind; writers are slowed to the pace of compaction.
+    CompactionBehind,
 }
 
 impl StallReason {
     /// All reasons, in the order of [`Metrics::stalls`].
-    pub const ALL: [StallReason; 3] = [
+    pub const ALL: [StallReason; 4] = [
         StallReason::MemtablesSealed,
         StallReason::PoolNearlyFull,
         StallReason::PoolFull,
+        StallReason::CompactionBehind,
     ];
 
     /// The reason's name as metrics print it.
@@ -38,6 +41,7 @@ impl StallReason {
             StallReason::MemtablesSealed => "memtables-sealed",
             StallReason::PoolNearlyFull => "pool-nearly-full",
             StallReason::PoolFull => "pool-full",
+            StallReason::CompactionBehind => "compaction-behind",
         }
     }
 }
@@ -73,7 +77,7 @@ pub struct LevelMetrics {
 /// One kind of background job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMetrics {
-    /// "flush", "merge", "drain" or "reclaim".
+    /// "flush", "merge", "drain", "reclaim" or "compact".
     pub kind: &'static str,
     /// Jobs ended.
     pub count: u64,
@@ -94,6 +98,40 @@ pub struct BottomMetrics {
     pub used_bytes: u64,
     /// Bytes of superseded and deleted nodes, not yet given back.
     pub dead_bytes: u64,
+}
+
+/// One level of table files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileLevelMetrics {
+    /// The level's number; 0 receives drains.
+    pub level: u32,
+    /// Sets of disjoint tables; one but for level 0.
+    pub run_count: u64,
+    /// Tables.
+    pub file_count: u64,
+    /// Entries in them, superseded ones included.
+    pub entry_count: u64,
+    /// Tombstones among those.
+    pub tombstone_count: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// The size from which the level is compacted; `None` for level 0.
+    pub target_bytes: Option<u64>,
+}
+
+/// The cache of blocks of table files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheMetrics {
+    /// The budget.
+    pub capacity_bytes: u64,
+    /// Bytes of it in use: cached blocks, and what open tables hold.
+    pub used_bytes: u64,
+    /// Open table files.
+    pub open_file_count: u64,
+    /// Blocks that point reads found in the cache.
+    pub hit_count: u64,
+    /// Blocks that point reads took from files.
+    pub miss_count: u64,
 }
 
 /// The pool.
@@ -137,14 +175,20 @@ pub struct Metrics {
     pub log_bytes: u64,
     /// The buffer, by level; only levels that have tables.
     pub levels: Vec<LevelMetrics>,
-    /// The bottom.
+    /// The repository, where the design has one.
     pub bottom: BottomMetrics,
+    /// Levels of table files, where the design has some; only those that have files.
+    pub files: Vec<FileLevelMetrics>,
+    /// The cache of their blocks.
+    pub cache: CacheMetrics,
     /// The pool.
     pub pool: PoolMetrics,
     /// Lines, flushes, fences and bytes written to the pool, by purpose.
     pub pm: Counts,
     /// Bytes written to log files (medium `Dram`).
     pub log_file_bytes: u64,
+    /// Bytes written to table files.
+    pub table_file_bytes: u64,
     /// Stalls by reason.
     pub stalls: Vec<StallMetrics>,
     /// Background jobs by kind.
@@ -153,7 +197,48 @@ pub struct Metrics {
     pub snapshot_count: u64,
 }
 
+impl CacheMetrics {
+    /// The part of all blocks asked for by point reads that the cache had; `None` before the first.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let asked = self.hit_count + self.miss_count;
+        (asked > 0).then(|| self.hit_count as f64 / asked as f64)
+    }
+
+    /// Whether there is a cache, which only designs with table files have.
+    pub fn is_used(&self) -> bool {
+        self.capacity_bytes > 0 || self.used_bytes > 0 || self.miss_count > 0
+    }
+}
+
 impl Metrics {
+    /// Bytes of the repository's extents for each byte of a node there that is neither superseded
+    /// nor deleted; `None` where there is none.
+    pub fn space_amp_pm(&self) -> Option<f64> {
+        let live = self
+            .bottom
+            .used_bytes
+            .saturating_sub(self.bottom.dead_bytes);
+        (live > 0).then(|| self.bottom.bytes as f64 / live as f64)
+    }
+
+    /// Bytes of all table files for each byte of those on the deepest level, which has most keys and
+    /// each of them once: an estimate, as all above it may be superseding or new. `None` where there
+    /// is no such level yet.
+    pub fn space_amp_files(&self) -> Option<f64> {
+        let deepest = self.files.last().filter(|level| level.run_count == 1)?;
+        let all: u64 = self.files.iter().map(|level| level.bytes).sum();
+        (deepest.bytes > 0).then(|| all as f64 / deepest.bytes as f64)
+    }
+
+    /// Bytes written to files, logs and tables, for each byte that users wrote; 0 before the first
+    /// write.
+    pub fn write_amp_files(&self) -> f64 {
+        if self.user_written_bytes == 0 {
+            return 0.0;
+        }
+        (self.log_file_bytes + self.table_file_bytes) as f64 / self.user_written_bytes as f64
+    }
+
     /// Bytes written to the pool for each byte that users wrote; 0 before the first write.
     pub fn write_amp_pm(&self) -> f64 {
         if self.user_written_bytes == 0 {

@@ -57,14 +57,8 @@ impl fmt::Display for Metrics {
                 human_bytes(level.bytes)
             )?;
         }
-        writeln!(
-            f,
-            "bottom     {} extents, {} used, {} dead",
-            self.bottom.extent_count,
-            human_bytes(self.bottom.used_bytes),
-            human_bytes(self.bottom.dead_bytes)
-        )?;
-        self.print_purposes(f)?;
+        self.print_bottom(f)?;
+        self.print_written(f)?;
         for stall in self.stalls.iter().filter(|stall| stall.count > 0) {
             writeln!(
                 f,
@@ -87,14 +81,73 @@ impl fmt::Display for Metrics {
 }
 
 impl Metrics {
-    fn print_purposes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The repository, or the levels of table files and their cache: what there is.
+    fn print_bottom(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amp = |amp: Option<f64>| match amp {
+            Some(amp) => format!("; space amplification {amp:.2}"),
+            None => String::new(),
+        };
+        if self.bottom.bytes > 0 {
+            writeln!(
+                f,
+                "bottom     {} extents, {} used, {} dead{}",
+                self.bottom.extent_count,
+                human_bytes(self.bottom.used_bytes),
+                human_bytes(self.bottom.dead_bytes),
+                amp(self.space_amp_pm())
+            )?;
+        }
+        for level in &self.files {
+            let target = level.target_bytes.map(human_bytes);
+            writeln!(
+                f,
+                "files L{:<2} {:>4} runs, {:>6} files, {:>12} entries, {:>10} tombstones, {:>10} \
+                 of {:>10}",
+                level.level,
+                level.run_count,
+                level.file_count,
+                level.entry_count,
+                level.tombstone_count,
+                human_bytes(level.bytes),
+                target.as_deref().unwrap_or("any")
+            )?;
+        }
+        if !self.files.is_empty() {
+            let bytes = self.files.iter().map(|level| level.bytes).sum();
+            let amp = amp(self.space_amp_files());
+            writeln!(f, "           {} in all{amp}", human_bytes(bytes))?;
+        }
+        if self.cache.is_used() {
+            write!(
+                f,
+                "cache      {} of {}, {} open files",
+                human_bytes(self.cache.used_bytes),
+                human_bytes(self.cache.capacity_bytes),
+                self.cache.open_file_count
+            )?;
+            match self.cache.hit_ratio() {
+                Some(ratio) => writeln!(
+                    f,
+                    "; {} hits, {} misses, {:.1} % hit",
+                    self.cache.hit_count,
+                    self.cache.miss_count,
+                    ratio * 100.0
+                )?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What was written, tier by tier.
+    fn print_written(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user_written_bytes.max(1) as f64;
         writeln!(
             f,
-            "written to the pool, by purpose (x: times what users wrote)"
+            "written, by tier and purpose (x: times what users wrote)"
         )?;
         let rows = Purpose::ALL.map(|p| (p.name(), self.pm.get(p)));
-        for (name, counts) in rows.into_iter().chain([("total", self.pm.total())]) {
+        for (name, counts) in rows.into_iter().chain([("pool", self.pm.total())]) {
             if counts.bytes == 0 && counts.fences == 0 {
                 continue;
             }
@@ -107,6 +160,152 @@ impl Metrics {
                 counts.fences
             )?;
         }
+        let (logs, tables) = (self.log_file_bytes, self.table_file_bytes);
+        let rows = [("log files", logs), ("table files", tables)];
+        for (name, bytes) in rows.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            writeln!(
+                f,
+                "           {name:<12} {:>12} {:>7.3} x",
+                human_bytes(bytes),
+                bytes as f64 / user
+            )?;
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::metrics::{
+        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, PoolMetrics,
+        StallMetrics, StallReason,
+    };
+    use terrace_media::Counts;
+
+    fn metrics() -> Metrics {
+        Metrics {
+            put_count: 3,
+            delete_count: 1,
+            user_written_bytes: 1000,
+            get_count: 2,
+            get_hit_count: 1,
+            get_source_count: 2,
+            filter_saved_count: 0,
+            relink_retry_count: 0,
+            memtable_bytes: 2048,
+            sealed_count: 0,
+            log_bytes: 512,
+            levels: Vec::new(),
+            bottom: BottomMetrics::default(),
+            files: Vec::new(),
+            cache: CacheMetrics::default(),
+            pool: PoolMetrics {
+                description: "a pool".into(),
+                ..PoolMetrics::default()
+            },
+            pm: Counts::default(),
+            log_file_bytes: 0,
+            table_file_bytes: 0,
+            stalls: Vec::new(),
+            jobs: Vec::new(),
+            snapshot_count: 0,
+        }
+    }
+
+    fn level(level: u32, target_bytes: Option<u64>) -> FileLevelMetrics {
+        FileLevelMetrics {
+            level,
+            run_count: if level == 0 { 3 } else { 1 },
+            file_count: 4,
+            entry_count: 500,
+            tombstone_count: 6,
+            bytes: 4096 << level,
+            target_bytes,
+        }
+    }
+
+    /// What a design does not have is not printed.
+    #[test]
+    fn rows_without_a_subject_are_left_out() {
+        let text = metrics().to_string();
+        for absent in ["bottom", "buffer", "files", "cache", "stall", "job"] {
+            assert!(!text.contains(absent), "{absent} in\n{text}");
+        }
+    }
+
+    /// Everything that there is stands in one aligned table; lines change only by intention.
+    #[test]
+    fn the_lines_are_pinned() {
+        let mut metrics = metrics();
+        metrics.levels = vec![LevelMetrics {
+            level: 1,
+            table_count: 2,
+            merging_count: 1,
+            entry_count: 300,
+            bytes: 1 << 20,
+        }];
+        metrics.files = vec![level(0, None), level(6, Some(1 << 28))];
+        metrics.cache = CacheMetrics {
+            capacity_bytes: 1 << 28,
+            used_bytes: 1 << 20,
+            open_file_count: 5,
+            hit_count: 3,
+            miss_count: 1,
+        };
+        metrics.table_file_bytes = 2500;
+        metrics.stalls = vec![StallMetrics {
+            reason: StallReason::CompactionBehind,
+            count: 2,
+            time: Duration::from_millis(3),
+            longest: Duration::from_millis(2),
+        }];
+        metrics.jobs = vec![JobMetrics {
+            kind: "compact",
+            count: 1,
+            entry_count: 500,
+            time: Duration::from_millis(7),
+        }];
+        let expected = "\
+pool       a pool
+           0 B allocated, 0 B committed, cap 0 B
+users      3 entries written (1 deletes), 1000 B; 2 gets, 1 found
+front      2.0 KiB in memtables, 0 sealed; log 512 B
+buffer L1    2 tables,    1 merging,          300 nodes,    1.0 MiB
+files L0     3 runs,      4 files,          500 entries,          6 tombstones,    4.0 KiB of        any
+files L6     1 runs,      4 files,          500 entries,          6 tombstones,  256.0 KiB of  256.0 MiB
+           260.0 KiB in all; space amplification 1.02
+cache      1.0 MiB of 256.0 MiB, 5 open files; 3 hits, 1 misses, 75.0 % hit
+written, by tier and purpose (x: times what users wrote)
+           table files       2.4 KiB   2.500 x
+stall      compaction-behind         2 times,      3.0ms in all,      2.0ms longest
+job        compact                   1 ended,          500 entries,      7.0ms
+";
+        assert_eq!(metrics.to_string(), expected);
+        assert!((metrics.write_amp_files() - 2.5).abs() < 1e-9);
+    }
+
+    /// Space amplification is what the files of all levels have for what the deepest has; where
+    /// level 0 is all there is, nobody knows.
+    #[test]
+    fn space_amplification_is_by_tier() {
+        let mut metrics = metrics();
+        assert_eq!(
+            (metrics.space_amp_pm(), metrics.space_amp_files()),
+            (None, None)
+        );
+        metrics.files = vec![level(0, None)];
+        assert_eq!(metrics.space_amp_files(), None);
+        metrics.files.push(level(1, Some(1)));
+        assert_eq!(metrics.space_amp_files(), Some(1.5));
+        metrics.bottom = BottomMetrics {
+            extent_count: 1,
+            bytes: 300,
+            used_bytes: 250,
+            dead_bytes: 100,
+        };
+        assert_eq!(metrics.space_amp_pm(), Some(2.0));
     }
 }

@@ -3,9 +3,11 @@
 //! Plain data with defaults; [`Options::validate`] names every problem at once.
 
 pub(crate) mod file;
+mod leveled;
 
 use std::path::PathBuf;
 
+pub use leveled::LeveledOptions;
 pub use terrace_media::{Emulation, MediumChoice, Prefault};
 
 use crate::designs::Design;
@@ -143,6 +145,8 @@ pub struct BottomOptions {
     /// Larger: less copying. Smaller: less garbage.
     /// Default: 50. Range: 10 to 95. Changes: on reopen.
     pub garbage_percent: u32,
+    /// Levels of table files, for designs whose bottom they are.
+    pub leveled: LeveledOptions,
 }
 
 impl Default for BottomOptions {
@@ -150,6 +154,7 @@ impl Default for BottomOptions {
         BottomOptions {
             extent_bytes: 16 * MIB,
             garbage_percent: 50,
+            leveled: LeveledOptions::default(),
         }
     }
 }
@@ -222,6 +227,11 @@ impl Options {
                 self.bottom.garbage_percent
             ),
         );
+        self.bottom
+            .leveled
+            .problems()
+            .into_iter()
+            .for_each(|problem| check(false, problem));
         let least = self.pool_bytes_min();
         check(
             self.pool.size_bytes >= least,

@@ -179,6 +179,9 @@ pub(crate) struct ReadStats {
     pub(crate) sources: u64,
     pub(crate) filter_saved: u64,
     pub(crate) relink_retries: u64,
+    /// Blocks that came from the cache, and from files.
+    pub(crate) cache_hits: u64,
+    pub(crate) blocks_read: u64,
 }
 
 /// What a walk over everything found.
@@ -217,6 +220,7 @@ pub(crate) enum JobKind {
     Merge,
     Drain,
     Reclaim,
+    Compact,
 }
 
 /// Background work of one stage, in steps of bounded length.
@@ -233,6 +237,9 @@ pub(crate) enum Step {
     More,
     /// Nothing can be done until space comes back; the pool is full.
     Wait,
+    /// Nothing can be done for a while: a disk is full, as the error says. The job has undone what
+    /// it did and begins again with its next step.
+    Retry(crate::Error),
     /// The job has done its work; the engine commits the edit, then applies it.
     Done(Completion),
 }
@@ -278,10 +285,36 @@ pub(crate) struct SealedTable {
     pub(crate) settle: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Lets the front forget the memtable, once the buffer shows the table.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
+    /// A cursor off the memtable, for designs without a buffer.
+    pub(crate) cursor: Box<dyn Cursor>,
 }
 
-/// Where log files are, when logs are files.
-pub(crate) struct LogFiles {
+impl SealedTable {
+    /// The memtable as a drain, for designs without a buffer.
+    pub(crate) fn into_drain(self) -> Drain {
+        let SealedTable {
+            retire,
+            settle,
+            forget,
+            cursor,
+            seq_last,
+            ..
+        } = self;
+        let mut changes = retire;
+        changes.push(Change::LastSeq { seq: seq_last });
+        Drain {
+            settle: Some(settle),
+            cursor,
+            newer: None,
+            edit: Edit { changes },
+            forget,
+        }
+    }
+}
+
+/// The database's folder: log files, when logs are files, and tables of a bottom on the disk.
+#[derive(Clone)]
+pub(crate) struct Folder {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) dir: PathBuf,
 }
@@ -376,15 +409,27 @@ pub(crate) trait NewerVersions: Send {
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
 }
 
-/// Entries on their way from the buffer to the bottom, in order.
+/// Entries on their way to the bottom, in order.
 pub(crate) struct Drain {
+    /// Runs before the first entry is read; may wait and sync.
+    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
     pub(crate) cursor: Box<dyn Cursor>,
     /// What the buffer's newer tables have.
-    pub(crate) newer: Box<dyn NewerVersions>,
+    pub(crate) newer: Option<Box<dyn NewerVersions>>,
     /// Removes what was drained, once it is durable in the bottom.
     pub(crate) edit: Edit,
     /// Lets the buffer forget it, once the bottom shows it.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
+}
+
+impl Drain {
+    /// The number of the newest version of a key in the buffer's newer tables.
+    pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
+        match &self.newer {
+            Some(newer) => newer.newest(keyspace, key, hash),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Stage 3: the home of cold data.
@@ -393,6 +438,9 @@ pub(crate) trait Bottom: Send + Sync {
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
+    /// come down.
+    fn pressure(&self) -> f64;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the bottom knows.

@@ -1,5 +1,6 @@
 //! Crashes of a simulated machine at every persist point of short scripts, and at some of long ones.
 
+use terrace::Design;
 use terrace_media::Medium;
 use terrace_testkit::crash::{Case, Tally};
 use terrace_testkit::seeds;
@@ -42,6 +43,29 @@ fn mapped_survives_a_crash_at_every_sync() {
 #[test]
 fn mapped_survives_crashes_of_long_scripts() {
     check(Medium::Mapped, 4, false);
+}
+
+/// The same with levels of files at the bottom, on the same machine as the pool.
+#[test]
+fn levels_of_files_survive_crashes() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        for medium in [Medium::Dax, Medium::Mapped] {
+            let mut sum = Tally::default();
+            for seed in seeds::seeds(10) {
+                let (case, script) = match seed % 5 {
+                    4 => Case::some_points(seed, medium),
+                    _ => Case::every_point(seed, medium),
+                };
+                match case.of(design).run(&script) {
+                    Ok(tally) => sum.add(&tally),
+                    Err(failure) => {
+                        panic!("{design}: {failure}\nrepeat with TERRACE_SEED={seed:#x}")
+                    }
+                }
+            }
+            println!("{design} on {medium}: {sum:?}");
+        }
+    }
 }
 
 /// Without a pool the log files are all there is, and they are enough.

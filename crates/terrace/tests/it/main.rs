@@ -7,6 +7,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod files;
 mod kill;
 mod linear;
 mod model;

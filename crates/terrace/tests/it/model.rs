@@ -1,6 +1,6 @@
 //! Random calls against an ordered map: after any sequence of them, both say the same.
 
-use terrace::{Options, Workers};
+use terrace::{Design, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::model::run;
 use terrace_testkit::script::{Op, Profile, scans_beside_steps};
@@ -66,6 +66,23 @@ fn random_calls_agree_with_a_map_under_hostile_options() {
             }
         },
     );
+}
+
+/// The same with levels of files at the bottom, with and without a buffer above them.
+#[test]
+fn random_calls_agree_with_a_map_over_files() {
+    for (design, medium) in [
+        (Design::MioDbSsd, Medium::Dax),
+        (Design::MioDbSsd, Medium::Mapped),
+        (Design::Leveled, Medium::Dax),
+        (Design::Leveled, Medium::Mapped),
+    ] {
+        let name = format!("{design} on {medium}");
+        check(&name, 28, 1000, medium, &|options, seed| {
+            options.design = design;
+            *options = settings::varied(options, seed as u8);
+        });
+    }
 }
 
 /// The same while threads of the store's own flush, merge and drain.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use terrace::{Db, Error, ErrorKind};
+use terrace::{Db, Design, Error, ErrorKind};
 use terrace_media::{File, FileLock, FileSystem, Medium, OpenMode, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -123,6 +123,27 @@ fn foreign_files_are_refused() {
     let other = |bytes: &mut Vec<u8>| bytes.fill(b'x');
     refused("pool", other, ErrorKind::Invalid, &["is not a pool"]);
     refused("OPTIONS", other, ErrorKind::Corruption, &["OPTIONS"]);
+}
+
+/// A design with table files and no pool, which would forget its tables with the process, is refused
+/// before anything is made; with a pool the same folder becomes a database.
+#[test]
+fn table_files_without_a_pool_are_refused() {
+    for design in Design::ALL.into_iter().filter(|d| d.keeps_table_files()) {
+        let folder = scratch().unwrap();
+        let path = folder.path().join("db");
+        let e = Db::open(&path, settings::small_of(design, Medium::Dram)).unwrap_err();
+        let advice = [design.name(), "without a pool", "pool.path"];
+        assert_says(&e, ErrorKind::Unsupported, &advice);
+        assert!(!path.exists(), "{design} made something");
+        let db = Db::open(&path, settings::small_of(design, Medium::Dax)).unwrap();
+        db.put("a", "b").unwrap();
+        db.close().unwrap();
+        drop(db);
+        // The pool of a database that exists need not be named again.
+        let db = Db::open(&path, settings::small_of(design, Medium::Dram)).unwrap();
+        assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
+    }
 }
 
 /// While one process has a database open, another one is told so, and may open it afterwards.

@@ -41,6 +41,26 @@ pub(crate) struct TableMeta {
     pub(crate) merging_into: Option<u64>,
 }
 
+/// A table of the bottom, in a file whose name follows from its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileMeta {
+    pub(crate) number: u64,
+    /// 0 receives drains; deeper levels hold older data.
+    pub(crate) level: u32,
+    /// Tables of level 0 with the same run are disjoint and were written together. A larger run is
+    /// newer. Deeper levels are one run each, and this is 0.
+    pub(crate) run: u64,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    pub(crate) seq_first: u64,
+    pub(crate) seq_last: u64,
+    /// Keyspace and key of the first entry.
+    pub(crate) first: (u32, Vec<u8>),
+    /// Keyspace and key of the last entry.
+    pub(crate) last: (u32, Vec<u8>),
+}
+
 /// One structural change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -71,6 +91,12 @@ pub(crate) enum Change {
     RepositoryExtentAdded { span: Span },
     /// The repository has no live node in the extent at `off` any more.
     RepositoryExtentRemoved { off: u64 },
+    /// A table file is complete and durable, and so is its name.
+    FileAdded(FileMeta),
+    /// A table file is not needed any more.
+    FileRemoved { number: u64 },
+    /// A table file is part of another level now.
+    FileMoved { number: u64, level: u32 },
     /// Sequence numbers up to this one are taken. Never lowers what is known.
     LastSeq { seq: u64 },
     /// Ids below this one are taken. Never lowers what is known.
@@ -104,6 +130,9 @@ mod tag {
     pub(super) const REPOSITORY_EXTENT_REMOVED: u8 = 11;
     pub(super) const LAST_SEQ: u8 = 12;
     pub(super) const NEXT_ID: u8 = 13;
+    pub(super) const FILE_ADDED: u8 = 14;
+    pub(super) const FILE_REMOVED: u8 = 15;
+    pub(super) const FILE_MOVED: u8 = 16;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -167,6 +196,11 @@ impl Change {
             Change::RepositoryExtentRemoved { off } => {
                 put(out, tag::REPOSITORY_EXTENT_REMOVED, &[*off]);
             }
+            Change::FileAdded(file) => file.encode(out),
+            Change::FileRemoved { number } => put(out, tag::FILE_REMOVED, &[*number]),
+            Change::FileMoved { number, level } => {
+                put(out, tag::FILE_MOVED, &[*number, u64::from(*level)]);
+            }
             Change::LastSeq { seq } => put(out, tag::LAST_SEQ, &[*seq]),
             Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
         }
@@ -210,6 +244,14 @@ impl Change {
             tag::REPOSITORY_CREATED => Change::RepositoryCreated { head: span(r)? },
             tag::REPOSITORY_EXTENT_ADDED => Change::RepositoryExtentAdded { span: span(r)? },
             tag::REPOSITORY_EXTENT_REMOVED => Change::RepositoryExtentRemoved { off: r.varint()? },
+            tag::FILE_ADDED => Change::FileAdded(FileMeta::decode(r)?),
+            tag::FILE_REMOVED => Change::FileRemoved {
+                number: r.varint()?,
+            },
+            tag::FILE_MOVED => Change::FileMoved {
+                number: r.varint()?,
+                level: r.varint_u32()?,
+            },
             tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
             tag::NEXT_ID => Change::NextId { id: r.varint()? },
             other => return Err(at.refuse("the tag of a change", other.to_string())),
@@ -272,6 +314,57 @@ impl TableMeta {
             merging_into: None,
         })
     }
+}
+
+impl FileMeta {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let level = u64::from(self.level);
+        put(out, tag::FILE_ADDED, &[self.number, level, self.run]);
+        let counts = [self.bytes, self.entries, self.tombstones];
+        for number in counts.into_iter().chain([self.seq_first, self.seq_last]) {
+            codec::put_varint(out, number);
+        }
+        for (keyspace, key) in [&self.first, &self.last] {
+            codec::put_varint(out, u64::from(*keyspace));
+            codec::put_varint(out, key.len() as u64);
+            out.extend_from_slice(key);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<FileMeta, DecodeError> {
+        let (number, level, run) = (r.varint()?, r.varint_u32()?, r.varint()?);
+        let (bytes, entries, tombstones) = (r.varint()?, r.varint()?, r.varint()?);
+        let (seq_first, seq_last) = (r.varint()?, r.varint()?);
+        let at = r.clone();
+        let first = place(r)?;
+        let last = place(r)?;
+        if first > last {
+            return Err(at.refuse("a first key that is not behind the last", "the reverse"));
+        }
+        Ok(FileMeta {
+            number,
+            level,
+            run,
+            bytes,
+            entries,
+            tombstones,
+            seq_first,
+            seq_last,
+            first,
+            last,
+        })
+    }
+}
+
+/// A keyspace and a key.
+fn place(r: &mut Reader<'_>) -> Result<(u32, Vec<u8>), DecodeError> {
+    let keyspace = r.varint_u32()?;
+    let at = r.clone();
+    let len = r.varint()?;
+    if len > crate::types::KEY_BYTES_MAX as u64 {
+        return Err(at.refuse("the length of a key", len.to_string()));
+    }
+    Ok((keyspace, r.bytes(len as usize)?.to_vec()))
 }
 
 fn span(r: &mut Reader<'_>) -> Result<Span, DecodeError> {

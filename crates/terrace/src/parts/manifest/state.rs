@@ -1,11 +1,12 @@
 //! This file is what the manifest's edits add up to: the logs, tables and extents that are live.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use terrace_media::Span;
 
 use crate::parts::codec::DecodeError;
-use crate::parts::manifest::edit::{Change, LogPlace, TableMeta};
+use crate::parts::manifest::edit::{Change, FileMeta, LogPlace, TableMeta};
 
 /// The extents of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) struct State {
     pub(crate) logs: BTreeMap<u64, LogPlace>,
     pub(crate) tables: BTreeMap<u64, TableMeta>,
     pub(crate) repository: Option<RepositoryMeta>,
+    /// Shared, since their keys make them long and every edit copies the state.
+    pub(crate) files: BTreeMap<u64, Arc<FileMeta>>,
     pub(crate) last_seq: u64,
     pub(crate) next_id: u64,
 }
@@ -104,6 +107,25 @@ impl State {
                     None => return refuse("an extent that exists", format!("extent {off}")),
                 };
             }
+            Change::FileAdded(file) => {
+                if self.files.contains_key(&file.number) {
+                    return refuse("a file that is new", format!("file {}", file.number));
+                }
+                self.files.insert(file.number, Arc::new(file.clone()));
+            }
+            Change::FileRemoved { number } => {
+                if self.files.remove(number).is_none() {
+                    return refuse("a file that exists", format!("file {number}"));
+                }
+            }
+            Change::FileMoved { number, level } => match self.files.get_mut(number) {
+                Some(file) => {
+                    let file = Arc::make_mut(file);
+                    file.level = *level;
+                    file.run = 0;
+                }
+                None => return refuse("a file that exists", format!("file {number}")),
+            },
             Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),
             Change::NextId { id } => self.next_id = self.next_id.max(*id),
         }
@@ -192,6 +214,8 @@ impl State {
                 changes.push(Change::RepositoryExtentAdded { span });
             }
         }
+        let files = self.files.values().map(|file| FileMeta::clone(file));
+        changes.extend(files.map(Change::FileAdded));
         changes
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the manifest: edits and their bytes, compaction, damage, full pools and faults.
 
 mod crash;
+mod files;
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use terrace_media::{AllocError, Backing, Extent, Pool, PoolConfig, Prefault, Spa
 use super::layout::{HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader};
 use super::state::State;
 use super::writer::replay;
-use super::{Change, Edit, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
+use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
 use crate::parts::codec::{DecodeError, Reader};
 
 fn pool(cap_bytes: u64) -> Pool {
@@ -84,6 +85,29 @@ impl Editor {
         }
     }
 
+    fn place(&mut self) -> (u32, Vec<u8>) {
+        let key = (0..self.rng.usize(..24)).map(|_| self.rng.u8(..));
+        let key = key.collect();
+        (self.rng.u32(..) >> self.rng.u32(..32), key)
+    }
+
+    fn file(&mut self) -> FileMeta {
+        let (one, other) = (self.place(), self.place());
+        let level = self.rng.u32(..8);
+        FileMeta {
+            number: self.id(),
+            level,
+            run: if level == 0 { self.id() } else { 0 },
+            bytes: self.rng.u64(..),
+            entries: self.rng.u64(..),
+            tombstones: self.rng.u64(..),
+            seq_first: self.rng.u64(..1 << 50),
+            seq_last: self.rng.u64(..1 << 50),
+            first: one.clone().min(other.clone()),
+            last: one.max(other),
+        }
+    }
+
     fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         (!of.is_empty()).then(|| of[self.rng.usize(..of.len())])
     }
@@ -102,7 +126,8 @@ impl Editor {
             .filter(|id| !merging.iter().any(|(a, b)| a == id || b == id))
             .collect();
         let logs: Vec<u64> = state.logs.keys().copied().collect();
-        let change = match self.rng.u8(..12) {
+        let files: Vec<u64> = state.files.keys().copied().collect();
+        let change = match self.rng.u8(..15) {
             0 => {
                 let file = self.rng.bool();
                 let place = if file {
@@ -148,6 +173,14 @@ impl Editor {
                 }
             },
             9 => Some(Change::NextId { id: self.next }),
+            10 if files.len() < 8 => Some(Change::FileAdded(self.file())),
+            11 => self.pick(&files).map(|number| Change::FileMoved {
+                number,
+                level: self.rng.u32(..),
+            }),
+            12 if files.len() > 4 => self
+                .pick(&files)
+                .map(|number| Change::FileRemoved { number }),
             _ => None,
         };
         change.unwrap_or(Change::LastSeq {

@@ -65,6 +65,8 @@
 //! |  80 |   44 | zero          |                                                        |
 //! | 124 |    4 | checksum      | crc32c of bytes 0..124                                 |
 
+pub(crate) use crate::types::Compression;
+
 use crate::parts::codec::{self, DecodeError, Reader};
 
 /// Size of the footer.
@@ -149,28 +151,6 @@ pub(crate) enum BlockKind {
     Filter = 3,
     RangeDeletes = 4,
     Properties = 5,
-}
-
-/// How the content of a block is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
-pub(crate) enum Compression {
-    None = 0,
-    #[default]
-    Lz4 = 1,
-    Zstd = 2,
-}
-
-impl Compression {
-    /// The compression with this number, if there is one.
-    pub(crate) fn from_raw(raw: u8) -> Option<Compression> {
-        match raw {
-            0 => Some(Compression::None),
-            1 => Some(Compression::Lz4),
-            2 => Some(Compression::Zstd),
-            _ => None,
-        }
-    }
 }
 
 /// Where a block is: the offset of its payload, and the payload's size.

@@ -21,7 +21,11 @@
 
 #![cfg_attr(
     not(test),
-    expect(dead_code, unused_imports, reason = "the leveled bottom uses it next")
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "multi-get, range deletes and expiry reach the engine next"
+    )
 )]
 
 mod block;

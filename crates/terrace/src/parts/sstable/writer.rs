@@ -330,12 +330,24 @@ impl SstWriter {
             + layout::FOOTER_BYTES as u64
     }
 
+    /// The table's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Keyspace and key of the first entry, when there is one.
+    pub(crate) fn first_entry(&self) -> Option<(u32, &[u8])> {
+        let (first, _) = self.properties.entries.as_ref()?;
+        Some((first.keyspace, &first.key))
+    }
+
     /// How many entries there are.
     pub(crate) fn entry_count(&self) -> u64 {
         self.properties.entry_count
     }
 
-    /// Writes what is left and makes the table durable, the file first and then its name.
+    /// Writes what is left and makes the table durable, the file first and then its name. After an
+    /// error the file is the caller's to remove.
     pub(crate) fn finish(mut self) -> Result<Finished> {
         if self.failed {
             return Err(self.has_failed());

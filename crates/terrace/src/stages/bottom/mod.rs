@@ -4,4 +4,5 @@
 //! |---|---|---|---|---|
 //! | `repository` | one skip list in the pool | replace old ones in place | extents emptied when half dead | MioDB, 4.4 |
 
+pub(crate) mod leveled;
 pub(crate) mod repository;

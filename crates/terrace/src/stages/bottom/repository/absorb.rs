@@ -134,7 +134,7 @@ impl Absorb {
         let hash = key_hash(entry.keyspace, entry.key);
         // A version that a newer table hides would be copied only to be superseded. What it
         // supersedes here stays until the newer version comes, which hides that as well.
-        let newer = drain.newer.newest(entry.keyspace, entry.key, hash)?;
+        let newer = drain.newest(entry.keyspace, entry.key, hash)?;
         if newer.is_some_and(|newer| self.stripes.same(newer, entry.seq)) {
             return Ok(Placed::Yes(0));
         }
@@ -268,6 +268,9 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
+        if let Some(settle) = drain.settle.take() {
+            settle()?;
+        }
         if !self.started {
             drain.cursor.hold();
             drain.cursor.seek(&Target::first_of(0, &[]))?;

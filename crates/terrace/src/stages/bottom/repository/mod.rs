@@ -296,6 +296,11 @@ impl Bottom for Repository {
         reclaim::next(&self.body, urgency)
     }
 
+    fn pressure(&self) -> f64 {
+        // Its work is held against the free space of the pool, which slows writers by itself.
+        0.0
+    }
+
     fn sources(&self) -> Sources {
         vec![Arc::clone(&self.body) as Arc<dyn Source>]
     }

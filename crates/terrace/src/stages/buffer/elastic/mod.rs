@@ -179,8 +179,9 @@ impl Buffer for Elastic {
         let all = Arc::clone(&self.tables);
         let id = oldest.id;
         Ok(Some(Drain {
+            settle: None,
             cursor: oldest.cursor(),
-            newer: Box::new(newer),
+            newer: Some(Box::new(newer)),
             edit: Edit {
                 changes: vec![Change::TableRemoved { id }],
             },

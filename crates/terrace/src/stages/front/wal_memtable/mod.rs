@@ -31,9 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{
-    Front, Ground, Job, LogFiles, Replayed, SealedTable, Source, Sources, Written,
-};
+use crate::stages::{Folder, Front, Ground, Job, Replayed, SealedTable, Source, Sources, Written};
 use crate::types::Durability;
 
 use memtable::{Arenas, Memtable};
@@ -53,7 +51,7 @@ pub(crate) struct WalMemtable {
     /// What is left to be done about the first memtable.
     cold: Mutex<Option<FaultIn>>,
     arenas: Arc<Arenas>,
-    files: LogFiles,
+    files: Folder,
     /// Logs that recovery found and has not replayed yet, oldest first.
     found: Mutex<Vec<FoundLog>>,
 }
@@ -298,6 +296,7 @@ impl Front for WalMemtable {
             seq_first,
             seq_last,
             retire,
+            cursor: memtable.cursor(),
             settle: Box::new(move || settle(&ground, &memtable)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;

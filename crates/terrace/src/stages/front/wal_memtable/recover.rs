@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::LogFiles;
+use crate::stages::Folder;
 use crate::stages::{Ground, Replayed};
 
 /// A log to be replayed.
@@ -35,7 +35,7 @@ enum FoundPlace {
 }
 
 /// Finds the logs and makes the front; `Front::replay_next` replays them one by one.
-pub(crate) fn recover(ground: &Arc<Ground>, files: LogFiles) -> Result<WalMemtable> {
+pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable> {
     let mut found = Vec::new();
     let logs = ground.manifest.with_state(|state| state.logs.clone());
     for (id, place) in logs {

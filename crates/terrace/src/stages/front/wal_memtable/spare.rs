@@ -14,7 +14,7 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::stages::{Completion, Ground, Job, JobKind, LogFiles, Step};
+use crate::stages::{Completion, Folder, Ground, Job, JobKind, Step};
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -95,7 +95,7 @@ impl Job for FaultIn {
 /// A memtable with its place in the pool and its log, both named.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
-    files: &LogFiles,
+    files: &Folder,
     arenas: &Arc<super::Arenas>,
     table_bytes: u64,
     log_bytes: u64,

@@ -1,0 +1,268 @@
+//! This file is the table files in reports: their levels and the cache of their blocks.
+
+use std::fmt;
+
+use serde::Serialize;
+use terrace::{CacheMetrics, Compression, FileLevelMetrics, Options};
+
+use crate::table::Table;
+use crate::units;
+
+/// How table files are made and read.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct FileSettings {
+    /// The size of a table file.
+    pub table_bytes: u64,
+    /// The largest size of the first level below level 0.
+    pub level1_bytes: u64,
+    /// How levels below level 1 are compressed.
+    pub compression: &'static str,
+    /// How levels 0 and 1 are compressed.
+    pub compression_upper: &'static str,
+    /// The budget of cached blocks.
+    pub cache_bytes: u64,
+}
+
+impl FileSettings {
+    /// The settings of a design with table files; `None` for others.
+    pub(crate) fn of(options: &Options) -> Option<FileSettings> {
+        let name = |compression: Compression| match compression {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+        };
+        let leveled = &options.bottom.leveled;
+        options.design.keeps_table_files().then(|| FileSettings {
+            table_bytes: leveled.table_bytes,
+            level1_bytes: leveled.level1_bytes,
+            compression: name(leveled.compression),
+            compression_upper: name(leveled.compression_upper),
+            cache_bytes: leveled.cache_bytes,
+        })
+    }
+}
+
+impl fmt::Display for FileSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "tables of {}, level 1 up to {}, compression {} (levels 0 and 1: {}), cache {}",
+            units::bytes(self.table_bytes),
+            units::bytes(self.level1_bytes),
+            self.compression,
+            self.compression_upper,
+            units::bytes(self.cache_bytes)
+        )
+    }
+}
+
+/// One level of table files.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct FileLevelReport {
+    /// Its number; 0 receives drains.
+    pub level: u32,
+    /// Sets of disjoint tables; one but for level 0.
+    pub runs: u64,
+    /// Tables.
+    pub files: u64,
+    /// Entries in them, superseded ones included.
+    pub entries: u64,
+    /// Tombstones among those.
+    pub tombstones: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// The size from which the level is compacted; `None` for level 0.
+    pub target_bytes: Option<u64>,
+}
+
+impl FileLevelReport {
+    /// The level as `metrics` has it.
+    pub(super) fn of(metrics: &FileLevelMetrics) -> FileLevelReport {
+        FileLevelReport {
+            level: metrics.level,
+            runs: metrics.run_count,
+            files: metrics.file_count,
+            entries: metrics.entry_count,
+            tombstones: metrics.tombstone_count,
+            bytes: metrics.bytes,
+            target_bytes: metrics.target_bytes,
+        }
+    }
+}
+
+/// The cache of blocks of table files.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct CacheReport {
+    /// The budget.
+    pub capacity_bytes: u64,
+    /// Bytes of it in use.
+    pub used_bytes: u64,
+    /// Open table files.
+    pub open_files: u64,
+}
+
+impl CacheReport {
+    /// The cache as `metrics` has it.
+    pub(super) fn of(metrics: &CacheMetrics) -> CacheReport {
+        CacheReport {
+            capacity_bytes: metrics.capacity_bytes,
+            used_bytes: metrics.used_bytes,
+            open_files: metrics.open_file_count,
+        }
+    }
+}
+
+/// Blocks that point reads asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct BlockReads {
+    /// Those that the cache had.
+    pub hits: u64,
+    /// Those that came from files.
+    pub misses: u64,
+}
+
+impl BlockReads {
+    /// What happened between two moments of one database.
+    pub(super) fn between(before: &CacheMetrics, after: &CacheMetrics) -> BlockReads {
+        BlockReads {
+            hits: after.hit_count.saturating_sub(before.hit_count),
+            misses: after.miss_count.saturating_sub(before.miss_count),
+        }
+    }
+
+    /// The cells that follow a step's name: hits, misses, ratio. `None` where no block was asked for.
+    pub(super) fn cells(self) -> Option<[String; 3]> {
+        let asked = self.hits + self.misses;
+        (asked > 0).then(|| {
+            let percent = self.hits as f64 * 100.0 / asked as f64;
+            [
+                units::count(self.hits),
+                units::count(self.misses),
+                format!("{percent:.1}%"),
+            ]
+        })
+    }
+}
+
+/// The levels of table files, and their sum where there is more than one.
+pub fn file_levels(levels: &[FileLevelMetrics]) -> Table {
+    let levels: Vec<FileLevelReport> = levels.iter().map(FileLevelReport::of).collect();
+    table_of(&levels)
+}
+
+pub(super) fn table_of(levels: &[FileLevelReport]) -> Table {
+    let mut table = Table::new(&[
+        "table files",
+        "runs",
+        "files",
+        "entries",
+        "tombstones",
+        "bytes",
+        "target",
+    ]);
+    let mut row = |name: String, numbers: [u64; 4], bytes: u64, target: String| {
+        let cells = numbers.map(units::count);
+        let last = [units::bytes(bytes), target];
+        table.row(std::iter::once(name).chain(cells).chain(last));
+    };
+    let mut sum = ([0; 4], 0);
+    for level in levels {
+        let numbers = [level.runs, level.files, level.entries, level.tombstones];
+        let target = level.target_bytes.map_or("-".to_string(), units::bytes);
+        row(
+            format!("level {}", level.level),
+            numbers,
+            level.bytes,
+            target,
+        );
+        for (sum, number) in sum.0.iter_mut().zip(numbers) {
+            *sum += number;
+        }
+        sum.1 += level.bytes;
+    }
+    if levels.len() > 1 {
+        row("all levels".to_string(), sum.0, sum.1, String::new());
+    }
+    table
+}
+
+/// The cache as a line for people; `None` where there is none.
+pub fn cache_line(cache: &CacheMetrics) -> Option<String> {
+    if !cache.is_used() {
+        return None;
+    }
+    let mut line = used_of(&CacheReport::of(cache));
+    if let Some(ratio) = cache.hit_ratio() {
+        line.push_str(&format!(
+            "; {} of {} blocks found in it ({:.1}%)",
+            units::count(cache.hit_count),
+            units::count(cache.hit_count + cache.miss_count),
+            ratio * 100.0
+        ));
+    }
+    Some(line)
+}
+
+pub(super) fn used_of(cache: &CacheReport) -> String {
+    format!(
+        "{} of {} used, {} table file{} open",
+        units::bytes(cache.used_bytes),
+        units::bytes(cache.capacity_bytes),
+        units::count(cache.open_files),
+        if cache.open_files == 1 { "" } else { "s" }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(level: u32, target_bytes: Option<u64>) -> FileLevelMetrics {
+        FileLevelMetrics {
+            level,
+            run_count: 1,
+            file_count: 2,
+            entry_count: 1234,
+            tombstone_count: 5,
+            bytes: 3 << 20,
+            target_bytes,
+        }
+    }
+
+    /// Levels stand under their heading with their sum; one level is its own sum, and none is no table.
+    #[test]
+    fn levels_line_up_and_add_up() {
+        let text = file_levels(&[level(0, None), level(6, Some(256 << 20))]).to_string();
+        let expected = "\
+  table files  runs  files  entries  tombstones     bytes   target
+  level 0         1      2    1,234           5  3.00 MiB        -
+  level 6         1      2    1,234           5  3.00 MiB  256 MiB
+  all levels      2      4    2,468          10  6.00 MiB
+";
+        assert_eq!(text.trim_start(), expected);
+        assert!(
+            !file_levels(&[level(6, None)])
+                .to_string()
+                .contains("all levels")
+        );
+        assert!(file_levels(&[]).is_empty());
+    }
+
+    /// The cache is described where there is one, with its hits where there are some.
+    #[test]
+    fn the_cache_is_described() {
+        let mut cache = CacheMetrics::default();
+        assert_eq!(cache_line(&cache), None);
+        cache.capacity_bytes = 256 << 20;
+        cache.open_file_count = 1;
+        let line = cache_line(&cache).expect("there is a cache");
+        assert_eq!(line, "0 B of 256 MiB used, 1 table file open");
+        (cache.hit_count, cache.miss_count) = (2999, 1);
+        let line = cache_line(&cache).expect("there is a cache");
+        assert!(
+            line.ends_with("2,999 of 3,000 blocks found in it (100.0%)"),
+            "{line}"
+        );
+        assert_eq!(BlockReads::default().cells(), None);
+    }
+}

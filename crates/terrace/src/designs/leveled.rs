@@ -1,0 +1,23 @@
+//! The baseline: what LevelDB and RocksDB are. A log and a memtable, flushed to level 0 of a tree of
+//! SSTables (O'Neil et al., "The log-structured merge-tree", 1996; LevelDB's and RocksDB's documents).
+
+use std::sync::Arc;
+
+use super::Opened;
+use crate::engine::Pipeline;
+use crate::error::Result;
+use crate::stages::bottom::leveled;
+use crate::stages::front::wal_memtable;
+use crate::stages::{Folder, Ground};
+
+/// Opens the stages; the front comes last, since it takes space.
+pub(super) fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
+    let bottom = leveled::recover::recover(ground, &folder)?;
+    let front = wal_memtable::recover::recover(ground, folder)?;
+    let pipeline = Pipeline {
+        front: Box::new(front),
+        buffer: None,
+        bottom: Box::new(bottom),
+    };
+    Ok((pipeline, Opened::default()))
+}

@@ -1,0 +1,105 @@
+//! Flush, drain and settle: callers who wait until background work has come so far.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::options::Workers;
+
+use super::Engine;
+
+impl Engine {
+    /// Waits until `done`, letting background work go on meanwhile.
+    fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
+        let mut idle_turns = 0;
+        while !done() {
+            self.check_writable()?;
+            if self.jobs.workers() == Workers::Manual {
+                if !self.step(0)? {
+                    if let Some(why) = self.disk_full() {
+                        return Err(why);
+                    }
+                    return Err(Error::new(
+                        crate::ErrorKind::Full,
+                        "background work cannot go on, since the pool is full; delete data, or \
+                         reopen with a larger pool.size_bytes",
+                    ));
+                }
+                continue;
+            }
+            self.jobs.wake_all();
+            self.jobs.wait_changed(Duration::from_millis(5));
+            idle_turns = if self.jobs.nothing_runs() {
+                idle_turns + 1
+            } else {
+                0
+            };
+            if idle_turns > 40
+                && let Some(why) = self.disk_full()
+            {
+                return Err(why);
+            }
+            if idle_turns > 400 {
+                return Err(Error::new(
+                    crate::ErrorKind::Full,
+                    "background work makes no progress, since the pool is full; delete data, or \
+                     reopen with a larger pool.size_bytes",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves every memtable into the buffer.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
+        self.look_for_room();
+        // BOUND: each turn waits for a spare, which the flush thread makes.
+        while self.pipeline.front.has_entries() {
+            if self.pipeline.front.rotate(None, &|| self.install_view())? {
+                break;
+            }
+            let front = &self.pipeline.front;
+            let sealed = front.sealed_count();
+            if sealed >= self.ground.options.front.sealed_count_max {
+                self.wait_until(&|| front.sealed_count() < sealed)?;
+            } else if !self.prepare_spare(None)? {
+                // Flushing needs one even when puts may not have it.
+                if sealed == 0 {
+                    return Err(Error::new(
+                        crate::ErrorKind::Full,
+                        "the pool has no room for another memtable; delete data, or reopen with a \
+                         larger pool.size_bytes",
+                    ));
+                }
+                self.wait_until(&|| front.sealed_count() < sealed)?;
+            }
+        }
+        self.wait_until(&|| self.pipeline.front.sealed_count() == 0)
+    }
+
+    /// Moves everything into the bottom and waits until background work has come to rest.
+    pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
+        self.flush()?;
+        self.jobs.want_everything(true);
+        let drained = self.wait_until(&|| !self.pipeline.is_buffering());
+        self.jobs.want_everything(false);
+        drained?;
+        self.settle()
+    }
+
+    /// Waits until no job runs and none may begin.
+    pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
+        if self.jobs.workers() == Workers::Manual {
+            while self.step(0)? {}
+            return Ok(());
+        }
+        loop {
+            self.check_writable()?;
+            if self.rests()? {
+                return Ok(());
+            }
+            self.jobs.wait_changed(Duration::from_millis(5));
+        }
+    }
+}

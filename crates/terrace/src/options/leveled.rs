@@ -1,0 +1,130 @@
+//! This file is the options of the levels of table files.
+
+use super::MIB;
+use crate::types::Compression;
+
+/// Options of the levels of table files.
+#[derive(Debug, Clone)]
+pub struct LeveledOptions {
+    /// The size of a table file, in bytes.
+    /// Larger: fewer files. Smaller: smaller steps of compaction.
+    /// Default: 64 MiB. Range: 4 KiB to 4 GiB. Changes: on reopen.
+    pub table_bytes: u64,
+    /// The largest size of the first level below level 0, in bytes.
+    /// Larger: fewer levels, each compaction of level 0 longer.
+    /// Default: 256 MiB. Range: at least `table_bytes`. Changes: on reopen.
+    pub level1_bytes: u64,
+    /// How many times larger than the one above a level is.
+    /// Larger: fewer levels, more rewriting. Smaller: more levels, slower reads.
+    /// Default: 10. Range: 2 to 100. Changes: on reopen.
+    pub growth: u64,
+    /// How many levels there are below level 0.
+    /// Default: 6. Range: 1 to 16. Changes: may be raised on reopen.
+    pub levels: u32,
+    /// Whether sizes follow from the last level's, so that a ninth of the data at most is above it;
+    /// else level 1 has `level1_bytes` and each level below `growth` times more.
+    /// Default: true. Changes: on reopen.
+    pub dynamic_sizes: bool,
+    /// How many runs level 0 has before it is compacted.
+    /// Larger: less rewriting, slower reads. Default: 4. Range: 1 to 64. Changes: on reopen.
+    pub runs_compact: usize,
+    /// From how many runs of level 0 writers are slowed.
+    /// Default: 12. Range: at least `runs_compact`. Changes: on reopen.
+    pub runs_slow: usize,
+    /// From how many runs of level 0 nothing more comes down.
+    /// Default: 36. Range: above `runs_slow`. Changes: on reopen.
+    pub runs_stop: usize,
+    /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
+    /// half of it. Default: 64 GiB. Changes: on reopen.
+    pub debt_stop_bytes: u64,
+    /// Bytes of a data block before compression.
+    /// Larger: denser. Smaller: less read for one key. Default: 4 KiB. Range: 256 B to 1 MiB.
+    /// Changes: on reopen, for new tables.
+    pub block_bytes: usize,
+    /// Bits of filter for each key. Default: 10. Range: 0 (no filter) to 64. Changes: on reopen, for
+    /// new tables.
+    pub filter_bits_per_key: u32,
+    /// How blocks are compressed on level 0 and 1. Default: `None`. Changes: on reopen, for new
+    /// tables.
+    pub compression_upper: Compression,
+    /// How blocks are compressed on the levels below. Default: `Lz4`. Changes: on reopen, for new
+    /// tables.
+    pub compression: Compression,
+    /// The budget of cached blocks, with the indexes and filters of open tables, in bytes.
+    /// Default: 256 MiB. Changes: on reopen.
+    pub cache_bytes: u64,
+    /// How many table files are kept open. Default: 1000. Range: at least 4. Changes: on reopen.
+    pub open_files_max: usize,
+    /// Whether tables are read past the operating system's cache. Default: false. Changes: on reopen.
+    pub direct_reads: bool,
+}
+
+impl Default for LeveledOptions {
+    fn default() -> LeveledOptions {
+        LeveledOptions {
+            table_bytes: 64 * MIB,
+            level1_bytes: 256 * MIB,
+            growth: 10,
+            levels: 6,
+            dynamic_sizes: true,
+            runs_compact: 4,
+            runs_slow: 12,
+            runs_stop: 36,
+            debt_stop_bytes: 64 << 30,
+            block_bytes: 4096,
+            filter_bits_per_key: 10,
+            compression_upper: Compression::None,
+            compression: Compression::Lz4,
+            cache_bytes: 256 * MIB,
+            open_files_max: 1000,
+            direct_reads: false,
+        }
+    }
+}
+
+impl LeveledOptions {
+    /// What is wrong with the options, if anything.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let checks = [
+            (
+                (4096..=4 << 30).contains(&self.table_bytes),
+                "table_bytes must be 4 KiB to 4 GiB",
+            ),
+            (
+                self.level1_bytes >= self.table_bytes,
+                "level1_bytes must be at least table_bytes",
+            ),
+            ((2..=100).contains(&self.growth), "growth must be 2 to 100"),
+            ((1..=16).contains(&self.levels), "levels must be 1 to 16"),
+            (
+                (1..=64).contains(&self.runs_compact),
+                "runs_compact must be 1 to 64",
+            ),
+            (
+                self.runs_slow >= self.runs_compact && self.runs_stop > self.runs_slow,
+                "runs_compact, runs_slow and runs_stop must ascend",
+            ),
+            (
+                (256..=1 << 20).contains(&self.block_bytes),
+                "block_bytes must be 256 B to 1 MiB",
+            ),
+            (
+                self.filter_bits_per_key <= 64,
+                "filter_bits_per_key must be at most 64",
+            ),
+            (
+                self.open_files_max >= 4,
+                "open_files_max must be at least 4",
+            ),
+            (
+                cfg!(feature = "zstd")
+                    || ![self.compression, self.compression_upper].contains(&Compression::Zstd),
+                "compression is Zstd, which only a build with the feature `zstd` can write",
+            ),
+        ];
+        let wrong = checks.into_iter().filter(|(ok, _)| !ok);
+        wrong
+            .map(|(_, problem)| format!("bottom.leveled.{problem}"))
+            .collect()
+    }
+}

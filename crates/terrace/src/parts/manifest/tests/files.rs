@@ -1,0 +1,197 @@
+//! Changes of table files: what decoding refuses, and what the state does.
+
+use super::{Change, Editor, FileMeta, Reader, State, one};
+use crate::parts::codec::{self, DecodeError};
+use crate::parts::manifest::Manifest;
+use crate::types::KEY_BYTES_MAX;
+
+fn encoded(file: &FileMeta) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Change::FileAdded(file.clone()).encode(&mut bytes);
+    bytes
+}
+
+fn decoded(bytes: &[u8]) -> Result<Change, DecodeError> {
+    let mut r = Reader::new("change", 0, bytes);
+    let change = Change::decode(&mut r)?;
+    r.end().map(|()| change)
+}
+
+/// Keys of every length up to the longest decode to themselves; the empty key is one, and so is the
+/// same key twice.
+#[test]
+fn keys_up_to_the_longest_round_trip() {
+    let mut editor = Editor::new(91);
+    for len in [0, 1, 127, 128, KEY_BYTES_MAX - 1, KEY_BYTES_MAX] {
+        let key = (7, vec![b'k'; len]);
+        let file = FileMeta {
+            first: key.clone(),
+            last: key,
+            ..editor.file()
+        };
+        let change = decoded(&encoded(&file)).unwrap();
+        assert_eq!(change, Change::FileAdded(file));
+    }
+}
+
+/// A key longer than any key is refused by its length, whether or not its bytes are there, and a
+/// length that is not backed by bytes allocates nothing.
+#[test]
+fn keys_that_are_too_long_are_refused() {
+    let mut editor = Editor::new(92);
+    let long = FileMeta {
+        first: (0, Vec::new()),
+        last: (1, vec![b'k'; KEY_BYTES_MAX + 1]),
+        ..editor.file()
+    };
+    let refused = decoded(&encoded(&long)).unwrap_err();
+    assert!(refused.to_string().contains("length of a key"), "{refused}");
+
+    let short = FileMeta {
+        first: (0, Vec::new()),
+        last: (1, Vec::new()),
+        ..editor.file()
+    };
+    let bytes = encoded(&short);
+    let (end, start) = (bytes.len(), bytes.len() - 1);
+    assert_eq!(bytes[start..end], [0], "the length of the last key");
+    for claimed in [1, KEY_BYTES_MAX as u64, 1 << 40, u64::MAX] {
+        let mut hostile = bytes[..start].to_vec();
+        codec::put_varint(&mut hostile, claimed);
+        assert!(decoded(&hostile).is_err(), "{claimed} bytes are not there");
+    }
+}
+
+/// A file whose first key is behind its last is refused: by keyspace first, then by key.
+#[test]
+fn keys_in_the_wrong_order_are_refused() {
+    let mut editor = Editor::new(93);
+    let place = |keyspace: u32, key: &[u8]| (keyspace, key.to_vec());
+    for (first, last) in [
+        (place(0, b"b"), place(0, b"a")),
+        (place(0, b"aa"), place(0, b"a")),
+        (place(2, b"a"), place(1, b"b")),
+    ] {
+        let file = FileMeta {
+            first,
+            last,
+            ..editor.file()
+        };
+        let refused = decoded(&encoded(&file)).unwrap_err();
+        assert!(refused.to_string().contains("first key"), "{refused}");
+    }
+}
+
+/// The bytes of each change of files stay what they are: tags and the order of fields are the format.
+#[test]
+fn the_bytes_of_changes_are_pinned() {
+    let file = FileMeta {
+        number: 9,
+        level: 2,
+        run: 0,
+        bytes: 300,
+        entries: 5,
+        tombstones: 1,
+        seq_first: 6,
+        seq_last: 7,
+        first: (1, b"a".to_vec()),
+        last: (1, b"bc".to_vec()),
+    };
+    let added = [
+        &[14, 9, 2, 0, 0xac, 2, 5, 1, 6, 7][..],
+        &[1, 1, b'a', 1, 2, b'b', b'c'],
+    ];
+    assert_eq!(encoded(&file), added.concat());
+    let bytes = |change: Change| {
+        let mut bytes = Vec::new();
+        change.encode(&mut bytes);
+        bytes
+    };
+    assert_eq!(bytes(Change::FileRemoved { number: 9 }), [15, 9]);
+    let moved = Change::FileMoved {
+        number: 9,
+        level: 3,
+    };
+    assert_eq!(bytes(moved), [16, 9, 3]);
+}
+
+/// Changes of files that contradict the state are refused and change nothing; a file that moves
+/// leaves its run.
+#[test]
+fn contradictions_about_files_are_refused() {
+    let mut editor = Editor::new(94);
+    let mut state = State::default();
+    let file = FileMeta {
+        level: 0,
+        run: 4,
+        ..editor.file()
+    };
+    let number = file.number;
+    state.apply(&Change::FileAdded(file.clone())).unwrap();
+    for change in [
+        Change::FileAdded(file.clone()),
+        Change::FileRemoved { number: number + 1 },
+        Change::FileMoved {
+            number: number + 1,
+            level: 1,
+        },
+    ] {
+        let before = state.clone();
+        assert!(state.apply(&change).is_err(), "{change:?}");
+        assert_eq!(state, before);
+    }
+    state
+        .apply(&Change::FileMoved { number, level: 3 })
+        .unwrap();
+    let moved = &state.files[&number];
+    assert_eq!((moved.level, moved.run), (3, 0));
+    assert_eq!(moved.first, file.first);
+    assert!(state.spans().is_empty(), "a file takes nothing of the pool");
+    state.apply(&Change::FileRemoved { number }).unwrap();
+    assert_eq!(state, State::default());
+}
+
+/// A manifest remembers its files when it is opened again.
+#[test]
+fn files_are_remembered() {
+    let pool = super::pool(16 << 20);
+    let manifest = Manifest::create(&pool, 16 << 10).unwrap();
+    let file = Editor::new(95).file();
+    let number = file.number;
+    manifest.commit(one(Change::FileAdded(file))).unwrap();
+    let moved = Change::FileMoved { number, level: 5 };
+    manifest.commit(one(moved)).unwrap();
+    let state = manifest.state();
+    drop(manifest);
+    let manifest = Manifest::open(&pool).unwrap();
+    assert_eq!(manifest.state(), state);
+    assert_eq!(manifest.with_state(|state| state.files[&number].level), 5);
+}
+
+/// Any bytes decode to a change of files or to an error, and never to one that does not encode to
+/// what decodes to itself.
+#[test]
+fn hostile_files_are_refused() {
+    let mut rng = fastrand::Rng::with_seed(96);
+    let mut editor = Editor::new(97);
+    let mut refused = 0;
+    for _ in 0..30_000 {
+        let mut bytes = encoded(&editor.file());
+        for _ in 0..rng.usize(1..4) {
+            let at = rng.usize(..bytes.len());
+            bytes[at] = rng.u8(..);
+        }
+        match decoded(&bytes) {
+            Ok(Change::FileAdded(file)) => {
+                assert!(file.first <= file.last);
+                assert_eq!(decoded(&encoded(&file)).unwrap(), Change::FileAdded(file));
+            }
+            Ok(_) => {}
+            Err(e) => {
+                assert!(e.offset <= bytes.len() as u64);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 3000, "{refused} were refused");
+}

@@ -1,0 +1,129 @@
+//! This file drains: a sorted stream becomes a run of level 0.
+//!
+//! CRASH: tables that no edit names are removed when the database is opened; the drain begins again.
+
+use std::sync::Arc;
+
+use super::Body;
+use super::output::Output;
+use crate::error::{ErrorKind, Result};
+use crate::parts::skiplist::Target;
+use crate::stages::{Completion, Drain, Job, JobKind, Step};
+use crate::types::key_hash;
+
+/// Entries and bytes of one step.
+const STEP_ENTRIES: u32 = 1024;
+const STEP_BYTES: usize = 1 << 20;
+
+/// One drain.
+pub(super) struct Absorb {
+    body: Arc<Body>,
+    drain: Option<Drain>,
+    run: u64,
+    /// `None` until all entries are in place: what snapshots read is asked then.
+    output: Option<Output>,
+    finished: bool,
+}
+
+impl Absorb {
+    pub(super) fn begin(body: &Arc<Body>, drain: Drain) -> Absorb {
+        // Runs of level 0 are ordered by these; drains come one after the other.
+        let run = body.ground.next_id();
+        Absorb {
+            body: Arc::clone(body),
+            drain: Some(drain),
+            run,
+            output: None,
+            finished: false,
+        }
+    }
+
+    /// Writes one step's worth. True when the stream is at its end and its last table closed.
+    fn write_some(&mut self, drain: &mut Drain) -> Result<bool> {
+        if let Some(settle) = drain.settle.take() {
+            settle()?;
+        }
+        if self.output.is_none() {
+            drain.cursor.hold();
+            drain.cursor.seek(&Target::first_of(0, &[]))?;
+            // What is drained belongs to this job: nobody relinks it.
+            drain.cursor.release();
+        }
+        // The snapshots are looked at now and not before: those that a writer of the last moment
+        // came after must be among them.
+        let begin = || Output::new(&self.body, self.body.version(), 0, self.run);
+        let output = self.output.get_or_insert_with(begin);
+        let (mut entries, mut bytes) = (0, 0);
+        loop {
+            let Some(entry) = drain.cursor.entry()? else {
+                output.close_table()?;
+                return Ok(true);
+            };
+            if !output.same_key(&entry) {
+                if output.is_full() {
+                    output.close_table()?;
+                    return Ok(false);
+                }
+                if entries >= STEP_ENTRIES || bytes >= STEP_BYTES {
+                    return Ok(false);
+                }
+            }
+            // A version that a newer table hides would be written only to be dropped.
+            let hash = key_hash(entry.keyspace, entry.key);
+            let newer = drain.newest(entry.keyspace, entry.key, hash)?;
+            if newer.is_none_or(|newer| !output.same_stripe(newer, entry.seq)) {
+                bytes += output.offer(&entry, drain.cursor.value()?)?;
+            }
+            entries += 1;
+            drain.cursor.advance()?;
+        }
+    }
+}
+
+impl Job for Absorb {
+    fn kind(&self) -> JobKind {
+        JobKind::Drain
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let Some(mut drain) = self.drain.take() else {
+            return Ok(Step::More);
+        };
+        let written = if self.finished {
+            Ok(true)
+        } else {
+            self.write_some(&mut drain)
+        };
+        match written {
+            Ok(false) => {
+                self.drain = Some(drain);
+                return Ok(Step::More);
+            }
+            Ok(true) => self.finished = true,
+            Err(e) if e.kind() == ErrorKind::Full => {
+                // Nothing is lost: the source stays until this has succeeded.
+                self.output = None;
+                self.drain = Some(drain);
+                return Ok(Step::Retry(e));
+            }
+            Err(e) => return Err(e),
+        }
+        let (entries, (tables, changes)) = match &mut self.output {
+            Some(output) => (output.entries(), output.finish()),
+            None => Default::default(),
+        };
+        let body = Arc::clone(&self.body);
+        let mut edit = drain.edit;
+        edit.changes.extend(changes);
+        let forget = drain.forget;
+        Ok(Step::Done(Completion {
+            edit,
+            apply: Box::new(move || {
+                body.install(&[], &tables);
+                forget();
+            }),
+            garbage: Vec::new(),
+            entries,
+        }))
+    }
+}

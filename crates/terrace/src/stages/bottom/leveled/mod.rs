@@ -1,0 +1,223 @@
+//! Leveled bottom: levels of SSTables on a block device (LevelDB, RocksDB; the SSD tier of MioDB,
+//! MatrixKV, NoveLSM).
+//!
+//! ```text
+//!   drain --> run run run          level 0: whole drains, newest first
+//!                 | compact
+//!                 v
+//!             [ base  ][ ... ]     each level one run of disjoint tables, `growth` times the one above
+//!             [ last level   ]
+//! ```
+//!
+//! A drain becomes a run of level 0. When level 0 has enough runs, or a level is larger than its
+//! target, tables are merged into the level below. Readers hold a version, which never changes.
+//!
+//! Invariants
+//!   L1  For one key, every version in an older run or a deeper level is older than every version in
+//!       a newer run or a level above.
+//!   L2  Tables of one run are disjoint, and all versions of a key in a run are in one table.
+//!   L3  A table belongs to at most one job; its number is then in `busy`.
+//!   L4  A file is durable, and its name too, before an edit names it; it is removed after an edit has
+//!       forgotten it, when no version has it any more.
+//!
+//! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
+
+mod absorb;
+mod compact;
+mod output;
+mod pick;
+pub(crate) mod recover;
+mod source;
+mod version;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_media::FileSystem;
+
+use crate::error::Result;
+use crate::metrics::{FileLevelMetrics, Metrics};
+use crate::options::{LeveledOptions, Options};
+use crate::parts::cache::FileCache;
+use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
+use crate::stages::{Bottom, Drain, Folder, Ground, Job, Source, Sources, Urgency};
+
+use source::RunSource;
+use version::{Table, Version};
+
+/// Where tables are, and what is kept of them in memory.
+pub(super) struct Shelf {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    blocks: Arc<SstCache>,
+    open: FileCache<SsTable>,
+    options: LeveledOptions,
+}
+
+impl Shelf {
+    fn new(folder: &Folder, options: &Options) -> Shelf {
+        let options = options.bottom.leveled.clone();
+        Shelf {
+            fs: Arc::clone(&folder.fs),
+            dir: folder.dir.clone(),
+            blocks: Arc::new(SstCache::new(options.cache_bytes)),
+            open: FileCache::new(options.open_files_max),
+            options,
+        }
+    }
+
+    /// How a table of `level` is written.
+    fn table_options(&self, level: u32) -> SstOptions {
+        let options = &self.options;
+        SstOptions {
+            block_bytes: options.block_bytes,
+            filter_bits_per_key: options.filter_bits_per_key,
+            compression: if level <= 1 {
+                options.compression_upper
+            } else {
+                options.compression
+            },
+            forget_written: options.direct_reads,
+            ..SstOptions::default()
+        }
+    }
+
+    fn read_mode(&self) -> ReadMode {
+        if self.options.direct_reads {
+            ReadMode::Direct
+        } else {
+            ReadMode::Buffered
+        }
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(version::file_name(number))
+    }
+}
+
+/// Which tables jobs work on.
+#[derive(Default)]
+struct Busy {
+    numbers: HashSet<u64>,
+    /// For each level, the key behind which its next compaction looks for a table.
+    next: Vec<Option<(u32, Vec<u8>)>>,
+}
+
+/// The bottom of one database.
+pub(crate) struct Leveled {
+    body: Arc<Body>,
+}
+
+struct Body {
+    ground: Arc<Ground>,
+    shelf: Arc<Shelf>,
+    version: ArcSwap<Version>,
+    /// LOCK: held for a look; never while a file is read.
+    busy: Mutex<Busy>,
+    /// LOCK: one version is made at a time.
+    installing: Mutex<()>,
+}
+
+impl Body {
+    fn new(ground: Arc<Ground>, shelf: Arc<Shelf>, version: Version) -> Arc<Body> {
+        let busy = Busy {
+            numbers: HashSet::new(),
+            next: vec![None; version.levels.len() + 1],
+        };
+        Arc::new(Body {
+            ground,
+            shelf,
+            version: ArcSwap::from_pointee(version),
+            busy: Mutex::new(busy),
+            installing: Mutex::default(),
+        })
+    }
+
+    fn version(&self) -> Arc<Version> {
+        self.version.load_full()
+    }
+
+    /// Makes the next version. The files of `removed` go when nobody reads them any more.
+    fn install(&self, removed: &[u64], added: &[Table]) {
+        let _one = self.installing.lock();
+        let old = self.version.load_full();
+        self.version.store(Arc::new(old.edited(removed, added)));
+        old.retire(removed);
+    }
+
+    /// Makes the next version after tables have changed their level.
+    fn install_moved(&self, numbers: &[u64], tables: &[Table]) {
+        let _one = self.installing.lock();
+        let old = self.version.load_full();
+        self.version.store(Arc::new(old.edited(numbers, tables)));
+    }
+}
+
+impl Bottom for Leveled {
+    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
+        Ok(Box::new(absorb::Absorb::begin(&self.body, drain)))
+    }
+
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        let picked = self.body.pick(urgency == Urgency::Everything);
+        Ok(picked
+            .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
+    }
+
+    fn pressure(&self) -> f64 {
+        let version = self.body.version();
+        let options = &self.body.shelf.options;
+        let between =
+            |value: f64, from: f64, to: f64| ((value - from) / (to - from).max(1.0)).max(0.0);
+        let runs = between(
+            version.runs.len() as f64,
+            options.runs_slow as f64,
+            options.runs_stop as f64,
+        );
+        let debt = pick::debt(&version, options) as f64;
+        let stop = options.debt_stop_bytes as f64;
+        runs.max(between(debt, stop / 2.0, stop))
+    }
+
+    fn sources(&self) -> Sources {
+        let version = self.body.version();
+        let runs = version.runs.iter().chain(&version.levels);
+        runs.filter(|run| !run.tables.is_empty())
+            .map(|run| Arc::new(RunSource(Arc::clone(run))) as Arc<dyn Source>)
+            .collect()
+    }
+
+    fn measure(&self, metrics: &mut Metrics) {
+        let version = self.body.version();
+        let (_, targets) = pick::targets(&version, &self.body.shelf.options);
+        let level_of = |level: usize, runs: &[Arc<version::Run>], target: Option<u64>| {
+            let tables = || runs.iter().flat_map(|run| &run.tables);
+            FileLevelMetrics {
+                level: level as u32,
+                run_count: runs.iter().filter(|run| !run.tables.is_empty()).count() as u64,
+                file_count: tables().count() as u64,
+                entry_count: tables().map(|t| t.meta.entries).sum(),
+                tombstone_count: tables().map(|t| t.meta.tombstones).sum(),
+                bytes: tables().map(|t| t.meta.bytes).sum(),
+                target_bytes: target,
+            }
+        };
+        metrics.files = vec![level_of(0, &version.runs, None)];
+        for (at, run) in version.levels.iter().enumerate() {
+            let target = targets.get(at + 1).copied().filter(|&t| t < u64::MAX);
+            let level = level_of(at + 1, std::slice::from_ref(run), target);
+            metrics.files.push(level);
+        }
+        metrics.files.retain(|level| level.file_count > 0);
+        let (cached, pinned) = self.body.shelf.blocks.used_bytes();
+        metrics.cache.used_bytes = cached + pinned;
+        metrics.cache.capacity_bytes = self.body.shelf.blocks.capacity_bytes();
+        metrics.cache.open_file_count = self.body.shelf.open.open_count() as u64;
+    }
+}

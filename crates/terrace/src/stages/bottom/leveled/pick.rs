@@ -1,0 +1,192 @@
+//! This file picks what to compact: the level that exceeds its size most, and tables of it.
+//!
+//! Sizes are set from below: the last level is as large as its data, each level above it a
+//! `growth`-th of the one below, up to the first whose target is no larger than `level1_bytes`. That
+//! one, the *base*, takes what leaves level 0, and levels between the two are empty. So at most about
+//! a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic level sizes).
+
+use std::sync::Arc;
+
+use super::version::{Run, Table, Version};
+use super::{Body, LeveledOptions};
+
+/// What one compaction works on.
+pub(super) struct Picked {
+    /// The level that gets the result.
+    pub(super) to: usize,
+    /// Runs of level 0, or one with the tables picked; newest first.
+    pub(super) upper: Vec<Arc<Run>>,
+    /// The tables of `to` that they overlap.
+    pub(super) lower: Arc<Run>,
+}
+
+impl Picked {
+    /// Every table that the compaction takes.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        let runs = self.upper.iter().chain([&self.lower]);
+        runs.flat_map(|run| &run.tables)
+    }
+}
+
+/// The level that takes what leaves level 0, and the target of every level; index 0 is unused.
+pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Vec<u64>) {
+    let depth = version.levels.len();
+    let mut targets = vec![u64::MAX; depth + 1];
+    if !options.dynamic_sizes {
+        let mut target = options.level1_bytes;
+        for slot in &mut targets[1..] {
+            *slot = target;
+            target = target.saturating_mul(options.growth);
+        }
+        return (1, targets);
+    }
+    let mut target = version.level(depth).bytes().max(1);
+    let mut base = depth;
+    targets[depth] = target.max(options.level1_bytes);
+    while base > 1 && target > options.level1_bytes {
+        base -= 1;
+        target = (target / options.growth).max(1);
+        targets[base] = target.max(options.level1_bytes / options.growth);
+    }
+    // What is still above, after the data has shrunk, is newer than all below it: nothing from level
+    // 0 may pass it (L1), and it has to leave.
+    let first = (1..=depth).find(|&level| version.level(level).bytes() > 0);
+    for slot in &mut targets[1..base] {
+        *slot = 0;
+    }
+    (base.min(first.unwrap_or(depth)), targets)
+}
+
+/// How much each level wants to be compacted: above 1 it should be. Level 0 first.
+fn scores(version: &Version, options: &LeveledOptions, targets: &[u64]) -> Vec<(f64, usize)> {
+    let runs = version.runs.len() as f64 / options.runs_compact.max(1) as f64;
+    let mut scores = vec![(runs, 0)];
+    let above_last = version.levels.len() - 1;
+    for (at, run) in version.levels[..above_last].iter().enumerate() {
+        let bytes = run.bytes();
+        if bytes > 0 {
+            scores.push((bytes as f64 / targets[at + 1].max(1) as f64, at + 1));
+        }
+    }
+    scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scores
+}
+
+/// Bytes that compactions have to move before every level fits its target.
+pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
+    let (_, targets) = targets(version, options);
+    let mut debt = 0u64;
+    if version.runs.len() >= options.runs_compact {
+        debt += version.runs.iter().map(|run| run.bytes()).sum::<u64>();
+    }
+    let levels = version.levels.iter().zip(&targets[1..]);
+    let above_last = levels.take(version.levels.len() - 1);
+    debt + above_last
+        .map(|(run, target)| run.bytes().saturating_sub(*target))
+        .sum::<u64>()
+}
+
+/// Keyspace and key.
+type Key<'a> = (u32, &'a [u8]);
+
+/// The first and the last key of some tables.
+fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
+    tables.fold(None, |span, table| {
+        let (first, last) = (table.first(), table.last());
+        Some(match span {
+            None => (first, last),
+            Some((f, l)) => (first.min(f), last.max(l)),
+        })
+    })
+}
+
+impl Body {
+    /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
+    /// others work on what it would need. With `everything`, data is compacted down to the last level.
+    pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
+        let version = self.version();
+        let options = &self.shelf.options;
+        let (base, targets) = targets(&version, options);
+        let mut busy = self.busy.lock();
+        for (score, level) in scores(&version, options, &targets) {
+            if score < 1.0 && !(everything && level == 0 && score > 0.0) {
+                continue;
+            }
+            let picked = match level {
+                0 => pick_runs(&version, base, &busy.numbers),
+                _ => {
+                    let next = &busy.next[level];
+                    pick_table(&version, level, level + 1, next, &busy.numbers)
+                }
+            };
+            if let Some(picked) = picked {
+                busy.numbers.extend(picked.tables().map(Table::number));
+                if let Some(last) = picked.upper.iter().flat_map(|r| r.tables.last()).last() {
+                    busy.next[level] = Some((last.meta.last.0, last.meta.last.1.clone()));
+                }
+                return Some(picked);
+            }
+        }
+        None
+    }
+}
+
+type Numbers = std::collections::HashSet<u64>;
+
+/// All of level 0, and what it overlaps on the base.
+fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
+    let upper = version.runs.clone();
+    let free = |tables: &[Table]| tables.iter().all(|t| !busy.contains(&t.number()));
+    if upper.is_empty() || !upper.iter().all(|run| free(&run.tables)) {
+        return None;
+    }
+    let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
+    let lower = version.level(base).overlapping(first, last);
+    free(lower).then(|| Picked {
+        to: base,
+        lower: Arc::new(Run {
+            id: 0,
+            tables: lower.to_vec(),
+        }),
+        upper,
+    })
+}
+
+/// The first table behind the key where the last compaction of the level ended, from there in a
+/// circle, that is free and whose place below is free.
+fn pick_table(
+    version: &Version,
+    level: usize,
+    to: usize,
+    next: &Option<(u32, Vec<u8>)>,
+    busy: &Numbers,
+) -> Option<Picked> {
+    let run = version.level(level);
+    let start = next.as_ref().map_or(0, |(keyspace, key)| {
+        run.tables
+            .partition_point(|t| t.first() <= (*keyspace, key.as_slice()))
+    });
+    let order = (start..run.tables.len()).chain(0..start.min(run.tables.len()));
+    for at in order {
+        let table = &run.tables[at];
+        if busy.contains(&table.number()) {
+            continue;
+        }
+        let lower = version.level(to).overlapping(table.first(), table.last());
+        if lower.iter().any(|t| busy.contains(&t.number())) {
+            continue;
+        }
+        return Some(Picked {
+            to,
+            upper: vec![Arc::new(Run {
+                id: 0,
+                tables: vec![table.clone()],
+            })],
+            lower: Arc::new(Run {
+                id: 0,
+                tables: lower.to_vec(),
+            }),
+        });
+    }
+    None
+}

@@ -1,0 +1,55 @@
+//! This file opens the bottom: the manifest names the tables, everything else in the folder goes.
+
+use std::sync::Arc;
+
+use super::version::{Table, Version, file_name, file_number};
+use super::{Body, Leveled, Shelf};
+use crate::error::{Error, Result};
+use crate::stages::{Folder, Ground};
+
+/// Opens the bottom over the tables that the manifest names.
+///
+/// CRASH: a file that is not named was being written, or was not removed yet.
+pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> {
+    let shelf = Arc::new(Shelf::new(folder, &ground.options));
+    let metas = ground
+        .manifest
+        .with_state(|state| state.files.values().cloned().collect::<Vec<_>>());
+    let found = shelf
+        .fs
+        .list(&shelf.dir)
+        .map_err(|e| Error::io("list", &shelf.dir, e))?;
+    let named = |number: u64| metas.iter().any(|meta| meta.number == number);
+    for name in &found {
+        let Some(number) = file_number(name) else {
+            continue;
+        };
+        ground.skip_ids(number + 1);
+        if !named(number) {
+            let path = shelf.dir.join(name);
+            shelf
+                .fs
+                .remove(&path)
+                .map_err(|e| Error::io("remove the unfinished table", &path, e))?;
+        }
+    }
+    for meta in &metas {
+        if !found.contains(&file_name(meta.number)) {
+            return Err(Error::corruption(format!(
+                "{} is missing, and the manifest names it: restore the folder from a copy, or \
+                 repair it",
+                shelf.path(meta.number).display()
+            )));
+        }
+    }
+    let tables: Vec<Table> = metas
+        .into_iter()
+        .map(|meta| Table::new(&shelf, meta.as_ref().clone()))
+        .collect();
+    let deepest = tables.iter().map(|t| t.meta.level as usize).max();
+    let depth = (ground.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
+    let version = Version::of(depth, &tables);
+    Ok(Leveled {
+        body: Body::new(Arc::clone(ground), shelf, version),
+    })
+}

@@ -1,0 +1,252 @@
+//! This file reads runs: a point read asks one table of each, a cursor walks one after the other.
+
+use std::sync::Arc;
+
+use super::version::{Run, Table};
+use crate::error::{Error, Result};
+use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::skiplist::Target;
+use crate::parts::sstable::{Answer, ReadCounts, SstCursor};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::types::EntryKind;
+
+/// A run as readers see it.
+pub(super) struct RunSource(pub(super) Arc<Run>);
+
+/// What an answer of a table says to a reader.
+fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
+    let Answer::Entry(found) = answer else {
+        return Ok(Lookup::Deleted);
+    };
+    match EntryKind::from_raw(found.kind) {
+        Some(EntryKind::Put) => Ok(Lookup::Value(found.value().to_vec())),
+        Some(EntryKind::Delete) => Ok(Lookup::Deleted),
+        None => Err(Error::corruption(format!(
+            "{} has an entry of the unknown kind {}; restore the database from a copy",
+            table.path().display(),
+            found.kind
+        ))),
+    }
+}
+
+impl Source for RunSource {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        let at = self.0.position(probe.keyspace, probe.key);
+        let Some(table) = self.0.tables.get(at) else {
+            return Ok(None);
+        };
+        if table.first() > (probe.keyspace, probe.key) {
+            return Ok(None);
+        }
+        let mut counts = ReadCounts::default();
+        let answer = table
+            .open()?
+            .get(&probe.settled_target(), probe.hash, &mut counts)?;
+        stats.filter_saved += counts.filter_saved;
+        stats.sources += 1 - counts.filter_saved.min(1);
+        stats.blocks_read += counts.blocks_read;
+        stats.cache_hits += counts.cache_hits;
+        answer.map(|answer| lookup(&answer, table)).transpose()
+    }
+
+    fn cursor(&self) -> Box<dyn Cursor> {
+        Box::new(RunCursor::new(Arc::clone(&self.0), true))
+    }
+
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
+        let mut sum = (0, 0);
+        let begin = self.0.position(from.keyspace, from.key);
+        for table in &self.0.tables[begin..] {
+            if table.first() >= (to.keyspace, to.key) {
+                break;
+            }
+            let inside =
+                table.first() >= (from.keyspace, from.key) && table.last() < (to.keyspace, to.key);
+            let (entries, bytes) = if inside {
+                (table.meta.entries, table.meta.bytes)
+            } else {
+                let mut counts = ReadCounts::default();
+                table.open()?.approximate(from, to, &mut counts)?
+            };
+            sum = (sum.0 + entries, sum.1 + bytes);
+        }
+        Ok(sum)
+    }
+
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        for table in &self.0.tables {
+            census.tables += 1;
+            let open = match table.open() {
+                Ok(open) => open,
+                Err(e) => {
+                    census.problems.push(e.to_string());
+                    continue;
+                }
+            };
+            let verified = open.verify(visited);
+            census.entries += verified.entries;
+            census.tombstones += verified.tombstones;
+            census.bytes += verified.bytes;
+            let path = table.path();
+            let named = |problem: String| format!("{}: {problem}", path.display());
+            census
+                .problems
+                .extend(verified.problems.into_iter().map(named));
+            let meta = &table.meta;
+            if verified.entries != meta.entries || open.file_bytes() != meta.bytes {
+                census.problems.push(named(format!(
+                    "{} entries in {} bytes, but the manifest has {} in {}",
+                    verified.entries,
+                    open.file_bytes(),
+                    meta.entries,
+                    meta.bytes
+                )));
+            }
+        }
+    }
+
+    fn verify_bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+}
+
+/// A position in a run.
+pub(super) struct RunCursor {
+    run: Arc<Run>,
+    /// The position of the table that the cursor is in.
+    at: usize,
+    cursor: Option<SstCursor>,
+    fill_cache: bool,
+    /// What a read ahead may fetch at once, when it is not the default.
+    ahead_bytes: Option<usize>,
+}
+
+impl RunCursor {
+    /// A cursor off the run. `fill_cache`: blocks that it reads are cached.
+    pub(super) fn new(run: Arc<Run>, fill_cache: bool) -> RunCursor {
+        RunCursor {
+            run,
+            at: 0,
+            cursor: None,
+            fill_cache,
+            ahead_bytes: None,
+        }
+    }
+
+    /// Reads up to `bytes` ahead: for compactions, which read everything.
+    pub(super) fn read_ahead(mut self, bytes: usize) -> RunCursor {
+        self.ahead_bytes = Some(bytes);
+        self
+    }
+
+    /// Enters the table at a position, off its entries; off the run when there is none.
+    fn enter(&mut self, at: usize) -> Result<bool> {
+        if self.at == at && self.cursor.is_some() {
+            return Ok(true);
+        }
+        self.at = at;
+        self.cursor = None;
+        let Some(table) = self.run.tables.get(at) else {
+            return Ok(false);
+        };
+        let mut cursor = SstCursor::new(table.open()?, self.fill_cache);
+        if let Some(bytes) = self.ahead_bytes {
+            cursor.read_ahead(bytes);
+        }
+        self.cursor = Some(cursor);
+        Ok(true)
+    }
+
+    /// From the end of a table to the first entry behind it.
+    fn skip_ends(&mut self) -> Result<()> {
+        // BOUND: each turn passes a table.
+        while let Some(cursor) = &self.cursor {
+            if cursor.entry()?.is_some() {
+                return Ok(());
+            }
+            let next = self.at + 1;
+            if self.enter(next)?
+                && let Some(cursor) = &mut self.cursor
+            {
+                cursor.seek_to_first()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for RunCursor {
+    fn hold(&mut self) -> bool {
+        // Tables never change.
+        true
+    }
+
+    fn release(&mut self) {}
+
+    fn seek(&mut self, target: &Target<'_>) -> Result<()> {
+        let at = self.run.position(target.keyspace, target.key);
+        if self.enter(at)?
+            && let Some(cursor) = &mut self.cursor
+        {
+            cursor.seek(target)?;
+        }
+        self.skip_ends()
+    }
+
+    fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
+        let run = Arc::clone(&self.run);
+        let tables = &run.tables;
+        // The last table with an entry before the target.
+        let after = tables.partition_point(|t| t.first() < (target.keyspace, target.key));
+        // BOUND: each turn goes one table back.
+        for at in (0..after).rev() {
+            if !self.enter(at)? {
+                break;
+            }
+            let Some(cursor) = &mut self.cursor else {
+                break;
+            };
+            cursor.seek_before(target, breadth)?;
+            if cursor.entry()?.is_some() {
+                return Ok(());
+            }
+            // Fewer entries than asked for: the start of this table is a place before the target,
+            // unless an earlier table has more to give.
+            if at > 0 {
+                cursor.seek_to_first()?;
+                return Ok(());
+            }
+        }
+        self.cursor = None;
+        self.at = tables.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        let Some(cursor) = &mut self.cursor else {
+            return Ok(());
+        };
+        cursor.advance()?;
+        if cursor.entry()?.is_none() {
+            return self.skip_ends();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        match &self.cursor {
+            Some(cursor) => cursor.entry(),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn value(&self) -> Result<&[u8]> {
+        match &self.cursor {
+            Some(cursor) => cursor.value(),
+            None => Ok(&[]),
+        }
+    }
+}

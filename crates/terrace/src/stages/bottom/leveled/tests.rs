@@ -1,0 +1,113 @@
+//! Tests of what is compacted when: targets of levels, and picks.
+
+use std::sync::Arc;
+
+use terrace_media::{FileSystem, OsFs};
+
+use super::pick::{debt, targets};
+use super::version::{Table, Version};
+use super::{LeveledOptions, Shelf};
+use crate::options::{MIB, Options};
+use crate::parts::manifest::FileMeta;
+use crate::stages::Folder;
+
+fn shelf() -> Arc<Shelf> {
+    let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
+    let folder = Folder {
+        fs,
+        dir: "nowhere".into(),
+    };
+    Arc::new(Shelf::new(&folder, &Options::default()))
+}
+
+fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
+    let key = number.to_be_bytes().to_vec();
+    let meta = FileMeta {
+        number,
+        level,
+        run: if level == 0 { number } else { 0 },
+        bytes,
+        entries: 1,
+        tombstones: 0,
+        seq_first: number,
+        seq_last: number,
+        first: (1, key.clone()),
+        last: (1, key),
+    };
+    Table::new(shelf, meta)
+}
+
+/// A version with so many bytes on each level below level 0.
+fn version(sizes: &[u64]) -> Version {
+    let shelf = shelf();
+    let sizes = sizes.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
+    let tables: Vec<Table> = sizes
+        .map(|(at, bytes)| table(&shelf, at as u64 + 1, at as u32 + 1, *bytes))
+        .collect();
+    Version::of(6, &tables)
+}
+
+fn options() -> LeveledOptions {
+    LeveledOptions::default()
+}
+
+/// An empty tree takes everything on its last level, so that no level is passed twice.
+#[test]
+fn an_empty_tree_begins_at_the_bottom() {
+    let (base, _) = targets(&version(&[]), &options());
+    assert_eq!(base, 6);
+}
+
+/// Targets go down by the growth factor from the last level, and the base is the first level that
+/// is no larger than level 1 may be.
+#[test]
+fn targets_follow_from_the_last_level() {
+    let gib = 1024 * MIB;
+    let (base, targets_of) = targets(&version(&[0, 0, 0, 0, 0, 100 * gib]), &options());
+    assert_eq!(base, 3);
+    assert_eq!(targets_of[6], 100 * gib);
+    assert_eq!(targets_of[5], 10 * gib);
+    assert_eq!(targets_of[4], gib);
+    assert_eq!(targets_of[3], gib / 10);
+    assert_eq!((targets_of[1], targets_of[2]), (0, 0));
+}
+
+/// Where the data has shrunk and an upper level still has some, level 0 does not pass it.
+#[test]
+fn level_0_never_passes_newer_data() {
+    let version = version(&[0, 50 * MIB, 0, 0, 0, 10 * MIB]);
+    let (base, targets_of) = targets(&version, &options());
+    assert_eq!(base, 2);
+    assert_eq!(targets_of[2], 0, "what is there has to leave");
+    assert_eq!(debt(&version, &options()), 50 * MIB);
+}
+
+/// Without dynamic sizes level 1 is the base, and targets go up from it.
+#[test]
+fn fixed_sizes_go_up_from_level_1() {
+    let mut options = options();
+    options.dynamic_sizes = false;
+    options.level1_bytes = 8 << 30;
+    let (base, targets_of) = targets(&version(&[0, 0, 0, 0, 0, MIB]), &options);
+    assert_eq!(base, 1);
+    assert_eq!(targets_of[1..3], [8 << 30, 80 << 30]);
+}
+
+/// Runs of level 0 stay newest first, whatever the order in which they are added, and a run that has
+/// lost its tables is gone.
+#[test]
+fn runs_are_newest_first() {
+    let shelf = shelf();
+    let tables: Vec<Table> = [3, 9, 5].map(|n| table(&shelf, n, 0, 1)).to_vec();
+    let version = Version::of(6, &tables);
+    let ids = |version: &Version| version.runs.iter().map(|run| run.id).collect::<Vec<_>>();
+    assert_eq!(ids(&version), [9, 5, 3]);
+    let version = version.edited(&[5], &[table(&shelf, 12, 0, 1)]);
+    assert_eq!(ids(&version), [12, 9, 3]);
+    assert!(version.reaches_below(0, 1, &9u64.to_be_bytes()));
+    assert!(!version.reaches_below(0, 1, &5u64.to_be_bytes()));
+    assert!(
+        !version.reaches_below(1, 1, &9u64.to_be_bytes()),
+        "level 0 is above"
+    );
+}

@@ -1,0 +1,248 @@
+//! This file is the tables that are live at one moment, by level, and the files behind them.
+//!
+//! A version never changes; a job that ends makes the next one. A file is removed when the last
+//! version that has it is gone, and the manifest does not name it any more.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::Result;
+use crate::parts::manifest::FileMeta;
+use crate::parts::sstable::SsTable;
+
+use super::Shelf;
+
+/// The name of the file of table `number`.
+pub(super) fn file_name(number: u64) -> String {
+    format!("{number:016}.sst")
+}
+
+/// The number in the name of a table file.
+pub(super) fn file_number(name: &str) -> Option<u64> {
+    name.strip_suffix(".sst")?.parse().ok()
+}
+
+/// A file, for as long as a version has it.
+pub(super) struct Handle {
+    shelf: Arc<Shelf>,
+    number: u64,
+    /// The manifest does not name it any more.
+    obsolete: AtomicBool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if *self.obsolete.get_mut() {
+            self.shelf.open.forget(self.number);
+            self.shelf.blocks.forget(self.number);
+            // CRASH: a file that stays is named by nothing; opening the database removes it.
+            let _ = self.shelf.fs.remove(&self.shelf.path(self.number));
+        }
+    }
+}
+
+/// A live table.
+#[derive(Clone)]
+pub(super) struct Table {
+    pub(super) meta: Arc<FileMeta>,
+    handle: Arc<Handle>,
+}
+
+impl Table {
+    pub(super) fn new(shelf: &Arc<Shelf>, meta: FileMeta) -> Table {
+        let handle = Handle {
+            shelf: Arc::clone(shelf),
+            number: meta.number,
+            obsolete: AtomicBool::new(false),
+        };
+        Table {
+            meta: Arc::new(meta),
+            handle: Arc::new(handle),
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.meta.number
+    }
+
+    /// The same file as a table of another level.
+    pub(super) fn moved_to(&self, level: u32) -> Table {
+        let meta = FileMeta {
+            level,
+            run: 0,
+            ..FileMeta::clone(&self.meta)
+        };
+        Table {
+            meta: Arc::new(meta),
+            handle: Arc::clone(&self.handle),
+        }
+    }
+
+    /// The open table.
+    pub(super) fn open(&self) -> Result<Arc<SsTable>> {
+        let shelf = &self.handle.shelf;
+        let number = self.number();
+        shelf.open.get_or_open(number, || {
+            let path = shelf.path(number);
+            let (fs, mode) = (&*shelf.fs, shelf.read_mode());
+            SsTable::open(fs, &path, number, mode, &shelf.blocks).map(Arc::new)
+        })
+    }
+
+    /// Where the file is.
+    pub(super) fn path(&self) -> PathBuf {
+        self.handle.shelf.path(self.number())
+    }
+
+    /// Lets the file go once nobody reads it.
+    fn retire(&self) {
+        self.handle.obsolete.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the table may have entries between two keys, both included.
+    fn overlaps(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> bool {
+        self.first() <= last && self.last() >= first
+    }
+
+    /// Keyspace and key of the first entry.
+    pub(super) fn first(&self) -> (u32, &[u8]) {
+        (self.meta.first.0, &self.meta.first.1)
+    }
+
+    /// Keyspace and key of the last entry.
+    pub(super) fn last(&self) -> (u32, &[u8]) {
+        (self.meta.last.0, &self.meta.last.1)
+    }
+}
+
+/// Disjoint tables in the order of their keys.
+#[derive(Default)]
+pub(super) struct Run {
+    /// 0 for the run of a level below the first.
+    pub(super) id: u64,
+    pub(super) tables: Vec<Table>,
+}
+
+impl Run {
+    pub(super) fn bytes(&self) -> u64 {
+        self.tables.iter().map(|t| t.meta.bytes).sum()
+    }
+
+    /// The position of the first table that ends at or after a key.
+    pub(super) fn position(&self, keyspace: u32, key: &[u8]) -> usize {
+        self.tables.partition_point(|t| t.last() < (keyspace, key))
+    }
+
+    /// The tables that may have entries between two keys.
+    pub(super) fn overlapping(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> &[Table] {
+        let from = self.position(first.0, first.1);
+        let count = self.tables[from..]
+            .iter()
+            .take_while(|t| t.overlaps(first, last))
+            .count();
+        &self.tables[from..from + count]
+    }
+
+    fn edited(&self, removed: &[u64], added: &[Table]) -> Run {
+        let kept = self.tables.iter();
+        let kept = kept.filter(|t| !removed.contains(&t.number()));
+        let mut tables: Vec<Table> = kept.chain(added).cloned().collect();
+        tables.sort_by(|a, b| a.first().cmp(&b.first()));
+        Run {
+            id: self.id,
+            tables,
+        }
+    }
+}
+
+/// All live tables.
+#[derive(Default)]
+pub(super) struct Version {
+    /// Level 0, the newest run first.
+    pub(super) runs: Vec<Arc<Run>>,
+    /// Level 1 and those below it.
+    pub(super) levels: Vec<Arc<Run>>,
+}
+
+impl Version {
+    /// The version of these tables, with `depth` levels below level 0.
+    pub(super) fn of(depth: usize, tables: &[Table]) -> Version {
+        let empty = Version {
+            runs: Vec::new(),
+            levels: (0..depth).map(|_| Arc::default()).collect(),
+        };
+        empty.edited(&[], tables)
+    }
+
+    /// The version without some files and with some tables more.
+    pub(super) fn edited(&self, removed: &[u64], added: &[Table]) -> Version {
+        let mut runs: Vec<Arc<Run>> = Vec::new();
+        for run in &self.runs {
+            if run.tables.iter().all(|t| !removed.contains(&t.number())) {
+                runs.push(Arc::clone(run));
+                continue;
+            }
+            let run = run.edited(removed, &[]);
+            if !run.tables.is_empty() {
+                runs.push(Arc::new(run));
+            }
+        }
+        for table in added.iter().filter(|t| t.meta.level == 0) {
+            let id = table.meta.run;
+            let at = runs.partition_point(|run| run.id > id);
+            let run = match runs.get(at) {
+                Some(run) if run.id == id => runs.remove(at),
+                _ => Arc::new(Run {
+                    id,
+                    tables: Vec::new(),
+                }),
+            };
+            let run = run.edited(&[], std::slice::from_ref(table));
+            runs.insert(at, Arc::new(run));
+        }
+        let mut levels = self.levels.clone();
+        for (at, level) in levels.iter_mut().enumerate() {
+            let of_level = |t: &&Table| t.meta.level as usize == at + 1;
+            let more: Vec<Table> = added.iter().filter(of_level).cloned().collect();
+            let loses = level.tables.iter().any(|t| removed.contains(&t.number()));
+            if loses || !more.is_empty() {
+                *level = Arc::new(level.edited(removed, &more));
+            }
+        }
+        Version { runs, levels }
+    }
+
+    /// The run of a level below level 0.
+    pub(super) fn level(&self, level: usize) -> &Arc<Run> {
+        &self.levels[level - 1]
+    }
+
+    /// Every table, newest data first.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        let runs = self.runs.iter().chain(&self.levels);
+        runs.flat_map(|run| &run.tables)
+    }
+
+    /// Lets the files with these numbers go.
+    pub(super) fn retire(&self, removed: &[u64]) {
+        let tables = self.tables();
+        tables
+            .filter(|t| removed.contains(&t.number()))
+            .for_each(Table::retire);
+    }
+
+    /// Whether a table older than what is written to `level` may have the key.
+    pub(super) fn reaches_below(&self, level: usize, keyspace: u32, key: &[u8]) -> bool {
+        let place = (keyspace, key);
+        let older = match level {
+            0 => self.runs.as_slice(),
+            _ => &[],
+        };
+        let deeper = &self.levels[level.min(self.levels.len())..];
+        older
+            .iter()
+            .chain(deeper)
+            .any(|run| !run.overlapping(place, place).is_empty())
+    }
+}

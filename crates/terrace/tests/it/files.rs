@@ -1,0 +1,253 @@
+//! Designs whose bottom is levels of table files: full disks, missing and foreign files, sizes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+
+const DESIGNS: [Design; 2] = [Design::MioDbSsd, Design::Leveled];
+
+fn options(design: Design, workers: Workers) -> Options {
+    let mut options = settings::small_of(design, Medium::Dax);
+    options.background.workers = workers;
+    options
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+fn tables(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".sst")).collect();
+    names.sort();
+    names
+}
+
+fn named_tables(db: &Db) -> u64 {
+    db.metrics()
+        .files
+        .iter()
+        .map(|level| level.file_count)
+        .sum()
+}
+
+/// Writes `count` keys, settles, and returns the store.
+fn filled(folder: &Path, design: Design, count: u32) -> Db {
+    let db = Db::open(folder, options(design, Workers::Manual)).unwrap();
+    for n in 0..count {
+        db.put(key(n * 7919 % count), vec![n as u8; 100]).unwrap();
+    }
+    db.drain().unwrap();
+    db
+}
+
+/// When the disk fills, writes are refused in time with an error that names it, and reads go on; once
+/// there is room, everything goes on by itself, and nothing acknowledged is lost.
+#[test]
+fn a_full_disk_refuses_writes_and_comes_back() {
+    for design in DESIGNS {
+        for workers in [Workers::Manual, Workers::Threads(1)] {
+            let folder = scratch().unwrap();
+            let fs = FaultFs::new(Arc::new(OsFs));
+            let mut place = Place::folder(folder.path());
+            place.fs = Some(Arc::new(fs.clone()));
+            let db = place.open(&options(design, workers)).unwrap();
+            let value = |n: u32| vec![n as u8; 200];
+            let mut count = 0;
+            for turn in 0..3 {
+                fs.fill_up(true);
+                let refused = loop {
+                    match db.put(key(count), value(count)) {
+                        Ok(()) => count += 1,
+                        Err(e) => break e,
+                    }
+                    assert!(count < 100_000, "20 MB fit a pool of 2 MiB and a full disk");
+                };
+                assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+                assert!(refused.to_string().contains("space"), "{refused}");
+                for n in 0..count {
+                    assert_eq!(
+                        db.get(key(n)).unwrap(),
+                        Some(value(n)),
+                        "turn {turn}, key {n}"
+                    );
+                }
+                fs.fill_up(false);
+                for n in count..count + 2000 {
+                    // The first may still be refused: whoever waits for room tries now and then.
+                    let mut tries = 0;
+                    while let Err(e) = db.put(key(n), value(n)) {
+                        assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                        assert!(tries < 100, "room came back and writes are refused");
+                        tries += 1;
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                    }
+                }
+                count += 2000;
+            }
+            assert_eq!(db.iter().unwrap().count() as u32, count);
+            db.drain().unwrap();
+            assert_eq!(
+                db.verify(&mut |_| {}).unwrap().problems,
+                Vec::<String>::new()
+            );
+            assert_eq!(tables(folder.path()).len() as u64, named_tables(&db));
+        }
+    }
+}
+
+/// Files that the manifest does not name are removed, whoever left them; other files stay.
+#[test]
+fn unnamed_tables_are_removed() {
+    for design in DESIGNS {
+        let folder = scratch().unwrap();
+        let db = filled(folder.path(), design, 2000);
+        db.close().unwrap();
+        drop(db);
+        let before = tables(folder.path());
+        assert!(before.len() > 2, "{before:?}");
+        std::fs::write(folder.path().join("0000000000990000.sst"), b"half a table").unwrap();
+        std::fs::write(folder.path().join("notes.txt"), b"mine").unwrap();
+        let db = Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
+        assert!(folder.path().join("notes.txt").exists());
+        assert_eq!(tables(folder.path()).len() as u64, named_tables(&db));
+        assert!(!tables(folder.path()).contains(&"0000000000990000.sst".to_owned()));
+        // The number is not given out again.
+        for n in 0..2000 {
+            db.put(key(n), b"again").unwrap();
+        }
+        db.drain().unwrap();
+        assert_eq!(db.iter().unwrap().count(), 2000);
+    }
+}
+
+/// A table that is named and not there is an error that names it, when the database is opened.
+#[test]
+fn a_missing_table_is_named() {
+    for design in DESIGNS {
+        let folder = scratch().unwrap();
+        filled(folder.path(), design, 2000).close().unwrap();
+        let lost = tables(folder.path()).swap_remove(0);
+        std::fs::remove_file(folder.path().join(&lost)).unwrap();
+        let error = Db::open(folder.path(), options(design, Workers::Manual)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert!(error.to_string().contains(&lost), "{error}");
+    }
+}
+
+/// Wherever a byte of a table changes, reads are right or an error that names the file, and verify
+/// finds it.
+#[test]
+fn changed_bytes_of_tables_are_found() {
+    let folder = scratch().unwrap();
+    let count = 400;
+    filled(folder.path(), Design::Leveled, count)
+        .close()
+        .unwrap();
+    let truth: Vec<Vec<u8>> = {
+        let db = Db::open(folder.path(), options(Design::Leveled, Workers::Manual)).unwrap();
+        (0..count)
+            .map(|n| db.get(key(n)).unwrap().unwrap())
+            .collect()
+    };
+    let name = tables(folder.path()).swap_remove(0);
+    let path = folder.path().join(&name);
+    let good = std::fs::read(&path).unwrap();
+    let mut wrong = 0;
+    for at in (0..good.len()).step_by(37) {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &bad).unwrap();
+        let mut expect_named = |e: terrace::Error| {
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+            assert!(e.to_string().contains(&name), "{e}");
+            wrong += 1;
+        };
+        let opened = Db::open(folder.path(), options(Design::Leveled, Workers::Manual));
+        let db = match opened {
+            Ok(db) => db,
+            // The store's own records are in the first block of the first table.
+            Err(e) => {
+                expect_named(e);
+                continue;
+            }
+        };
+        for (n, value) in truth.iter().enumerate() {
+            match db.get(key(n as u32)) {
+                Ok(found) => assert_eq!(found.as_ref(), Some(value), "byte {at}, key {n}"),
+                Err(e) => expect_named(e),
+            }
+        }
+        let problems = db.verify(&mut |_| {}).unwrap().problems;
+        assert!(!problems.is_empty(), "verify misses byte {at}");
+    }
+    assert!(wrong > 100, "reads meet the changed bytes");
+}
+
+/// After everything was deleted and drained, hardly a file is left; overwriting for ever does not
+/// grow the folder.
+#[test]
+fn space_of_files_comes_back() {
+    for design in DESIGNS {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
+        let bytes = || -> u64 { db.metrics().files.iter().map(|level| level.bytes).sum() };
+        let mut most = 0;
+        for round in 0..40u32 {
+            for n in 0..500 {
+                let len = 20 + (n * 31 + round * 17) % 300;
+                db.put(key(n), vec![round as u8; len as usize]).unwrap();
+            }
+            db.drain().unwrap();
+            if round >= 5 {
+                most = most.max(bytes());
+            }
+        }
+        let live: u64 = db
+            .iter()
+            .unwrap()
+            .map(|pair| pair.unwrap().value().len() as u64 + 4)
+            .sum();
+        assert!(
+            most < 6 * live,
+            "{design}: {most} bytes of files for {live} of data"
+        );
+        for n in 0..500 {
+            db.delete(key(n)).unwrap();
+        }
+        for _ in 0..3 {
+            db.drain().unwrap();
+        }
+        assert_eq!(db.iter().unwrap().count(), 0);
+        assert!(
+            bytes() < live / 2,
+            "{design}: {} bytes are left of {live}",
+            bytes()
+        );
+    }
+}
+
+/// Levels keep to their targets: all but the last are filled from below by the growth factor, and
+/// most of the data is on the last.
+#[test]
+fn levels_keep_to_their_targets() {
+    let folder = scratch().unwrap();
+    let db = filled(folder.path(), Design::Leveled, 20_000);
+    let levels = db.metrics().files;
+    let all: u64 = levels.iter().map(|level| level.bytes).sum();
+    let last = levels.last().unwrap();
+    assert!(last.bytes * 2 > all, "{levels:?}");
+    assert!(levels.len() > 2, "{levels:?}");
+    for level in &levels {
+        if let (Some(target), true) = (level.target_bytes, level.level != last.level) {
+            assert!(level.bytes <= target, "{level:?} of {levels:?}");
+            assert_eq!(level.run_count, 1);
+        }
+    }
+    assert_eq!(db.iter().unwrap().count(), 20_000);
+}
