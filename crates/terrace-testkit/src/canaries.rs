@@ -184,6 +184,13 @@ impl Suite {
 }
 
 impl Trial {
+    /// Whether the break shows only while threads lose their cores to other programs. Such a trial
+    /// runs when it is asked for by name.
+    fn needs_a_busy_machine(&self) -> bool {
+        // A reader must stand still from before a reclaim ends until its extent is used again.
+        self.canary == Canary::GarbageEarly
+    }
+
     /// Runs the suite on the broken store. `None`: the break was not seen.
     pub fn run(&self, child: Child<'_>) -> Option<Caught> {
         let started = Instant::now();
@@ -262,7 +269,7 @@ pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
     let mut missed = Vec::new();
     for trial in trials() {
         let name = trial.canary.name();
-        if !name.contains(only) {
+        if !name.contains(only) || (only.is_empty() && trial.needs_a_busy_machine()) {
             continue;
         }
         let mut suite = format!("{} on {}", trial.suite.name(), trial.medium);
