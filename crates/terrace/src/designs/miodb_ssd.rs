@@ -1,4 +1,4 @@
-//! MioDB in its DRAM-PM-SSD form (Duan et al., ASPLOS 2023, sections 4.7 and 5.4): the last level of
+//! MioDB in its DRAM-PM-SSD form (Duan et al., ASPLOS 2023): the last level of
 //! the elastic buffer drains to levels of SSTables on a block device.
 //!
 //! The paper's numbers are the defaults of `Options`: memtables and SSTables of 64 MiB, 8 levels of

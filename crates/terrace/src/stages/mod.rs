@@ -423,6 +423,18 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
+    /// Settles the source and goes to its first entry; again, when the drain begins again.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        if let Some(settle) = self.settle.take() {
+            settle()?;
+        }
+        self.cursor.hold();
+        self.cursor.seek(&Target::first_of(0, &[]))?;
+        // What is drained belongs to one job: nobody relinks it.
+        self.cursor.release();
+        Ok(())
+    }
+
     /// The number of the newest version of a key in the buffer's newer tables.
     pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
         match &self.newer {

@@ -2,8 +2,8 @@
 //!
 //! A search of a skip list misses the cache at almost every step. A memtable therefore keeps, in
 //! DRAM and beside the list, the nodes that are on level 1 in a two-level B-tree: leaves of eight
-//! bytes of each key, so that sixteen comparisons take a few lines, and a root over the leaves. It
-//! gives the last of them before a key; two steps along level 0 do the rest.
+//! bytes of each key, many to a line, and a root over the leaves. It gives the last of them before a
+//! key; a few steps along level 0 do the rest.
 //!
 //! What it gives is a hint. The list never depends on it: whoever asks compares the node with the key
 //! and searches from the head when the hint is wrong or far off. So readers take no lock and check
@@ -176,7 +176,7 @@ impl Shortcuts {
     /// The offset of an entry's node.
     #[inline(always)]
     fn off(&self, leaf: &Leaf, at: usize) -> u64 {
-        // Acquire: pairs with the Release in `place`, after which the node is linked (H1).
+        // Acquire: pairs with the Release in `add`, after which the node is linked (H1).
         self.origin + 8 * u64::from(leaf.places[at].load(Ordering::Acquire))
     }
 
@@ -212,14 +212,7 @@ impl Shortcuts {
         let from = words_below(strides, word).saturating_sub(1) * ROOT_STRIDE;
         let to = (from + ROOT_STRIDE).min(root.len);
         let at = from + words_below(&words[from..to], word);
-        if words
-            .get(at)
-            .is_none_or(|w| w.load(Ordering::Relaxed) != word)
-        {
-            return Ok(at);
-        }
-        let run = at..at + words_equal(&words[at..], word);
-        places_below(run, |at| {
+        behind_ties(words, at, word, |at| {
             let first = self.first(region, at)?;
             Ok(first.is_some_and(|first| first.compare(target) == Order::Less))
         })
@@ -237,14 +230,7 @@ impl Shortcuts {
         let words = &leaf.words[..handle.len];
         let word = word_of(target.keyspace, target.key, handle.skip);
         let at = words_below(words, word);
-        if words
-            .get(at)
-            .is_none_or(|w| w.load(Ordering::Relaxed) != word)
-        {
-            return Ok(at);
-        }
-        let run = at..at + words_equal(&words[at..], word);
-        places_below(run, |at| {
+        behind_ties(words, at, word, |at| {
             Ok(Node::read(region, self.off(leaf, at))?.compare(target) == Order::Less)
         })
     }
@@ -431,17 +417,21 @@ fn words_below(words: &[AtomicU64], word: u64) -> usize {
     base + usize::from(len == 1 && words[base].load(Ordering::Relaxed) < word)
 }
 
-/// How many of the sorted `words`, none of them below `word`, are equal to it.
-fn words_equal(words: &[AtomicU64], word: u64) -> usize {
-    words.partition_point(|w| w.load(Ordering::Relaxed) <= word)
-}
-
-/// The first place of `run` for which `below` is false.
-fn places_below(
-    run: std::ops::Range<usize>,
+/// The first place from `at` on that is not `below`, where `at` is the first whose word is not below
+/// `word`: words that are equal to it leave that open.
+#[inline(always)]
+fn behind_ties(
+    words: &[AtomicU64],
+    at: usize,
+    word: u64,
     below: impl Fn(usize) -> Result<bool, DecodeError>,
 ) -> Result<usize, DecodeError> {
-    let (mut from, mut to) = (run.start, run.end);
+    let differs = |w: &AtomicU64| w.load(Ordering::Relaxed) != word;
+    if words.get(at).is_none_or(differs) {
+        return Ok(at);
+    }
+    let equal = words[at..].partition_point(|w| w.load(Ordering::Relaxed) <= word);
+    let (mut from, mut to) = (at, at + equal);
     while from < to {
         let middle = from + (to - from) / 2;
         if below(middle)? {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::{ErrorKind, Result};
-use crate::parts::skiplist::Target;
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::key_hash;
 
@@ -40,14 +39,8 @@ impl Absorb {
 
     /// Writes one step's worth. True when the stream is at its end and its last table closed.
     fn write_some(&mut self, drain: &mut Drain) -> Result<bool> {
-        if let Some(settle) = drain.settle.take() {
-            settle()?;
-        }
         if self.output.is_none() {
-            drain.cursor.hold();
-            drain.cursor.seek(&Target::first_of(0, &[]))?;
-            // What is drained belongs to this job: nobody relinks it.
-            drain.cursor.release();
+            drain.start()?;
         }
         // The snapshots are looked at now and not before: those that a writer of the last moment
         // came after must be among them.

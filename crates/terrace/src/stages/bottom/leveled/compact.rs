@@ -71,7 +71,7 @@ impl Compact {
         let body = Arc::clone(&self.body);
         Completion {
             edit,
-            apply: Box::new(move || body.install_moved(&numbers, &tables)),
+            apply: Box::new(move || body.install(&numbers, &tables)),
             garbage: Vec::new(),
             entries: 0,
         }

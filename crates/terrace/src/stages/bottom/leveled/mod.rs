@@ -143,19 +143,15 @@ impl Body {
         self.version.load_full()
     }
 
-    /// Makes the next version. The files of `removed` go when nobody reads them any more.
+    /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
+    /// that are `added` as tables of another level.
     fn install(&self, removed: &[u64], added: &[Table]) {
+        let stays = |number: &u64| added.iter().any(|table| table.number() == *number);
+        let gone: Vec<u64> = removed.iter().copied().filter(|n| !stays(n)).collect();
         let _one = self.installing.lock();
         let old = self.version.load_full();
         self.version.store(Arc::new(old.edited(removed, added)));
-        old.retire(removed);
-    }
-
-    /// Makes the next version after tables have changed their level.
-    fn install_moved(&self, numbers: &[u64], tables: &[Table]) {
-        let _one = self.installing.lock();
-        let old = self.version.load_full();
-        self.version.store(Arc::new(old.edited(numbers, tables)));
+        old.retire(&gone);
     }
 }
 

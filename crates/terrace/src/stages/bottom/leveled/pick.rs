@@ -102,7 +102,7 @@ fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>
 
 impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
-    /// others work on what it would need. With `everything`, data is compacted down to the last level.
+    /// others work on what it would need. With `everything`, level 0 is compacted however few runs it has.
     pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
         let version = self.version();
         let options = &self.shelf.options;

@@ -268,14 +268,8 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
-        if let Some(settle) = drain.settle.take() {
-            settle()?;
-        }
         if !self.started {
-            drain.cursor.hold();
-            drain.cursor.seek(&Target::first_of(0, &[]))?;
-            // The table belongs to this job: nobody relinks it.
-            drain.cursor.release();
+            drain.start()?;
             self.started = true;
         }
         match self.drain_some(&mut drain)? {

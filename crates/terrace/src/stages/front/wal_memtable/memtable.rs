@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrace_media::{Arena, Bump, Claim, Extent, Region};
+use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
 
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
@@ -171,6 +171,14 @@ impl Memtable {
             // For speed only: a failure shows itself, if at all, at the first store.
             let _ = arena.populate(at, len);
         }
+    }
+
+    /// Faults in where the log is and where the flush goes; the log first, it is written at once.
+    pub(super) fn prefault_extents(&self, pool: &Pool) {
+        if let Some(extent) = &self.log_extent {
+            pool.prefault(extent);
+        }
+        pool.prefault(&self.extent);
     }
 
     /// How full the memtable is when a spare should be made: early enough that it is ready in time,

@@ -52,10 +52,7 @@ impl WalMemtable {
             log_bytes,
         )?;
         spare.populate(0, table_bytes);
-        self.ground.pool.prefault(&spare.extent);
-        if let Some(extent) = &spare.log_extent {
-            self.ground.pool.prefault(extent);
-        }
+        spare.prefault_extents(&self.ground.pool);
         Ok(spare)
     }
 }
@@ -84,10 +81,7 @@ impl Job for FaultIn {
             self.done += STEP_BYTES;
             return Ok(Step::More);
         }
-        if let Some(extent) = &memtable.log_extent {
-            self.ground.pool.prefault(extent);
-        }
-        self.ground.pool.prefault(&memtable.extent);
+        memtable.prefault_extents(&self.ground.pool);
         Ok(Step::Done(Completion::nothing()))
     }
 }
