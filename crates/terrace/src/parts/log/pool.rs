@@ -20,12 +20,18 @@ pub(crate) struct PoolLog {
     extent: Arc<Extent>,
     id: u64,
     medium: Medium,
-    /// Where the next record goes.
-    tail: AtomicU64,
-    settle: Settle,
+    moving: Moving,
     /// Everything before this position has been synced; not used on `Dax`.
     synced: AtomicU64,
     rounds: Rounds,
+}
+
+/// What every append changes, away from what it only reads.
+#[repr(align(128))]
+struct Moving {
+    /// Where the next record goes.
+    tail: AtomicU64,
+    settle: Settle,
 }
 
 impl PoolLog {
@@ -47,8 +53,10 @@ impl PoolLog {
             extent,
             id,
             medium,
-            tail: AtomicU64::new(start),
-            settle: Settle::new(start),
+            moving: Moving {
+                tail: AtomicU64::new(start),
+                settle: Settle::new(start),
+            },
             synced: AtomicU64::new(start),
             rounds: Rounds::default(),
         })
@@ -70,13 +78,13 @@ impl Log for PoolLog {
             return None;
         }
         let bytes = record_bytes(payload_bytes);
-        let at = self.tail.load(Ordering::Relaxed);
+        let at = self.moving.tail.load(Ordering::Relaxed);
         let room = self.extent.len().min(LOG_BYTES_MAX) - at;
         if bytes > room {
             return None;
         }
-        self.tail.store(at + bytes, Ordering::Relaxed);
-        let (ticket, written) = self.settle.reserve();
+        self.moving.tail.store(at + bytes, Ordering::Relaxed);
+        let (ticket, written) = self.moving.settle.reserve();
         let settled = match self.fence_is_enough() {
             true => written,
             false => self.synced.load(Ordering::Acquire),
@@ -125,21 +133,21 @@ impl Log for PoolLog {
         if !canary::breaks(Canary::LogFence) {
             self.extent.region().fence(Purpose::Log);
         }
-        self.settle.finish(placed.ticket, placed.end);
+        self.moving.settle.finish(placed.ticket, placed.end);
     }
 
     fn sync(&self) -> io::Result<()> {
         if self.fence_is_enough() {
             return Ok(());
         }
-        if self.synced.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed) {
+        if self.synced.load(Ordering::Acquire) == self.moving.tail.load(Ordering::Relaxed) {
             return self.rounds.check();
         }
         self.rounds.run(|| {
-            let written = self.settle.written();
+            let written = self.moving.settle.written();
             let from = self.synced.load(Ordering::Acquire);
             // A record that is written but has a gap before it is synced as well.
-            let to = self.tail.load(Ordering::Relaxed);
+            let to = self.moving.tail.load(Ordering::Relaxed);
             self.extent
                 .region()
                 .sync(self.extent.off() + from, (to - from) as usize)?;
@@ -149,6 +157,6 @@ impl Log for PoolLog {
     }
 
     fn bytes(&self) -> u64 {
-        self.tail.load(Ordering::Relaxed)
+        self.moving.tail.load(Ordering::Relaxed)
     }
 }

@@ -80,6 +80,14 @@ impl Arenas {
     }
 }
 
+/// What every write changes, away from what every search reads.
+#[repr(align(128))]
+struct Counted {
+    entries: AtomicU64,
+    seq_first: AtomicU64,
+    seq_last: AtomicU64,
+}
+
 /// A memtable, active or sealed.
 pub(super) struct Memtable {
     pub(super) id: u64,
@@ -97,9 +105,7 @@ pub(super) struct Memtable {
     pub(super) logs: Vec<u64>,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
-    entries: AtomicU64,
-    seq_first: AtomicU64,
-    seq_last: AtomicU64,
+    counted: Counted,
     arena: Mutex<Option<Arena>>,
     arenas: Arc<Arenas>,
 }
@@ -136,9 +142,11 @@ impl Memtable {
             kept: None,
             logs: Vec::new(),
             unlogged: AtomicBool::new(false),
-            entries: AtomicU64::new(0),
-            seq_first: AtomicU64::new(u64::MAX),
-            seq_last: AtomicU64::new(0),
+            counted: Counted {
+                entries: AtomicU64::new(0),
+                seq_first: AtomicU64::new(u64::MAX),
+                seq_last: AtomicU64::new(0),
+            },
             arena: Mutex::new(Some(arena)),
             arenas: Arc::clone(arenas),
         })
@@ -190,9 +198,13 @@ impl Memtable {
     /// Counts entries that a writer is about to insert. The caller holds the commit lock.
     pub(super) fn count(&self, first: SeqNo, entries: u64) {
         let relaxed = Ordering::Relaxed;
-        self.entries.fetch_add(entries, relaxed);
-        self.seq_first.fetch_min(first, relaxed);
-        self.seq_last.fetch_max(first + entries - 1, relaxed);
+        let counted = &self.counted;
+        let before = counted.entries.load(relaxed);
+        if before == 0 {
+            counted.seq_first.store(first, relaxed);
+        }
+        counted.entries.store(before + entries, relaxed);
+        counted.seq_last.store(first + entries - 1, relaxed);
     }
 
     /// Notes that some entries are in no log.
@@ -207,14 +219,14 @@ impl Memtable {
 
     /// Entries inserted, or about to be.
     pub(super) fn entry_count(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.counted.entries.load(Ordering::Relaxed)
     }
 
     /// The first and last sequence number.
     pub(super) fn seqs(&self) -> (SeqNo, SeqNo) {
         (
-            self.seq_first.load(Ordering::Relaxed),
-            self.seq_last.load(Ordering::Relaxed),
+            self.counted.seq_first.load(Ordering::Relaxed),
+            self.counted.seq_last.load(Ordering::Relaxed),
         )
     }
 

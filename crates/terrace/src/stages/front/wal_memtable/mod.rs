@@ -24,6 +24,7 @@ mod spare;
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::canary::{self, Canary};
@@ -42,9 +43,11 @@ use spare::FaultIn;
 pub(crate) struct WalMemtable {
     ground: Arc<Ground>,
     tables: Arc<Tables>,
-    /// Guards sequence numbers, log places and memtable places; holds the active memtable.
+    /// Guards sequence numbers, log places and memtable places, and which memtable is `active`.
     /// LOCK: first of all locks of the write path.
-    commit: Mutex<Arc<Memtable>>,
+    commit: Mutex<()>,
+    /// Held by a guard while it is written: a count of references would go from core to core.
+    active: ArcSwap<Memtable>,
     spare: Mutex<Option<Memtable>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
@@ -118,7 +121,7 @@ impl Front for WalMemtable {
         let count = batch.len() as u64;
         let logged = durability != Durability::Volatile;
         let commit = self.commit.lock();
-        let memtable = Arc::clone(&commit);
+        let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
         if memtable.bump.remaining() < bytes as u64 {
@@ -137,7 +140,7 @@ impl Front for WalMemtable {
             sequencer.break_off();
             return Err(not_published());
         };
-        sequencer.take(count);
+        let taking = sequencer.take(count);
         memtable.count(first, count);
         if !logged {
             memtable.mark_unlogged();
@@ -173,7 +176,7 @@ impl Front for WalMemtable {
             // to reach the medium, so little is left to wait for.
             log.settle(record);
         }
-        if !sequencer.publish(first, count) {
+        if !sequencer.publish(&taking) {
             return Err(not_published());
         }
         if durability == Durability::Sync {
@@ -184,10 +187,11 @@ impl Front for WalMemtable {
     }
 
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
-        let mut commit = self.commit.lock();
+        let _commit = self.commit.lock();
+        let active = self.active.load();
         let batch = full.map(|(batch, _)| batch);
-        let replaced = full.is_some_and(|(_, id)| id != commit.id);
-        let empty = full.is_none() && commit.entry_count() == 0;
+        let replaced = full.is_some_and(|(_, id)| id != active.id);
+        let empty = full.is_none() && active.entry_count() == 0;
         if replaced || empty {
             return Ok(true);
         }
@@ -202,11 +206,11 @@ impl Front for WalMemtable {
             let Some(next) = spare.take() else {
                 return Ok(false);
             };
-            *commit = Arc::new(next);
+            self.active.store(Arc::new(next));
         }
         {
             let mut shown = self.tables.0.lock();
-            let sealed = std::mem::replace(&mut shown.active, Arc::clone(&commit));
+            let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
             if canary::breaks(Canary::FlushTwice) {
                 let memtable = Arc::clone(&sealed);
                 let taken = false;
@@ -312,11 +316,11 @@ impl Front for WalMemtable {
     }
 
     fn has_entries(&self) -> bool {
-        self.commit.lock().entry_count() > 0
+        self.active.load().entry_count() > 0
     }
 
     fn wants_flush_to_close(&self) -> bool {
-        let memtable = self.commit.lock();
+        let memtable = self.active.load();
         memtable.has_unlogged() || memtable.bump.used() > memtable.spare_due_at()
     }
 

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Prefault};
 
@@ -82,7 +83,8 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
     Ok(WalMemtable {
         ground: Arc::clone(ground),
         tables: Arc::new(Tables(Mutex::new(shown))),
-        commit: Mutex::new(active),
+        commit: Mutex::new(()),
+        active: ArcSwap::new(active),
         spare: Mutex::new(None),
         making: Mutex::new(()),
         cold: Mutex::new(cold),
