@@ -61,6 +61,7 @@ mod extent;
 mod fs;
 mod pm;
 mod pool;
+mod sched;
 pub mod sim;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -78,4 +79,5 @@ pub use pool::{
     Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolUsage, Prefault,
     Shutdown,
 };
+pub use sched::ask_for_slices;
 pub use sim::{Image, Machine, PersistPoint, Survive};

@@ -26,6 +26,8 @@ const IDLE: Duration = Duration::from_millis(50);
 
 /// How much the threads that merge, drain and reclaim yield to others.
 const MERGE_NICENESS: i32 = 10;
+/// How long a writer that wakes may wait for a worker that has its core: as short as Linux allows.
+const SLICE: Duration = Duration::from_micros(100);
 
 /// The scheduler of one database.
 pub(crate) struct Jobs {
@@ -161,6 +163,8 @@ impl Engine {
             let thread = std::thread::Builder::new()
                 .name(format!("terrace-{number}"))
                 .spawn(move || {
+                    // What is refused here changes nothing but latency.
+                    terrace_media::ask_for_slices(SLICE);
                     if class == Class::Rest {
                         yield_to_writers();
                     }
