@@ -127,15 +127,21 @@ impl Space {
         purpose: Purpose,
     ) -> Result<Option<u64>> {
         let alone = node_bytes + HEADER_BYTES as u64;
-        let wanted = if large {
+        let mut wanted = if large {
             alone
         } else {
             ground.options.bottom.extent_bytes.max(alone)
         };
-        let extent = match ground.pool.alloc(wanted) {
-            Ok(extent) => extent,
-            Err(AllocError::Full { .. }) => return Ok(None),
-            Err(e) => return Err(e.into()),
+        // What is free may lie in pieces smaller than that, between tables and logs that go only when
+        // this drain goes on.
+        // BOUND: halved until only the node itself fits.
+        let extent = loop {
+            match ground.pool.alloc(wanted) {
+                Ok(extent) => break extent,
+                Err(AllocError::Full { .. }) if wanted > alone => wanted = (wanted / 2).max(alone),
+                Err(AllocError::Full { .. }) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
         };
         ground.pool.prefault(&extent);
         let header = layout::encode_extent(extent.len());
@@ -270,5 +276,51 @@ impl Room {
             self.dead
         };
         (dead * 100).checked_div(nodes).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_media::{Backing, Pool, PoolConfig};
+
+    use super::*;
+    use crate::parts::manifest::Manifest;
+    use crate::parts::redo::RedoArea;
+
+    /// Where no extent of the usual size fits any more, smaller ones are taken, down to the node.
+    #[test]
+    fn free_space_in_small_pieces_is_used() {
+        const PIECE: u64 = 12 << 10;
+        let options = crate::testing::small_options();
+        assert!(options.bottom.extent_bytes > 2 * PIECE);
+        let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
+        config.granule = 4096;
+        let pool = Pool::create(config).unwrap();
+        let manifest = Manifest::create(&pool, 64 << 10).unwrap();
+        let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
+        let ground = Arc::new(Ground::new(pool.clone(), manifest, redo, options));
+        super::super::recover::create(&ground).unwrap();
+        let mut pieces = Vec::new();
+        while let Ok(piece) = pool.alloc(PIECE) {
+            pieces.push(piece);
+        }
+        while pool.alloc(4096).map(|e| pieces.push(e)).is_ok() {}
+        let mut space = Space::default();
+        let mut claim = |bytes| space.claim(&ground, bytes, Purpose::Drain).unwrap();
+        assert_eq!(claim(500), None, "the pool is full");
+        let mut n = 0;
+        pieces.retain(|_| {
+            n += 1;
+            n > 20 || n % 2 == 0
+        });
+        assert!(pool.alloc(2 * PIECE).is_err(), "no piece is larger");
+        assert_eq!(
+            claim(PIECE as usize),
+            None,
+            "a node with its header is larger"
+        );
+        let claimed = (0..1000).take_while(|_| claim(500).is_some()).count();
+        assert!(claimed > 200, "{claimed} nodes fit ten pieces");
+        assert_eq!(claim(500), None, "the pool is full again");
     }
 }
