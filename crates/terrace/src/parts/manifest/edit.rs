@@ -152,6 +152,28 @@ fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
 }
 
 impl Change {
+    /// Whether the change is of something in the pool.
+    pub(crate) fn is_of_pool(&self) -> bool {
+        match self {
+            Change::LogCreated { place, .. } => matches!(place, LogPlace::Pool(_)),
+            Change::TableAdded(_)
+            | Change::TableRemoved { .. }
+            | Change::TableMoved { .. }
+            | Change::MergeBegun { .. }
+            | Change::MergeEnded { .. }
+            | Change::RepositoryCreated { .. }
+            | Change::RepositoryExtentAdded { .. }
+            | Change::RepositoryExtentRemoved { .. } => true,
+            // A log in a pool is retired only where the pool is kept.
+            Change::LogRetired { .. }
+            | Change::FileAdded(_)
+            | Change::FileRemoved { .. }
+            | Change::FileMoved { .. }
+            | Change::LastSeq { .. }
+            | Change::NextId { .. } => false,
+        }
+    }
+
     /// Appends the change's bytes.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {

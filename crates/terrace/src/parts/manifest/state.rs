@@ -219,6 +219,17 @@ impl State {
         changes
     }
 
+    /// The state that those changes make which `keeps` chooses.
+    pub(crate) fn restricted(&self, keeps: impl Fn(&Change) -> bool) -> State {
+        let mut state = State::default();
+        for change in self.to_changes().iter().filter(|change| keeps(change)) {
+            // Every choice of changes of a state is one of whole kinds, none of which needs another.
+            let applied = state.apply(change);
+            debug_assert!(applied.is_ok(), "{applied:?}");
+        }
+        state
+    }
+
     /// Every extent that is in use: what recovery adopts.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
