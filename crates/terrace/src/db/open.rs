@@ -133,11 +133,11 @@ impl DbBuilder {
             ground.pool.mark_recovered()?;
         }
         let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
-        engine.replay_logs(&mut report, &|bytes| {
+        engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",
-                done: bytes,
-                total: bytes,
+                done,
+                total,
                 unit: "bytes",
             });
         })?;

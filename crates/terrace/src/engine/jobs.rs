@@ -424,7 +424,11 @@ impl Engine {
                     self.jobs.state.lock().queue.push(Parked { job, waits });
                     return Ok(());
                 }
-                Step::Retry(why) => return Err(why),
+                Step::Retry(why) => {
+                    let waits = self.wait_for_room(job.kind(), why);
+                    self.jobs.state.lock().queue.push(Parked { job, waits });
+                    return Ok(());
+                }
                 Step::Done(completion) => {
                     let parked = self.complete(job.kind(), completion)?;
                     self.jobs.state.lock().queue.extend(parked);

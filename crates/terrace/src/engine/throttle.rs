@@ -51,12 +51,20 @@ pub(crate) struct Headroom {
 impl Headroom {
     /// How urgently space is needed.
     pub(crate) fn urgency(&self) -> Urgency {
+        if self.pool_is_short() {
+            return Urgency::Space;
+        }
         let logs_short = self.logs.is_some_and(|(live, cap)| live > cap - cap / 4);
-        if self.free < 2 * self.reserve || logs_short {
+        if logs_short {
             Urgency::Space
         } else {
             Urgency::None
         }
+    }
+
+    /// Whether the pool should be given room.
+    pub(crate) fn pool_is_short(&self) -> bool {
+        self.free < 2 * self.reserve
     }
 
     /// Whether a put may take `bytes` more of the pool.

@@ -13,6 +13,7 @@ pub(crate) mod bottom;
 pub(crate) mod buffer;
 pub(crate) mod front;
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -395,6 +396,22 @@ pub(crate) struct Replayed {
     pub(crate) bytes: u64,
 }
 
+/// How the replay of a log may begin.
+pub(crate) enum ReplayStart {
+    /// It is to be called with what is to be told of bytes that were read.
+    Task(ReplayTask),
+    /// The pool has no room for another memtable now.
+    PoolFull,
+    /// There is no log left.
+    Done,
+}
+
+/// Replays one log.
+pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<ReplayEnded> + Send>;
+
+/// What the replay of one log has made, for the front that began it.
+pub(crate) struct ReplayEnded(pub(crate) Box<dyn Any + Send>);
+
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
     /// Takes one batch: all of it or nothing.
@@ -428,8 +445,14 @@ pub(crate) trait Front: Send + Sync {
     fn logs_retired(&self, logs: &[u64]);
     /// Makes everything written so far durable against power loss.
     fn sync(&self) -> Result<()>;
-    /// Replays the next log that recovery has found into a sealed memtable. `None`: all are done.
-    fn replay_next(&self) -> Result<Option<Replayed>>;
+    /// How many logs recovery has found that are not replayed yet, and their bytes.
+    fn logs_found(&self) -> (usize, u64);
+    /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
+    /// thread and beside others.
+    fn begin_replay(&self) -> Result<ReplayStart>;
+    /// Takes what a replay has made, the oldest first. What did not fit is replayed here; `Full` when the
+    /// pool has no room for it.
+    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the front knows.

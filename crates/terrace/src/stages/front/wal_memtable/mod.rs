@@ -21,8 +21,10 @@
 mod files;
 mod memtable;
 pub(crate) mod recover;
+mod replay;
 mod spare;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,13 +37,14 @@ use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::Edit;
 use crate::stages::{
-    Front, Ground, Job, Replayed, SealedTable, Source, Sources, Spare, SpareBytes, Written, retired,
+    Front, Ground, Job, ReplayEnded, ReplayStart, Replayed, SealedTable, Source, Sources, Spare,
+    SpareBytes, Written, retired,
 };
 use crate::types::Durability;
 
 use files::LogFiles;
 use memtable::{Arenas, Memtable};
-use recover::FoundLog;
+use replay::FoundLog;
 use spare::FaultIn;
 
 /// The front of one database.
@@ -61,7 +64,7 @@ pub(crate) struct WalMemtable {
     arenas: Arc<Arenas>,
     log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
-    found: Mutex<Vec<FoundLog>>,
+    found: Mutex<VecDeque<FoundLog>>,
 }
 
 /// What readers see of the front.
@@ -420,8 +423,16 @@ impl Front for WalMemtable {
         Ok(())
     }
 
-    fn replay_next(&self) -> Result<Option<Replayed>> {
-        self.replay_found()
+    fn logs_found(&self) -> (usize, u64) {
+        self.left_to_replay()
+    }
+
+    fn begin_replay(&self) -> Result<ReplayStart> {
+        self.begin_next_replay()
+    }
+
+    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed> {
+        self.admit_replayed(ended)
     }
 
     fn sources(&self) -> Sources {
