@@ -213,7 +213,7 @@ impl BenchConfig {
     /// write beyond it; elsewhere as much as the store wants to see free before it slows writers.
     fn derived_pool_bytes(&self) -> u64 {
         let front = &self.options.front;
-        let (copies, free) = match self.options.design.keeps_data_in_pool() {
+        let (copies, free) = match self.options.design_of_new().keeps_data_in_pool() {
             true => (2 + self.threads as u64, 0),
             false => (0, 3),
         };
@@ -230,7 +230,7 @@ impl BenchConfig {
     /// Bytes that the database may take on its file system: the pool, and table files with what a
     /// compaction has not removed yet.
     pub(crate) fn place_bytes(&self, options: &Options) -> u64 {
-        let copies = match options.design.keeps_table_files() {
+        let copies = match options.design_of_new().keeps_table_files() {
             true => 1 + self.threads as u64,
             false => 0,
         };
@@ -356,7 +356,7 @@ mod tests {
                 num,
                 ..BenchConfig::default()
             };
-            config.options.design = design;
+            config.options.design = Some(design);
             let options = config.store_options();
             options.validate().expect("the pool is large enough");
             (options.pool.size_bytes, config.place_bytes(&options))

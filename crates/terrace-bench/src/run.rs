@@ -151,7 +151,7 @@ fn conditions(
     };
     Conditions {
         machine: Machine::read(),
-        design: options.design.to_string(),
+        design: options.design_of_new().to_string(),
         pool: db.metrics().pool.description,
         forced_dax: options.pool.medium == MediumChoice::ForceDax,
         emulation: options.pool.emulation.map(|emulation| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use terrace::Design;
 use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
@@ -79,6 +80,24 @@ impl Request {
         }
     }
 
+    /// The designs that `--design` names, or MioDB.
+    pub fn designs(&self) -> Outcome<Vec<Design>> {
+        match self.text("design") {
+            None => Ok(vec![Design::MioDb]),
+            Some("all") => Ok(Design::ALL.to_vec()),
+            Some(name) => Ok(vec![name.parse().map_err(|e| format!("{e}"))?]),
+        }
+    }
+
+    /// Each design on each medium.
+    pub fn kinds(&self) -> Outcome<Vec<(Medium, Design)>> {
+        let (media, designs) = (self.media()?, self.designs()?);
+        let kinds = media
+            .iter()
+            .flat_map(|&m| designs.iter().map(move |&d| (m, d)));
+        Ok(kinds.collect())
+    }
+
     /// How long the campaign has run.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -87,7 +106,7 @@ impl Request {
 
 /// Crashes of the simulated machine.
 pub fn power(request: &Request) -> Outcome {
-    let media = request.media()?;
+    let kinds = request.kinds()?;
     let first = request.number("seed", 0)?;
     let long_every = request.number("long-every", 4)?;
     let mut sum = Tally::default();
@@ -95,19 +114,22 @@ pub fn power(request: &Request) -> Outcome {
     let mut failures = 0;
     while request.goes_on("cases", 100, done)? {
         let seed = first + done;
-        for &medium in &media {
-            let (mut case, script) = if long_every > 0 && seed % long_every == long_every - 1 {
+        for &(medium, design) in &kinds {
+            let (case, script) = if long_every > 0 && seed % long_every == long_every - 1 {
                 Case::some_points(seed, medium)
             } else {
                 Case::every_point(seed, medium)
             };
+            let mut case = case.of(design);
             case.shrinks = request.number("shrink", 1)? > 0;
             match case.run(&script) {
                 Ok(tally) => sum.add(&tally),
                 Err(failure) => {
                     failures += 1;
                     println!("FAILED {failure}");
-                    println!("repeat: power --cases 1 --seed {seed:#x} --medium {medium}\n");
+                    println!(
+                        "repeat: power --cases 1 --seed {seed:#x} --medium {medium} --design {design}\n"
+                    );
                     if failures >= request.number("failures", 1)? {
                         return Err(format!("{failures} cases failed; {sum:?}"));
                     }
@@ -136,9 +158,9 @@ pub fn kill(request: &Request) -> Outcome {
     let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
     let command = || Command::new(&exe);
     let mut victims: Vec<Victim<'_>> = request
-        .media()?
+        .kinds()?
         .into_iter()
-        .map(|medium| Victim::new(medium, seed, &command))
+        .map(|kind| Victim::new(kind, seed, &command))
         .collect();
     let mut rounds = 0;
     while request.goes_on("rounds", 100, rounds)? {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use terrace::Design;
 use terrace::testing::{Canary, set_canary};
 use terrace_media::Medium;
 
@@ -215,7 +216,7 @@ impl Trial {
             command.env(VARIABLE, name);
             command
         };
-        let mut victim = Victim::new(self.medium, self.first, &broken_child);
+        let mut victim = Victim::new((self.medium, Design::MioDb), self.first, &broken_child);
         // The parent of children looks at what they leave with a store that is whole.
         set_canary(canary.filter(|_| self.suite != Suite::Kill));
         let failed = (0..cases_max).find_map(|case| {

@@ -91,7 +91,7 @@ impl Case {
     /// The same of another design.
     #[must_use]
     pub fn of(mut self, design: Design) -> Case {
-        self.options.design = design;
+        self.options.design = Some(design);
         self
     }
 
@@ -106,6 +106,10 @@ impl Case {
             creation: seed % 8 == 7,
             shrinks: true,
         }
+    }
+
+    fn oracle(&self) -> Oracle {
+        Oracle::new(self.medium).of(self.options.design_of_new())
     }
 
     /// Runs the script; a failure is shrunk and says how to repeat it.
@@ -183,7 +187,7 @@ impl<'a> Explorer<'a> {
         if self.case.creation {
             self.watch(&machine, &queue, percent);
         }
-        let oracle = Oracle::new(self.case.medium);
+        let oracle = self.case.oracle();
         let opened = World::open(
             Place::machine(&machine),
             self.case.options.clone(),
@@ -191,7 +195,7 @@ impl<'a> Explorer<'a> {
             oracle,
         )?;
         let mut world = Some(opened);
-        let empty = Oracle::new(self.case.medium);
+        let empty = self.case.oracle();
         self.examine_all(queue.take(), &empty, 0)
             .map_err(|e| format!("while creating: {e}"))?;
         self.watch(&machine, &queue, percent);

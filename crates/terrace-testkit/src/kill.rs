@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
-use terrace::{Db, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::oracle::{Crash, Oracle, Outcome};
@@ -30,38 +30,49 @@ const VARIABLE: &str = "TERRACE_KILL_CHILD";
 const THREADS: u64 = 3;
 /// BOUND: a child whose parent has died ends by itself after so many writes of a thread.
 const WRITES_MAX: u64 = 400_000;
-/// Lives in one folder. Without a pool every log is replayed for ever, so it is changed sooner.
+/// Lives in one folder. Where logs are all there is they are replayed for ever, so it is changed sooner.
 const LIVES_MAX: u64 = 200;
-const LIVES_MAX_DRAM: u64 = 25;
+const LIVES_MAX_LOGS: u64 = 25;
 
 /// What a child has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Orders {
     folder: PathBuf,
     medium: Medium,
+    design: Design,
     seed: u64,
     life: u64,
     variation: u8,
 }
 
 impl Orders {
-    fn options(&self) -> Options {
-        options(self.medium, self.variation)
+    fn options(&self, variation: u8) -> Options {
+        let small = settings::small_of(self.design, self.medium);
+        let mut options = settings::varied(&small, variation);
+        options.pool.size_bytes = 8 << 20;
+        options.background.workers = Workers::Threads(1 + usize::from(variation % 2));
+        options
+    }
+
+    fn oracle(&self) -> Oracle {
+        Oracle::new(self.medium).of(self.design)
     }
 
     fn to_text(&self) -> String {
         let Orders {
             folder,
             medium,
+            design,
             seed,
             life,
             variation,
         } = self;
-        format!("{medium},{seed},{life},{variation},{}", folder.display())
+        let folder = folder.display();
+        format!("{medium},{design},{seed},{life},{variation},{folder}")
     }
 
     fn parse(text: &str) -> Option<Orders> {
-        let mut parts = text.splitn(5, ',');
+        let mut parts = text.splitn(6, ',');
         let medium = match parts.next()? {
             "dax" => Medium::Dax,
             "mapped" => Medium::Mapped,
@@ -69,6 +80,7 @@ impl Orders {
         };
         Some(Orders {
             medium,
+            design: parts.next()?.parse().ok()?,
             seed: parts.next().and_then(|n| u64::from_str(n).ok())?,
             life: parts.next()?.parse().ok()?,
             variation: parts.next()?.parse().ok()?,
@@ -87,13 +99,6 @@ impl Orders {
     fn refusals(&self, thread: u64) -> PathBuf {
         self.folder.join(format!("refused-{}-{thread}", self.life))
     }
-}
-
-fn options(medium: Medium, variation: u8) -> Options {
-    let mut options = settings::varied(&settings::small(medium), variation);
-    options.pool.size_bytes = 8 << 20;
-    options.background.workers = Workers::Threads(1 + usize::from(variation % 2));
-    options
 }
 
 /// The writes of one thread in one life.
@@ -159,7 +164,8 @@ pub fn child_if_asked() -> Option<ExitCode> {
 }
 
 fn live(orders: &Orders) -> Outcome {
-    let db = Db::open(orders.store(), orders.options()).map_err(|e| format!("opening: {e:?}"))?;
+    let db = Db::open(orders.store(), orders.options(orders.variation))
+        .map_err(|e| format!("opening: {e:?}"))?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -256,18 +262,23 @@ pub struct Victim<'a> {
 impl<'a> Victim<'a> {
     /// A victim whose children are started by `command`, which must come to
     /// [`child_if_asked`] soon.
-    pub fn new(medium: Medium, seed: u64, command: &'a dyn Fn() -> Command) -> Victim<'a> {
+    pub fn new(
+        (medium, design): (Medium, Design),
+        seed: u64,
+        command: &'a dyn Fn() -> Command,
+    ) -> Victim<'a> {
         let orders = Orders {
             folder: PathBuf::new(),
             medium,
+            design,
             seed,
             life: 0,
             variation: 0,
         };
         Victim {
             rng: fastrand::Rng::with_seed(seed),
+            oracle: orders.oracle(),
             orders,
-            oracle: Oracle::new(medium),
             unlooked: false,
             command,
             tally: Tally::default(),
@@ -280,11 +291,11 @@ impl<'a> Victim<'a> {
         let folder = scratch()?;
         self.orders.folder = folder.path().to_owned();
         self._folder = Some(folder);
-        self.oracle = Oracle::new(self.orders.medium);
+        self.oracle = self.orders.oracle();
         self.tally.folders += 1;
         let place = Place::folder(self.orders.store());
         let oracle = self.oracle.clone();
-        let options = options(self.orders.medium, 0);
+        let options = self.orders.options(0);
         let mut world = World::open(place, options, 0, oracle)?;
         world.run(&crate::script::Op::CreateSpace(1))?;
         self.oracle = world.into_oracle();
@@ -293,9 +304,9 @@ impl<'a> Victim<'a> {
 
     /// One life: a child begins, is killed, and what it leaves is looked at.
     pub fn live_once(&mut self) -> Outcome {
-        let lives = match self.orders.medium {
-            Medium::Dram => LIVES_MAX_DRAM,
-            _ => LIVES_MAX,
+        let lives = match self.oracle.keeps_what_is_drained() {
+            true => LIVES_MAX,
+            false => LIVES_MAX_LOGS,
         };
         if self.orders.life.is_multiple_of(lives) {
             self.begin()?;
@@ -378,7 +389,7 @@ impl<'a> Victim<'a> {
     /// Opens the store and compares.
     fn look(&mut self) -> Outcome {
         self.unlooked = false;
-        let mut options = options(self.orders.medium, self.rng.u8(..));
+        let mut options = self.orders.options(self.rng.u8(..));
         if self.rng.bool() {
             options.background.workers = Workers::Manual;
         }
@@ -401,8 +412,8 @@ impl<'a> Victim<'a> {
     /// Where the victim stands, for messages.
     pub fn describe(&self) -> String {
         format!(
-            "{}, seed {:#x}, life {}",
-            self.orders.medium, self.orders.seed, self.orders.life
+            "{} on {}, seed {:#x}, life {}",
+            self.orders.design, self.orders.medium, self.orders.seed, self.orders.life
         )
     }
 

@@ -10,11 +10,11 @@ const HELP: &str = "\
 usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
 
   power   crashes of a simulated machine
-          --cases N | --minutes M, --seed S, --medium dax|mapped|dram,
+          --cases N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
           --long-every N (0: only short scripts), --failures N (end after so many),
           --shrink 0 (show failing scripts as they are)
   kill    children that write and are killed with SIGKILL
-          --rounds N | --minutes M, --seed S, --medium dax|mapped|dram
+          --rounds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
@@ -36,11 +36,12 @@ fn run(args: &[String]) -> Outcome {
             "minutes",
             "seed",
             "medium",
+            "design",
             "long-every",
             "failures",
             "shrink",
         ])?),
-        "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium"])?),
+        "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium", "design"])?),
         "linear" => campaign::linear(&parse(&[
             "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
         ])?),

@@ -13,7 +13,8 @@ use crate::world::World;
 pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
     let folder = scratch()?;
     let place = Place::folder(folder.path());
-    let mut world = World::open(place, options.clone(), 0, Oracle::new(medium))?;
+    let oracle = Oracle::new(medium).of(options.design_of_new());
+    let mut world = World::open(place, options.clone(), 0, oracle)?;
     for op in script {
         world.run(op).map_err(|e| format!("{op:?}: {e}"))?;
     }

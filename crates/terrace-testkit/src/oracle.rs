@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrace::{Db, Durability};
+use terrace::{Db, Design, Durability};
 use terrace_media::Medium;
 
 use crate::script::{Entry, Key, SPACES, space_name};
@@ -67,6 +67,8 @@ enum Catalog {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     medium: Medium,
+    /// The design, where it says what a flush, a drain and a close make durable.
+    design: Design,
     spaces: BTreeMap<u8, Space>,
     writes: BTreeMap<u64, Write>,
     next: u64,
@@ -84,11 +86,24 @@ impl Oracle {
     pub fn new(medium: Medium) -> Oracle {
         Oracle {
             medium,
+            design: Design::MioDb,
             spaces: BTreeMap::from([(0, Space::default())]),
             writes: BTreeMap::new(),
             next: 1,
             catalog: None,
         }
+    }
+
+    /// The same for a database of `design`.
+    #[must_use]
+    pub fn of(mut self, design: Design) -> Oracle {
+        self.design = design;
+        self
+    }
+
+    /// Whether everything is durable once it has been drained, or the database closed.
+    pub fn keeps_what_is_drained(&self) -> bool {
+        self.medium != Medium::Dram || self.design.keeps_table_files()
     }
 
     /// The medium whose promises hold.
@@ -191,17 +206,25 @@ impl Oracle {
 
     /// Everything answered so far has been flushed.
     pub fn flushed(&mut self) {
-        if self.medium != Medium::Dram {
+        // Without a pool the buffer is memory; a design without a buffer flushes to files.
+        if self.medium != Medium::Dram || !self.design.keeps_data_in_pool() {
+            self.settle(|_| true);
+        }
+    }
+
+    /// Everything answered so far has been drained.
+    pub fn drained(&mut self) {
+        if self.keeps_what_is_drained() {
             self.settle(|_| true);
         }
     }
 
     /// The database was closed in order.
     pub fn closed(&mut self) {
-        if self.medium == Medium::Dram {
-            self.settle(|write| write.logged);
-        } else {
+        if self.keeps_what_is_drained() {
             self.settle(|_| true);
+        } else {
+            self.settle(|write| write.logged);
         }
     }
 

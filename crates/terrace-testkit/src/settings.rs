@@ -6,6 +6,7 @@ use terrace_media::Medium;
 /// Options of a small store on `medium` with background steps run by hand.
 pub fn small(medium: Medium) -> Options {
     let mut options = Options::default();
+    options.design = Some(Design::MioDb);
     options.pool.path = (medium != Medium::Dram).then(|| "pool".into());
     options.pool.size_bytes = 2 << 20;
     options.pool.medium = match medium {
@@ -16,6 +17,10 @@ pub fn small(medium: Medium) -> Options {
     options.front.memtable_bytes = 8 << 10;
     options.bottom.extent_bytes = 16 << 10;
     options.buffer.levels = 3;
+    if medium == Medium::Dram {
+        // So that logs press before the pool does.
+        options.front.log_bytes_max = 100 << 10;
+    }
     options.background.workers = Workers::Manual;
     let leveled = &mut options.bottom.leveled;
     leveled.table_bytes = 4 << 10;
@@ -32,7 +37,7 @@ pub fn small(medium: Medium) -> Options {
 /// As [`small`], of another design.
 pub fn small_of(design: Design, medium: Medium) -> Options {
     let mut options = small(medium);
-    options.design = design;
+    options.design = Some(design);
     options
 }
 

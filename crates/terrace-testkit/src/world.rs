@@ -122,7 +122,7 @@ impl World {
                 let drained = self.allow_full(|db| db.drain())?;
                 unanswered(&self.oracle)?;
                 if drained {
-                    self.oracle.flushed();
+                    self.oracle.drained();
                 }
                 Ok(())
             }
@@ -423,8 +423,10 @@ impl World {
         let db = self.place.open(&options).map_err(failed("reopening"))?;
         self.db = Some(db);
         hook(&self.oracle)?;
-        if self.oracle.medium() == terrace_media::Medium::Dram {
-            // What was not logged is gone, and only that.
+        let whole = self.oracle.keeps_what_is_drained();
+        let in_memory = self.oracle.medium() == terrace_media::Medium::Dram;
+        if in_memory && (!whole || self.refusals > 0) {
+            // What was not logged is gone, and only that; all is there where it could be written out.
             self.oracle = self
                 .oracle
                 .check_after(crate::oracle::Crash::Process, self.db()?)?;

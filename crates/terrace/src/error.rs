@@ -198,6 +198,12 @@ impl From<ManifestError> for Error {
                 format!("the manifest cannot be made durable: {e}"),
             )
             .because(e),
+            ManifestError::Draft(e) => {
+                let full = e.kind() == std::io::ErrorKind::StorageFull;
+                let kind = if full { ErrorKind::Full } else { ErrorKind::Io };
+                let text = format!("the manifest cannot be written anew: {e}");
+                Error::new(kind, text).because(e)
+            }
             ManifestError::Failed(first) => Error::new(
                 ErrorKind::Stopped,
                 format!("an earlier manifest edit failed: reopen the database ({first})"),

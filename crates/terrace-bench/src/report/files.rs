@@ -32,13 +32,16 @@ impl FileSettings {
             Compression::Zstd => "zstd",
         };
         let leveled = &options.bottom.leveled;
-        options.design.keeps_table_files().then(|| FileSettings {
-            table_bytes: leveled.table_bytes,
-            level1_bytes: leveled.level1_bytes,
-            compression: name(leveled.compression),
-            compression_upper: name(leveled.compression_upper),
-            cache_bytes: leveled.cache_bytes,
-        })
+        options
+            .design_of_new()
+            .keeps_table_files()
+            .then(|| FileSettings {
+                table_bytes: leveled.table_bytes,
+                level1_bytes: leveled.level1_bytes,
+                compression: name(leveled.compression),
+                compression_upper: name(leveled.compression_upper),
+                cache_bytes: leveled.cache_bytes,
+            })
     }
 }
 

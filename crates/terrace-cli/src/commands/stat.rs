@@ -35,7 +35,7 @@ fn print(
     keyspaces: &[(String, u64)],
 ) -> Result<(), CliError> {
     let options = db.options();
-    let (design, durability) = (options.design, options.durability);
+    let (design, durability) = (options.design_of_new(), options.durability);
     let recovery = db.recovery();
     out.line(format_args!("database    {}", db.path().display()))?;
     out.line(format_args!(
@@ -173,7 +173,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         .collect();
     json!({
         "database": db.path().display().to_string(),
-        "design": options.design.to_string(),
+        "design": options.design_of_new().to_string(),
         "durability": options.durability.name(),
         "entries": entries,
         "keyspaces": keyspaces,

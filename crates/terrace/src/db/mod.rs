@@ -43,6 +43,8 @@ pub(super) struct Handle {
     recovery: RecoveryReport,
     /// Guards the catalog of keyspaces while one is created or dropped.
     catalog: Mutex<()>,
+    /// Told how far a close has come.
+    progress: Option<open::ProgressHook>,
     /// Keeps other processes out until the database is closed.
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -213,7 +215,8 @@ impl Db {
     }
 
     /// Moves every memtable into the buffer. What was written with `Durability::Volatile` before is
-    /// durable afterwards (not on medium `Dram`, which keeps nothing but its logs).
+    /// durable afterwards, but without a pool: there the buffer is memory, and [`drain`](Db::drain)
+    /// does that.
     pub fn flush(&self) -> Result<()> {
         self.engine().flush()
     }
@@ -291,9 +294,11 @@ impl Db {
         self.engine().step(pick)
     }
 
-    /// Closes the database: flushes what is in memory (a little that the log has may stay in it),
-    /// stops background work, makes everything durable. Every later call on any handle gets `Closed`. Dropping the last handle does the same
-    /// and ignores errors.
+    /// Closes the database: flushes what is in memory (a little that the log has may stay in it; without
+    /// a pool all of the buffer goes to table files, so that the next opening finds no log), stops
+    /// background work, makes everything durable. Takes as long as writing that does, and tells
+    /// [`DbBuilder::progress`]. Every later call on any handle gets `Closed`. Dropping the last handle
+    /// does the same and ignores errors.
     pub fn close(&self) -> Result<()> {
         self.0.close()
     }
@@ -310,14 +315,18 @@ impl Handle {
     fn close(&self) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
-        // A full pool must not keep anyone from closing: the log has what is not flushed.
-        let front = &engine.pipeline.front;
-        let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
-        let flushed = match if wanted {
-            engine.flush()
-        } else {
-            engine.check_writable()
-        } {
+        // A full pool or disk must not keep anyone from closing: the log has what is not written out.
+        let written_out = engine.write_out(&|done, total| {
+            if let Some(progress) = &self.progress {
+                progress(&Progress {
+                    what: "writing out the buffer",
+                    done,
+                    total,
+                    unit: "bytes",
+                });
+            }
+        });
+        let written_out = match written_out {
             Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
             other => other,
         };
@@ -325,12 +334,11 @@ impl Handle {
             return Err(Error::closed());
         }
         engine.stop();
-        let synced = if engine.has_failed() {
-            Ok(())
-        } else {
-            engine.pipeline.front.sync()
+        let sealed_off = match engine.has_failed() {
+            true => Ok(()),
+            false => engine.seal_off(),
         };
-        let result = flushed.and(synced);
+        let result = written_out.and(sealed_off);
         if result.is_ok() {
             engine.ground.pool.mark_clean()?;
         }

@@ -1,10 +1,11 @@
 //! This file opens databases: creates, refuses, recovers.
 //!
-//! A folder holds LOCK, OPTIONS, and on medium `Dram` the logs; the pool is where OPTIONS says. The
-//! order of creation is: folder, lock, pool with manifest and stages, and OPTIONS last.
+//! A folder holds LOCK, OPTIONS, table files, and without a pool MANIFEST and the logs; a pool is where
+//! OPTIONS says. The order of creation is: folder, lock, pool or MANIFEST, stages, OPTIONS, and last a
+//! mark in the pool or in MANIFEST.
 //!
-//! CRASH: a folder without OPTIONS is no database yet. A pool found beside it is one whose creation
-//! was interrupted and is made anew only if it holds no table and no log with records.
+//! CRASH: a folder without OPTIONS is no database yet. A pool or MANIFEST found beside it is one whose
+//! creation was interrupted, and is made anew, unless it has the mark: then OPTIONS is missing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +22,9 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::options::file::Fixed;
-use crate::parts::manifest::Manifest;
+use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
-use crate::stages::Folder;
-use crate::stages::Ground;
+use crate::stages::{Folder, Ground};
 
 /// Superblock words that say where the redo area is.
 const REDO_ROOTS: [usize; 2] = [8, 9];
@@ -33,7 +33,7 @@ const CREATED_ROOT: usize = 10;
 const MANIFEST_BYTES: u64 = 256 * 1024;
 const GROW_BYTES: u64 = 64 << 20;
 
-type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
+pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// Opens a database with components of the caller's choice.
 pub struct DbBuilder {
@@ -105,7 +105,7 @@ impl DbBuilder {
             None => (self.create(&mut report)?, true),
         };
         let ground = Arc::new(ground);
-        let design = ground.options.design;
+        let design = ground.options.design_of_new();
         if pool_is_new {
             design.create(&ground)?;
         }
@@ -133,11 +133,11 @@ impl DbBuilder {
             ground.pool.mark_recovered()?;
         }
         let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
-        engine.replay_logs(&mut report, &|bytes| {
+        engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",
-                done: bytes,
-                total: bytes,
+                done,
+                total,
                 unit: "bytes",
             });
         })?;
@@ -151,6 +151,7 @@ impl DbBuilder {
             engine,
             path: self.path,
             recovery: report,
+            progress: self.progress,
             catalog: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
         })))
@@ -177,9 +178,6 @@ impl DbBuilder {
                 self.path.display()
             )));
         }
-        if !exists {
-            self.check_design_without_pool()?;
-        }
         self.fs
             .create_dir_all(&self.path)
             .map_err(|e| Error::io("create", &self.path, e))?;
@@ -195,23 +193,6 @@ impl DbBuilder {
             ),
             _ => Error::io("lock", &lock, e),
         })
-    }
-
-    /// Refuses, before anything is made, a database without a pool whose data would go to table files:
-    /// the manifest, which names them, would be gone with the process.
-    fn check_design_without_pool(&self) -> Result<()> {
-        let design = self.options.design;
-        if self.options.pool.path.is_some() || !design.keeps_table_files() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "design {design} does not work without a pool yet: name the file of one (the option \
-                 pool.path), on any disk, or choose the design {}",
-                Design::MioDb
-            ),
-        ))
     }
 
     fn pool_config(&self, options: &Options) -> PoolConfig {
@@ -236,22 +217,68 @@ impl DbBuilder {
     /// Makes the pool of a new database, with an empty manifest and redo area.
     fn create(&self, report: &mut RecoveryReport) -> Result<Ground> {
         report.created = true;
-        let options = self.options.clone();
+        let mut options = self.options.clone();
+        options.design = Some(options.design_of_new());
+        if options.pool.path.is_none() {
+            self.check_not_created()?;
+            let pool = Pool::create(self.pool_config(&options))?;
+            let manifest = Manifest::create_file(&self.fs, &self.path)?;
+            return self.new_ground(pool, manifest, options);
+        }
         let pool = match Pool::create(self.pool_config(&options)) {
             Ok(pool) => pool,
             Err(PoolError::Exists { path }) => self.take_over(&options, path)?,
             Err(e) => return Err(e.into()),
         };
-        self.new_ground(pool, options)
+        let manifest = Manifest::create(&pool, MANIFEST_BYTES.min(options.pool.size_bytes / 32))?;
+        self.new_ground(pool, manifest, options)
     }
 
-    fn new_ground(&self, pool: Pool, options: Options) -> Result<Ground> {
-        let manifest = Manifest::create(&pool, MANIFEST_BYTES.min(options.pool.size_bytes / 32))?;
+    fn new_ground(&self, pool: Pool, manifest: Manifest, options: Options) -> Result<Ground> {
         let extent = pool.alloc(RedoArea::BYTES)?;
         let span = extent.span();
         let redo = RedoArea::create(&pool, extent)?;
         pool.set_roots(&[(REDO_ROOTS[0], span.off), (REDO_ROOTS[1], span.len)])?;
         Ok(Ground::new(pool, manifest, redo, options))
+    }
+
+    /// Refuses to make a database over one that has lost its OPTIONS.
+    fn check_not_created(&self) -> Result<()> {
+        let path = self.path.join(MANIFEST);
+        let there = self.fs.exists(&path);
+        if !there.map_err(|e| Error::io("look for", &path, e))? {
+            return Ok(());
+        }
+        let manifest = Manifest::open_file(&self.fs, &self.path).map_err(|e| self.name(e))?;
+        if !manifest.with_state(|state| state.created) {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, or \
+             move the folder away",
+            path.display()
+        )))
+    }
+
+    /// The failure of a manifest in the folder, with the file's name.
+    fn name(&self, e: ManifestError) -> Error {
+        let e = Error::from(e);
+        let path = self.path.join(MANIFEST);
+        Error::new(e.kind(), format!("{}: {e}", path.display())).because(e)
+    }
+
+    /// The manifest of a database without a pool.
+    fn open_manifest(&self) -> Result<Manifest> {
+        Manifest::open_file(&self.fs, &self.path).map_err(|e| match e {
+            ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                Error::corruption(format!(
+                    "{} is missing: it says which files the database has; restore the folder from \
+                     a copy",
+                    self.path.join(MANIFEST).display()
+                ))
+            }
+            e => self.name(e),
+        })
     }
 
     /// A pool file where a new one is to be made: one whose creation was interrupted, or somebody's
@@ -276,7 +303,15 @@ impl DbBuilder {
         // OPTIONS before the word that makes the pool somebody's. Between the two, opening
         // finds OPTIONS and sets the word.
         Fixed::of(&ground.options, uuid).write(&self.fs, &self.path)?;
-        Ok(ground.pool.set_roots(&[(CREATED_ROOT, 1)])?)
+        match ground.pool_outlives() {
+            true => Ok(ground.pool.set_roots(&[(CREATED_ROOT, 1)])?),
+            false => self.mark_created(&ground.manifest),
+        }
+    }
+
+    fn mark_created(&self, manifest: &Manifest) -> Result<()> {
+        let changes = vec![Change::Created];
+        manifest.commit(Edit { changes }).map_err(|e| self.name(e))
     }
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is
@@ -289,18 +324,20 @@ impl DbBuilder {
             )));
         }
         let mut options = self.options.clone();
-        if fixed.design != options.design.to_string() {
+        if let Some(wanted) = options.design
+            && fixed.design != wanted.to_string()
+        {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "the database in {} was created with design {} and is opened with design {}: \
-                     open it with the design that it has",
+                    "the database in {} was created with design {} and is opened with design \
+                     {wanted}: open it with the design that it has, or name none",
                     self.path.display(),
-                    fixed.design,
-                    options.design
+                    fixed.design
                 ),
             ));
         }
+        options.design = Some(self.design(fixed)?);
         match (&fixed.pool_path, &options.pool.path) {
             (Some(created), None) => options.pool.path = Some(created.clone()),
             (None, Some(wanted)) => {
@@ -317,9 +354,19 @@ impl DbBuilder {
             _ => {}
         }
         if fixed.pool_path.is_none() {
-            // The buffer was in memory: its logs are everything there is.
+            // The buffer was in memory: it comes back from logs.
+            let manifest = self.open_manifest()?;
+            if !manifest.with_state(|state| state.created) {
+                // PERSIST: the name of OPTIONS before the mark: a process crash may have left it in the
+                // cache only.
+                self.fs
+                    .sync_dir(&self.path)
+                    .map_err(|e| Error::io("sync", &self.path, e))?;
+                self.mark_created(&manifest)?;
+            }
+            report.clean = manifest.with_state(|state| state.closed);
             let pool = Pool::create(self.pool_config(&options))?;
-            return Ok((self.new_ground(pool, options)?, true));
+            return Ok((self.new_ground(pool, manifest, options)?, true));
         }
         options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
         let pool = Pool::open(self.pool_config(&options))?;
@@ -357,6 +404,23 @@ impl DbBuilder {
             redo
         };
         Ok((Ground::new(pool, manifest, redo, options), false))
+    }
+}
+
+impl DbBuilder {
+    /// The design that a database has.
+    fn design(&self, fixed: &Fixed) -> Result<Design> {
+        fixed.design.parse().map_err(|_| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the database in {} has the design {}, which this version does not know: open it \
+                     with a later version",
+                    self.path.display(),
+                    fixed.design
+                ),
+            )
+        })
     }
 }
 

@@ -22,12 +22,11 @@ use crate::stages::Folder;
 use crate::stages::Ground;
 
 /// A composition of stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Design {
     /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
     /// huge skip list at the bottom.
-    #[default]
     MioDb,
     /// MioDB with its bottom on a block device: levels of SSTables.
     MioDbSsd,

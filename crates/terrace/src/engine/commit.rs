@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{OpCounter, StallReason};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
-use crate::stages::Written;
+use crate::stages::{Spare, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
 use super::Engine;
@@ -48,6 +48,8 @@ impl Engine {
                     break;
                 }
                 Ok(Written::NeedsRoom(memtable)) => self.make_room(batch, memtable)?,
+                // Closed meanwhile: nothing was written.
+                Err(e) if e.kind() == ErrorKind::Closed => return Err(e),
                 Err(e) => {
                     // The record may be half written, and numbers after it are taken.
                     self.fail(&e);
@@ -144,14 +146,23 @@ impl Engine {
         let ground = &self.ground;
         let bytes = front.spare_bytes(Some(batch));
         let deletes_only = batch.deletes() == batch.len() as u64;
-        let special = bytes > front.spare_bytes(None);
+        let special = bytes.pool > front.spare_bytes(None).pool;
         if front.sealed_count() < ground.options.front.sealed_count_max {
-            let allowed = self.headroom().allows(bytes);
+            let headroom = self.headroom();
+            let allowed = headroom.allows(bytes);
+            let log_allowed = headroom.allows_log(bytes);
+            if allowed && !log_allowed {
+                return self.wait_for_logs(first).map(Some);
+            }
             if special && allowed {
                 // Nobody makes spares of this size ahead of need.
-                return self.prepare_spare(Some(batch)).map(|_| None);
+                return match self.prepare_spare(Some(batch))? {
+                    Spare::DiskFull(why) => Err(why),
+                    Spare::Ready | Spare::PoolFull => Ok(None),
+                };
             }
-            if !allowed && deletes_only && self.prepare_spare(Some(batch))? {
+            let ready = |spare| matches!(spare, Spare::Ready);
+            if !allowed && deletes_only && ready(self.prepare_spare(Some(batch))?) {
                 return Ok(None);
             }
             if !allowed {
@@ -168,10 +179,12 @@ impl Engine {
                 return self.wait_for_space(patience, stuck_since).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
-                if !self.prepare_spare(None)? && !self.step(0)? {
-                    return Err(self.full_error());
-                }
-                return Ok(None);
+                return match self.prepare_spare(None)? {
+                    Spare::Ready => Ok(None),
+                    Spare::DiskFull(why) => Err(why),
+                    Spare::PoolFull if self.step(0)? => Ok(None),
+                    Spare::PoolFull => Err(self.full_error()),
+                };
             }
         }
         let reason = StallReason::MemtablesSealed;
@@ -189,6 +202,28 @@ impl Engine {
         // The first look is short: a spare is usually a moment away.
         self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
         Ok(Some(reason))
+    }
+
+    /// Lets drains give log files back. `Full` when a disk is what they wait for.
+    fn wait_for_logs(self: &Arc<Self>, first: bool) -> Result<StallReason> {
+        if let Some(why) = self.disk_full()
+            && !self.may_find_room(first)
+        {
+            return Err(why);
+        }
+        if self.jobs.workers() == Workers::Manual {
+            if !self.step(0)? {
+                return Err(Error::new(
+                    ErrorKind::Full,
+                    "log files take all that they may, and nothing can be drained; reopen with a \
+                     larger front.log_bytes_max",
+                ));
+            }
+            return Ok(StallReason::LogCap);
+        }
+        // Drains always can: what holds a log is a table that they take, sooner or later.
+        self.jobs.wait_changed(WAIT);
+        Ok(StallReason::LogCap)
     }
 
     /// Whether background work that a full disk has stopped should be given another try before a
@@ -230,16 +265,10 @@ impl Engine {
         Ok(reason)
     }
 
-    /// Makes a spare. False: the pool is full.
-    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<bool> {
-        match self.pipeline.front.prepare_spare(batch) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::Full => Ok(false),
-            Err(e) => {
-                self.fail(&e);
-                Err(e)
-            }
-        }
+    /// Makes a spare.
+    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
+        let spare = self.pipeline.front.prepare_spare(batch);
+        spare.inspect_err(|e| self.fail(e))
     }
 
     fn full_error(&self) -> Error {

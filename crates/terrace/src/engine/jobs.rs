@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
+use crate::parts::manifest::ManifestError;
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
+use super::chores::{Finish, MakeSpare};
 
 /// How long an idle worker sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_millis(50);
@@ -128,21 +130,6 @@ impl Jobs {
 fn yield_to_writers() {
     // A system that refuses changes nothing but speed.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), MERGE_NICENESS);
-}
-
-/// Makes a spare memtable; a job so that it runs where flushes do.
-struct MakeSpare(Arc<Engine>);
-
-impl Job for MakeSpare {
-    fn kind(&self) -> JobKind {
-        JobKind::Flush
-    }
-
-    fn step(&mut self) -> Result<Step> {
-        // A full pool is no failure: the writer that needs the spare waits or is told.
-        self.0.prepare_spare(None)?;
-        Ok(Step::Done(Completion::nothing()))
-    }
 }
 
 impl Engine {
@@ -254,9 +241,12 @@ impl Engine {
                     let done = self.complete(job.kind(), completion);
                     // What it holds is free before anybody hears that it has ended.
                     drop(job);
-                    self.ended(None);
-                    if let Err(e) = done {
-                        self.fail(&e);
+                    match done {
+                        Ok(parked) => self.ended(parked),
+                        Err(e) => {
+                            self.ended(None);
+                            self.fail(&e);
+                        }
                     }
                     return;
                 }
@@ -288,16 +278,31 @@ impl Engine {
         step
     }
 
-    /// Makes what a job has done true: durable first, then visible.
-    fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
+    /// Makes what a job has done true: durable first, then visible. What is returned is to be parked:
+    /// the manifest has no room for the edit now, and nothing has happened.
+    fn complete(&self, kind: JobKind, completion: Completion) -> Result<Option<Parked>> {
         if !completion.edit.is_empty() {
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below are what lets go of it.
-            self.ground.manifest.commit(completion.edit)?;
+            match self.ground.manifest.commit(&completion.edit) {
+                Ok(()) => {}
+                Err(e @ ManifestError::Draft(_)) => {
+                    let why = Error::from(e);
+                    if why.kind() != ErrorKind::Full {
+                        return Err(why);
+                    }
+                    let waits = self.wait_for_room(kind, why);
+                    let job = Box::new(Finish::begin(kind, completion));
+                    return Ok(Some(Parked { job, waits }));
+                }
+                Err(e) => return Err(e.into()),
+            }
         }
+        let retired: Vec<u64> = completion.edit.retired_logs().collect();
         (completion.apply)();
         self.views
             .install(|| self.pipeline.sources(), completion.garbage);
+        self.pipeline.front.logs_retired(&retired);
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);
@@ -308,7 +313,7 @@ impl Engine {
             }
         }
         self.headroom();
-        Ok(())
+        Ok(None)
     }
 
     /// The most wanted job that may run now.
@@ -319,8 +324,12 @@ impl Engine {
             if let Some(job) = front.next_job() {
                 return Ok(Some(job));
             }
-            if front.wants_spare() && headroom.allows(front.spare_bytes(None)) {
-                return Ok(Some(Box::new(MakeSpare(Arc::clone(self)))));
+            let bytes = front.spare_bytes(None);
+            let allowed = headroom.allows(bytes) && headroom.allows_log(bytes);
+            // One that waits for room on a disk is enough.
+            let waits = state.queue.iter().any(|p| p.job.makes_spare());
+            if front.wants_spare() && allowed && !waits {
+                return Ok(Some(Box::new(MakeSpare::begin(self))));
             }
             if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {
                 return Ok(Some(state.queue.remove(at).job));
@@ -419,8 +428,16 @@ impl Engine {
                     self.jobs.state.lock().queue.push(Parked { job, waits });
                     return Ok(());
                 }
-                Step::Retry(why) => return Err(why),
-                Step::Done(completion) => return self.complete(job.kind(), completion),
+                Step::Retry(why) => {
+                    let waits = self.wait_for_room(job.kind(), why);
+                    self.jobs.state.lock().queue.push(Parked { job, waits });
+                    return Ok(());
+                }
+                Step::Done(completion) => {
+                    let parked = self.complete(job.kind(), completion)?;
+                    self.jobs.state.lock().queue.extend(parked);
+                    return Ok(());
+                }
             }
         }
     }
@@ -521,10 +538,13 @@ impl Engine {
             }
             Ok(Step::Done(completion)) => {
                 let done = self.complete(job.kind(), completion);
-                self.ended(None);
-                if let Err(e) = done {
-                    self.fail(&e);
-                    return Err(e);
+                match done {
+                    Ok(parked) => self.ended(parked),
+                    Err(e) => {
+                        self.ended(None);
+                        self.fail(&e);
+                        return Err(e);
+                    }
                 }
             }
             Err(e) => {

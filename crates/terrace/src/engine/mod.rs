@@ -8,6 +8,7 @@
 //!     |____________ jobs ____________|        one edit, then apply, then a new view
 //! ```
 
+mod chores;
 pub(crate) mod commit;
 pub(crate) mod jobs;
 pub(crate) mod read;
@@ -57,6 +58,12 @@ impl Pipeline {
             Some(buffer) => buffer.admit(sealed),
             None => self.bottom.absorb(sealed.into_drain()),
         }
+    }
+
+    /// Bytes of the tables that the buffer has.
+    fn buffered_bytes(&self) -> u64 {
+        let buffer = self.buffer.as_ref();
+        buffer.map_or(0, |buffer| buffer.table_bytes())
     }
 
     /// Whether the buffer has tables.
@@ -133,7 +140,8 @@ impl Engine {
     /// Free space now; also sets how much writers are slowed.
     pub(crate) fn headroom(&self) -> throttle::Headroom {
         let pressure = self.pipeline.bottom.pressure();
-        self.throttle.headroom(&self.ground, pressure)
+        let logs = self.pipeline.front.log_file_bytes();
+        self.throttle.headroom(&self.ground, pressure, logs)
     }
 
     /// Builds a view of what the stages show now.

@@ -1,10 +1,13 @@
 //! Flush, drain and settle: callers who wait until background work has come so far.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::options::Workers;
+use crate::parts::manifest::{Change, Edit};
+use crate::stages::{Spare, retired};
 
 use super::Engine;
 
@@ -63,8 +66,13 @@ impl Engine {
             let sealed = front.sealed_count();
             if sealed >= self.ground.options.front.sealed_count_max {
                 self.wait_until(&|| front.sealed_count() < sealed)?;
-            } else if !self.prepare_spare(None)? {
+            } else {
                 // Flushing needs one even when puts may not have it.
+                match self.prepare_spare(None)? {
+                    Spare::Ready => continue,
+                    Spare::DiskFull(why) => return Err(why),
+                    Spare::PoolFull => {}
+                }
                 if sealed == 0 {
                     return Err(Error::new(
                         crate::ErrorKind::Full,
@@ -86,6 +94,48 @@ impl Engine {
         self.jobs.want_everything(false);
         drained?;
         self.settle()
+    }
+
+    /// Before a close: moves what is in memory to where the next opening need not look for it. Where the
+    /// buffer is memory and the bottom is not, that is everything; else the log may keep a little.
+    /// `progress` gets bytes written out, and bytes in all.
+    pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
+        self.check_writable()?;
+        let front = &self.pipeline.front;
+        if self.ground.pool_outlives() || !self.pipeline.bottom.is_durable() {
+            let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
+            return if wanted { self.flush() } else { Ok(()) };
+        }
+        self.flush()?;
+        let total = self.pipeline.buffered_bytes();
+        let reported = Cell::new(total);
+        self.jobs.want_everything(true);
+        let drained = self.wait_until(&|| {
+            let left = self.pipeline.buffered_bytes();
+            if left != reported.replace(left) {
+                progress(total.saturating_sub(left), total);
+            }
+            !self.pipeline.is_buffering()
+        });
+        self.jobs.want_everything(false);
+        drained
+    }
+
+    /// After the last write: makes the logs durable and says so, with those that nobody needs.
+    pub(crate) fn seal_off(&self) -> Result<()> {
+        let front = &self.pipeline.front;
+        let unused = front.close()?;
+        front.sync()?;
+        if self.ground.pool_outlives() {
+            return Ok(());
+        }
+        let mut changes: Vec<Change> = retired(&unused).collect();
+        let seq = self.ground.sequencer.last_taken();
+        changes.extend([Change::LastSeq { seq }, Change::Closed]);
+        // PERSIST: what the logs have before the word that all is in order.
+        self.ground.manifest.commit(Edit { changes })?;
+        front.logs_retired(&unused);
+        Ok(())
     }
 
     /// Waits until no job runs and none may begin.

@@ -24,15 +24,19 @@ pub enum StallReason {
     PoolFull,
     /// The levels of table files are behind; writers are slowed to the pace of compaction.
     CompactionBehind,
+    /// Log files take nearly all that they may; writers are slowed to the pace at which what is in them
+    /// reaches table files, or wait for it.
+    LogCap,
 }
 
 impl StallReason {
     /// All reasons, in the order of [`Metrics::stalls`].
-    pub const ALL: [StallReason; 4] = [
+    pub const ALL: [StallReason; 5] = [
         StallReason::MemtablesSealed,
         StallReason::PoolNearlyFull,
         StallReason::PoolFull,
         StallReason::CompactionBehind,
+        StallReason::LogCap,
     ];
 
     /// The reason's name as metrics print it.
@@ -42,6 +46,7 @@ impl StallReason {
             StallReason::PoolNearlyFull => "pool-nearly-full",
             StallReason::PoolFull => "pool-full",
             StallReason::CompactionBehind => "compaction-behind",
+            StallReason::LogCap => "log-cap",
         }
     }
 }

@@ -35,7 +35,7 @@ impl Fixed {
     /// What `options` fix for the pool with this uuid.
     pub(crate) fn of(options: &Options, pool_uuid: String) -> Fixed {
         Fixed {
-            design: options.design.to_string(),
+            design: options.design_of_new().to_string(),
             pool_path: options.pool.path.clone(),
             pool_uuid,
             pool_size_bytes: options.pool.size_bytes,
@@ -176,7 +176,7 @@ impl Options {
             return Ok(None);
         };
         let mut options = Options {
-            design: fixed.design.parse()?,
+            design: Some(fixed.design.parse()?),
             ..Options::default()
         };
         options.pool.path = fixed.pool_path;

@@ -28,9 +28,10 @@ pub const MIB: u64 = 1 << 20;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which composition of stages to build.
-    /// Default: `MioDb`. Changes: fixed at creation.
-    pub design: Design,
+    /// Which composition of stages to build. `None`: that of the database, and for a new one `MioDb`
+    /// with a pool and `MioDbSsd` without.
+    /// Default: `None`. Changes: fixed at creation; naming another one later is an error.
+    pub design: Option<Design>,
     /// What a write waits for when the call does not say.
     /// Default: `Buffered`. Changes: on reopen.
     pub durability: Durability,
@@ -56,7 +57,8 @@ pub struct Options {
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// The pool's file or DAX device. Relative paths start at the database's folder.
-    /// `None` keeps tables in anonymous memory (medium `Dram`) and logs in files.
+    /// `None`: the buffer is anonymous memory (medium `Dram`), and what must survive is in files of the
+    /// folder: logs, a manifest, and the tables of designs that have them.
     /// Default: `None`. Changes: fixed at creation (a moved file may be named again).
     pub path: Option<PathBuf>,
     /// The hard cap of the pool in bytes; the file grows up to it in steps.
@@ -97,6 +99,13 @@ pub struct FrontOptions {
     /// How many sealed memtables may wait for their flush before writers wait.
     /// Default: 2. Range: 1 to 64. Changes: on reopen.
     pub sealed_count_max: usize,
+    /// Without a pool: how many bytes log files may take together. What is in memory only is in logs, so
+    /// this bounds both the buffer and what a crash leaves to replay; the oldest data is moved to
+    /// table files early enough. Logs of memtables are allowed in any case; the design `MioDb`, whose
+    /// logs are all that it keeps, has no limit.
+    /// Larger: fewer, larger drains. Smaller: a shorter replay, less memory.
+    /// Default: 1 GiB. Changes: on reopen.
+    pub log_bytes_max: u64,
 }
 
 impl Default for FrontOptions {
@@ -104,6 +113,7 @@ impl Default for FrontOptions {
         FrontOptions {
             memtable_bytes: 64 * MIB,
             sealed_count_max: 2,
+            log_bytes_max: 1 << 30,
         }
     }
 }
@@ -181,6 +191,15 @@ pub enum Workers {
 }
 
 impl Options {
+    /// The design that a new database gets.
+    pub fn design_of_new(&self) -> Design {
+        let default = match self.pool.path {
+            Some(_) => Design::MioDb,
+            None => Design::MioDbSsd,
+        };
+        self.design.unwrap_or(default)
+    }
+
     /// Checks every option and reports all problems in one `Invalid` error.
     pub fn validate(&self) -> Result<()> {
         let mut problems = Vec::new();
@@ -267,7 +286,11 @@ impl Options {
 
     /// The largest table that a merge may make, in bytes.
     pub(crate) fn table_bytes_max(&self) -> u64 {
-        let eighth = self.pool.size_bytes / 8;
+        let mut eighth = self.pool.size_bytes / 8;
+        if self.pool.path.is_none() {
+            // The logs of a table are needed until all of it is drained.
+            eighth = eighth.min(self.front.log_bytes_max / 4);
+        }
         self.buffer
             .table_bytes_max
             .unwrap_or(eighth)

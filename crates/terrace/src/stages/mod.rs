@@ -13,12 +13,13 @@ pub(crate) mod bottom;
 pub(crate) mod buffer;
 pub(crate) mod front;
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use terrace_media::{Extent, FileSystem, Pool, Region};
+use terrace_media::{Extent, FileSystem, Medium, Pool, Region};
 
 use crate::error::Result;
 use crate::metrics::{Counters, Metrics};
@@ -72,6 +73,12 @@ impl Ground {
     /// An id for a log and the table that it becomes; never given out twice.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether what is in the pool outlives the process. Else it is memory, and what must survive is in
+    /// files.
+    pub(crate) fn pool_outlives(&self) -> bool {
+        self.pool.medium() != Medium::Dram
     }
 
     /// Gives out no id below `least` any more.
@@ -229,6 +236,10 @@ pub(crate) trait Job: Send {
     fn kind(&self) -> JobKind;
     /// Does the next step.
     fn step(&mut self) -> Result<Step>;
+    /// Whether it makes a spare memtable, of which one is enough.
+    fn makes_spare(&self) -> bool {
+        false
+    }
 }
 
 /// How a step ended.
@@ -273,14 +284,20 @@ pub(crate) struct SealedTable {
     pub(crate) id: u64,
     /// The table's bytes in DRAM, by the offsets that they will have in the pool.
     pub(crate) image: Region,
+    /// The image is in the extent already: where the pool is memory, it is where writers put it.
+    pub(crate) in_place: bool,
     /// Where the bytes go; their first offset is the extent's.
     pub(crate) extent: Arc<Extent>,
     pub(crate) used: u64,
     pub(crate) entries: u64,
     pub(crate) seq_first: SeqNo,
     pub(crate) seq_last: SeqNo,
-    /// Edits that retire what made the memtable durable.
-    pub(crate) retire: Vec<Change>,
+    /// The logs that have its entries, needed until those are durable elsewhere.
+    pub(crate) logs: Vec<u64>,
+    /// Some entries are in no log.
+    pub(crate) unlogged: bool,
+    /// Whether anybody still reads the memtable as such.
+    pub(crate) readers: Arc<Readers>,
     /// Waits until every entry is in place and its log durable; may sync.
     pub(crate) settle: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Lets the front forget the memtable, once the buffer shows the table.
@@ -293,23 +310,64 @@ impl SealedTable {
     /// The memtable as a drain, for designs without a buffer.
     pub(crate) fn into_drain(self) -> Drain {
         let SealedTable {
-            retire,
+            logs,
             settle,
             forget,
             cursor,
             seq_last,
             ..
         } = self;
-        let mut changes = retire;
-        changes.push(Change::LastSeq { seq: seq_last });
         Drain {
             settle: Some(settle),
             cursor,
             newer: None,
-            edit: Edit { changes },
+            edit: Edit {
+                changes: vec![Change::LastSeq { seq: seq_last }],
+            },
+            logs,
             forget,
         }
     }
+}
+
+/// Whether a memtable has readers left: views that were made before it became a table. Where the table
+/// is the same memory, its links must stay as those readers know them until then.
+#[derive(Default)]
+pub(crate) struct Readers(AtomicBool);
+
+impl Readers {
+    /// Nobody reads the memtable any more, or ever will.
+    pub(crate) fn leave(&self) {
+        // Release: pairs with the load, so that their last reads come before the first relink.
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether the last has left.
+    pub(crate) fn are_gone(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The changes that retire these logs.
+pub(crate) fn retired(logs: &[u64]) -> impl Iterator<Item = Change> + '_ {
+    logs.iter().map(|&id| Change::LogRetired { id })
+}
+
+/// Bytes that a spare memtable takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpareBytes {
+    pub(crate) pool: u64,
+    /// Of the disk, where logs are files.
+    pub(crate) log_file: u64,
+}
+
+/// How the making of a spare memtable ended.
+pub(crate) enum Spare {
+    Ready,
+    /// The pool has no room for it.
+    PoolFull,
+    /// A disk has none, as the error says.
+    DiskFull(crate::Error),
 }
 
 /// The database's folder: log files, when logs are files, and tables of a bottom on the disk.
@@ -338,6 +396,22 @@ pub(crate) struct Replayed {
     pub(crate) bytes: u64,
 }
 
+/// How the replay of a log may begin.
+pub(crate) enum ReplayStart {
+    /// It is to be called with what is to be told of bytes that were read.
+    Task(ReplayTask),
+    /// The pool has no room for another memtable now.
+    PoolFull,
+    /// There is no log left.
+    Done,
+}
+
+/// Replays one log.
+pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<ReplayEnded> + Send>;
+
+/// What the replay of one log has made, for the front that began it.
+pub(crate) struct ReplayEnded(pub(crate) Box<dyn Any + Send>);
+
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
     /// Takes one batch: all of it or nothing.
@@ -350,10 +424,10 @@ pub(crate) trait Front: Send + Sync {
     fn next_job(&self) -> Option<Box<dyn Job>>;
     /// Whether a spare memtable is missing and may be made.
     fn wants_spare(&self) -> bool;
-    /// Bytes of the pool that a spare takes, large enough for `batch`.
-    fn spare_bytes(&self, batch: Option<&Batch>) -> u64;
+    /// Bytes that a spare takes, large enough for `batch`.
+    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes;
     /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
-    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<()>;
+    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare>;
     /// The oldest sealed memtable that no flush has taken yet.
     fn next_sealed(&self) -> Result<Option<SealedTable>>;
     /// How many sealed memtables wait for the end of their flush.
@@ -363,10 +437,22 @@ pub(crate) trait Front: Send + Sync {
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many
     /// that replaying them would make the next opening slow.
     fn wants_flush_to_close(&self) -> bool;
+    /// Takes no more writes, and waits for those in flight. Returns the logs that have no record.
+    fn close(&self) -> Result<Vec<u64>>;
+    /// Bytes of log files that are needed.
+    fn log_file_bytes(&self) -> u64;
+    /// These logs are not needed any more, and no edit names them: their places may be used again.
+    fn logs_retired(&self, logs: &[u64]);
     /// Makes everything written so far durable against power loss.
     fn sync(&self) -> Result<()>;
-    /// Replays the next log that recovery has found into a sealed memtable. `None`: all are done.
-    fn replay_next(&self) -> Result<Option<Replayed>>;
+    /// How many logs recovery has found that are not replayed yet, and their bytes.
+    fn logs_found(&self) -> (usize, u64);
+    /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
+    /// thread and beside others.
+    fn begin_replay(&self) -> Result<ReplayStart>;
+    /// Takes what a replay has made, the oldest first. What did not fit is replayed here; `Full` when the
+    /// pool has no room for it.
+    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the front knows.
@@ -396,6 +482,8 @@ pub(crate) trait Buffer: Send + Sync {
     fn sources(&self) -> Sources;
     /// How many tables there are.
     fn table_count(&self) -> usize;
+    /// Bytes of their nodes, superseded ones included.
+    fn table_bytes(&self) -> u64;
     /// Bytes that the largest drain may need in the bottom.
     fn drain_bytes_max(&self) -> u64;
     /// Adds what the buffer knows.
@@ -418,6 +506,8 @@ pub(crate) struct Drain {
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
     /// Removes what was drained, once it is durable in the bottom.
     pub(crate) edit: Edit,
+    /// The logs that have its entries, needed until those outlive the process without them.
+    pub(crate) logs: Vec<u64>,
     /// Lets the buffer forget it, once the bottom shows it.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
@@ -450,6 +540,8 @@ pub(crate) trait Bottom: Send + Sync {
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// Whether what it has taken outlives the process.
+    fn is_durable(&self) -> bool;
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
     /// come down.
     fn pressure(&self) -> f64;

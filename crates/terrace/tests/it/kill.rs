@@ -2,6 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
+use terrace::Design;
 use terrace_media::Medium;
 use terrace_testkit::kill::{Victim, child_if_asked};
 use terrace_testkit::seeds;
@@ -23,9 +24,15 @@ fn killed_children_lose_nothing() {
         command.args(["kill::child", "--exact", "--nocapture"]);
         command
     };
-    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+    for kind in [
+        (Medium::Dax, Design::MioDb),
+        (Medium::Mapped, Design::MioDb),
+        (Medium::Dram, Design::MioDb),
+        (Medium::Dram, Design::MioDbSsd),
+        (Medium::Dram, Design::Leveled),
+    ] {
         for seed in seeds::seeds(1) {
-            let mut victim = Victim::new(medium, seed, &command);
+            let mut victim = Victim::new(kind, seed, &command);
             for _ in 0..20 {
                 if let Err(failure) = victim.live_once() {
                     panic!("{}: {failure}", victim.describe());

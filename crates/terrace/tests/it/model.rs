@@ -76,10 +76,12 @@ fn random_calls_agree_with_a_map_over_files() {
         (Design::MioDbSsd, Medium::Mapped),
         (Design::Leveled, Medium::Dax),
         (Design::Leveled, Medium::Mapped),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Dram),
     ] {
         let name = format!("{design} on {medium}");
         check(&name, 28, 1000, medium, &|options, seed| {
-            options.design = design;
+            options.design = Some(design);
             *options = settings::varied(options, seed as u8);
         });
     }

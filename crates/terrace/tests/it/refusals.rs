@@ -125,23 +125,16 @@ fn foreign_files_are_refused() {
     refused("OPTIONS", other, ErrorKind::Corruption, &["OPTIONS"]);
 }
 
-/// A design with table files and no pool, which would forget its tables with the process, is refused
-/// before anything is made; with a pool the same folder becomes a database.
+/// The pool of a database that exists need not be named again, whatever the design.
 #[test]
-fn table_files_without_a_pool_are_refused() {
-    for design in Design::ALL.into_iter().filter(|d| d.keeps_table_files()) {
+fn a_pool_need_not_be_named_again() {
+    for design in Design::ALL {
         let folder = scratch().unwrap();
-        let path = folder.path().join("db");
-        let e = Db::open(&path, settings::small_of(design, Medium::Dram)).unwrap_err();
-        let advice = [design.name(), "without a pool", "pool.path"];
-        assert_says(&e, ErrorKind::Unsupported, &advice);
-        assert!(!path.exists(), "{design} made something");
-        let db = Db::open(&path, settings::small_of(design, Medium::Dax)).unwrap();
+        let db = Db::open(folder.path(), settings::small_of(design, Medium::Dax)).unwrap();
         db.put("a", "b").unwrap();
         db.close().unwrap();
         drop(db);
-        // The pool of a database that exists need not be named again.
-        let db = Db::open(&path, settings::small_of(design, Medium::Dram)).unwrap();
+        let db = Db::open(folder.path(), settings::small_of(design, Medium::Dram)).unwrap();
         assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
     }
 }

@@ -1,4 +1,8 @@
 //! This file is the log in a file: an append is one write, and a sync is shared by its callers.
+//!
+//! The file's space is taken when it is made, so no record waits for room on the disk, and a sync need
+//! not make a new length durable. The file of a log that nobody needs any more becomes the file of
+//! another: its old records name a log that is no more (L2).
 
 use std::io;
 use std::path::Path;
@@ -15,7 +19,7 @@ use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
 use crate::parts::log::{Log, Placed, Slot};
 
-/// A log in a file of its own, which grows up to a capacity.
+/// A log in a file of its own.
 pub(crate) struct FileLog {
     file: Box<dyn File>,
     id: u64,
@@ -29,22 +33,40 @@ pub(crate) struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the file with an empty log in it, durable on return together with its name.
+    /// Creates the file with an empty log in it, durable on return together with its name, and with
+    /// room for `capacity` bytes. With `old` that file is renamed and used again, whatever is in it.
+    ///
+    /// Nothing may name the log before this has returned.
     pub(crate) fn create(
         fs: &Arc<dyn FileSystem>,
         path: &Path,
         id: u64,
         capacity: u64,
+        old: Option<&Path>,
     ) -> io::Result<FileLog> {
         let start = LOG_HEADER_BYTES as u64;
-        let file = fs.open(path, OpenMode::CreateNew)?;
+        let capacity = capacity.min(LOG_BYTES_MAX);
+        let file = match old {
+            Some(old) => {
+                fs.rename(old, path)?;
+                fs.open(path, OpenMode::Write)?
+            }
+            None => fs.open(path, OpenMode::CreateNew)?,
+        };
+        // Where the file system cannot take space ahead, the length stands for it, and a full disk
+        // shows itself at a record.
+        file.allocate(capacity)?;
         file.write_at(0, &encode_log_header(id))?;
+        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a named
+        // log without a header, or with that of its former life, and call it damaged.
+        // CRASH: until then the file has the header of this log, of a former one, or none; nothing
+        // names it, so it is removed.
         file.sync_data()?;
         fs.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
         Ok(FileLog {
             file,
             id,
-            capacity: capacity.min(LOG_BYTES_MAX),
+            capacity,
             tail: AtomicU64::new(start),
             settle: Settle::new(start),
             synced: AtomicU64::new(start),

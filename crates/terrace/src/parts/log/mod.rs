@@ -29,7 +29,7 @@ mod tests;
 pub(crate) use file::FileLog;
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
-pub(crate) use replay::{ReplayEnd, replay_file, replay_pool};
+pub(crate) use replay::{replay_file, replay_pool};
 
 use std::io;
 

@@ -225,6 +225,11 @@ pub(crate) struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
+    /// Bytes that it takes in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        record_bytes(self.payload.len())
+    }
+
     /// The entries in the order of their sequence numbers.
     pub(crate) fn entries(&self) -> Entries<'a> {
         let base = self.offset + RECORD_HEADER_BYTES as u64;

@@ -198,7 +198,7 @@ fn logs_round_trip() {
         overwrite(&extent, &[], || rng.u8(..));
         let in_pool = PoolLog::create(Arc::clone(&extent), id, Medium::Dram).unwrap();
         let _ = fs.remove(Path::new(FILE));
-        let in_file = FileLog::create(&fs, Path::new(FILE), id, 1 << 20).unwrap();
+        let in_file = FileLog::create(&fs, Path::new(FILE), id, 1 << 20, None).unwrap();
         let logs: [&dyn Log; 2] = [&in_pool, &in_file];
         for log in logs {
             all.iter().for_each(|batch| batch.append(log));
@@ -227,7 +227,7 @@ fn full_logs_refuse() {
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
     let in_pool = PoolLog::create(Arc::clone(&extent), 1, Medium::Dram).unwrap();
-    let in_file = FileLog::create(&fs, Path::new(FILE), 1, 16 << 10).unwrap();
+    let in_file = FileLog::create(&fs, Path::new(FILE), 1, 16 << 10, None).unwrap();
     let mut rng = fastrand::Rng::with_seed(33);
     let logs: [&dyn Log; 2] = [&in_pool, &in_file];
     for log in logs {

@@ -101,6 +101,10 @@ pub(crate) enum Change {
     LastSeq { seq: u64 },
     /// Ids below this one are taken. Never lowers what is known.
     NextId { id: u64 },
+    /// The database was closed in order. Any other change ends that.
+    Closed,
+    /// The creation of the database has ended: the folder is somebody's.
+    Created,
 }
 
 /// Changes that become durable together or not at all.
@@ -113,6 +117,14 @@ impl Edit {
     /// Whether there is nothing to commit.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// The logs that are not needed once the edit is true.
+    pub(crate) fn retired_logs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.changes.iter().filter_map(|change| match change {
+            Change::LogRetired { id } => Some(*id),
+            _ => None,
+        })
     }
 }
 
@@ -133,6 +145,8 @@ mod tag {
     pub(super) const FILE_ADDED: u8 = 14;
     pub(super) const FILE_REMOVED: u8 = 15;
     pub(super) const FILE_MOVED: u8 = 16;
+    pub(super) const CLOSED: u8 = 32;
+    pub(super) const CREATED: u8 = 33;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -152,6 +166,30 @@ fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
 }
 
 impl Change {
+    /// Whether the change is of something in the pool.
+    pub(crate) fn is_of_pool(&self) -> bool {
+        match self {
+            Change::LogCreated { place, .. } => matches!(place, LogPlace::Pool(_)),
+            Change::TableAdded(_)
+            | Change::TableRemoved { .. }
+            | Change::TableMoved { .. }
+            | Change::MergeBegun { .. }
+            | Change::MergeEnded { .. }
+            | Change::RepositoryCreated { .. }
+            | Change::RepositoryExtentAdded { .. }
+            | Change::RepositoryExtentRemoved { .. } => true,
+            // A log in a pool is retired only where the pool is kept.
+            Change::LogRetired { .. }
+            | Change::FileAdded(_)
+            | Change::FileRemoved { .. }
+            | Change::FileMoved { .. }
+            | Change::LastSeq { .. }
+            | Change::NextId { .. }
+            | Change::Closed
+            | Change::Created => false,
+        }
+    }
+
     /// Appends the change's bytes.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -203,6 +241,8 @@ impl Change {
             }
             Change::LastSeq { seq } => put(out, tag::LAST_SEQ, &[*seq]),
             Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
+            Change::Closed => put(out, tag::CLOSED, &[]),
+            Change::Created => put(out, tag::CREATED, &[]),
         }
     }
 
@@ -254,6 +294,8 @@ impl Change {
             },
             tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
             tag::NEXT_ID => Change::NextId { id: r.varint()? },
+            tag::CLOSED => Change::Closed,
+            tag::CREATED => Change::Created,
             other => return Err(at.refuse("the tag of a change", other.to_string())),
         })
     }

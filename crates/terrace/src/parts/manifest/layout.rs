@@ -1,11 +1,12 @@
-//! Manifest: a 64-byte header at the start of its extent, then records, 8-aligned.
+//! Manifest: a 64-byte header at the start of its extent or file, then records, 8-aligned.
 //!
 //! |  at | size | field      |                                                       |
 //! |-----|------|------------|-------------------------------------------------------|
 //! |   0 |    4 | magic      | "TMAN"                                                |
 //! |   4 |    4 | version    | 1                                                     |
-//! |   8 |    8 | generation | ascending; the superblock names the valid one |
-//! |  16 |   44 | zero       |                                                       |
+//! |   8 |    8 | generation | ascending; in a pool the superblock names the valid one |
+//! |  16 |    8 | file bytes | the least length of the file; 0 in a pool             |
+//! |  24 |   36 | zero       |                                                       |
 //! |  60 |    4 | checksum   | crc32c of bytes 0..60                                 |
 //!
 //! A record, one edit:
@@ -94,12 +95,21 @@ impl Roots {
     }
 }
 
-/// The header of generation `generation`.
-pub(crate) fn encode_header(generation: u64) -> [u8; HEADER_BYTES] {
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) generation: u64,
+    /// The least length of the file; 0 in a pool.
+    pub(crate) file_bytes: u64,
+}
+
+/// The bytes of a header.
+pub(crate) fn encode_header(header: Header) -> [u8; HEADER_BYTES] {
     let mut bytes = [0u8; HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[8..16].copy_from_slice(&generation.to_le_bytes());
+    bytes[8..16].copy_from_slice(&header.generation.to_le_bytes());
+    bytes[16..24].copy_from_slice(&header.file_bytes.to_le_bytes());
     let crc = codec::checksum(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
@@ -114,8 +124,8 @@ pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
     (sound && version > VERSION).then_some(version)
 }
 
-/// Accepts only the header of `generation`; `base` is the offset that errors name.
-pub(crate) fn check_header(bytes: &[u8], generation: u64, base: u64) -> Result<(), DecodeError> {
+/// Reads a header; `base` is the offset that errors name.
+pub(crate) fn decode_header(bytes: &[u8], base: u64) -> Result<Header, DecodeError> {
     let refuse = |at: u64, expected: String, found: String| {
         Err(DecodeError::new(
             "manifest header",
@@ -139,14 +149,29 @@ pub(crate) fn check_header(bytes: &[u8], generation: u64, base: u64) -> Result<(
     if version != VERSION {
         return refuse(4, format!("version {VERSION}"), version.to_string());
     }
-    let found = r.u64()?;
-    if found != generation {
-        return refuse(8, format!("generation {generation}"), found.to_string());
+    let header = Header {
+        generation: r.u64()?,
+        file_bytes: r.u64()?,
+    };
+    if checked[24..].iter().any(|&b| b != 0) {
+        return refuse(24, "zeros".into(), "other bytes".into());
     }
-    if checked[16..].iter().any(|&b| b != 0) {
-        return refuse(16, "zeros".into(), "other bytes".into());
+    Ok(header)
+}
+
+/// Accepts only the header of `generation`; `base` is the offset that errors name.
+pub(crate) fn check_header(bytes: &[u8], generation: u64, base: u64) -> Result<(), DecodeError> {
+    let found = decode_header(bytes, base)?.generation;
+    if found == generation {
+        return Ok(());
     }
-    Ok(())
+    let (expected, found) = (format!("generation {generation}"), found.to_string());
+    Err(DecodeError::new(
+        "manifest header",
+        base + 8,
+        expected,
+        found,
+    ))
 }
 
 /// The fixed part of a record.

@@ -1,28 +1,36 @@
 //! Manifest: the log of structural changes, and the one place where a change becomes true.
 //!
-//! An edit is one checksummed record, durable when `commit` returns. When the extent is full, the
-//! state itself is written to the spare extent as the first record of a new generation, and the
-//! superblock's roots are switched to it in one step; the two extents then change places.
+//! An edit is one checksummed record, durable when `commit` returns. When their place is full, the
+//! state itself is written elsewhere as the first record of a new generation, and the switch to it is
+//! one step. The records have one of two homes: in a pool two extents take turns, and the
+//! superblock's roots name the one in use (pool.rs); without a pool a file is replaced by a rename
+//! (file.rs), and what is said of the pool, which is memory then, is not written down.
 //!
 //! Invariants
 //!   N1  What the state does not name is free; so nothing is reused before an edit that frees it is
 //!       durable, and nothing is named before it is durable itself.
 //!   N2  Records are written one at a time, each after the one before it is durable. So only the
 //!       last can be torn, and a bad record before a good one is damage.
-//!   N3  A generation that has records after its first is named by the roots; an unfinished
-//!       compaction leaves one record at most, which the next one overwrites.
-//!   N4  After a failed commit all later ones fail: what is on the medium is not known.
+//!   N3  A generation that has records after its first is named, by the roots or by the file's name;
+//!       an unfinished compaction leaves one record at most, which the next one overwrites.
+//!   N4  After a failed commit all later ones fail: what is on the medium is not known. Only where
+//!       nothing was written, or a draft without a name, may the caller try again.
 //!
 //! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders them.
 
 mod edit;
+mod file;
+mod home;
 pub(crate) mod layout;
+mod pool;
+mod replay;
 mod state;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta};
+pub(crate) use file::NAME as FILE_NAME;
 pub(crate) use writer::Manifest;
 
 use std::error::Error;
@@ -46,12 +54,27 @@ pub(crate) enum ManifestError {
     },
     /// The pool has no room for the manifest. Nothing was written and the manifest goes on.
     Alloc(AllocError),
+    /// The next generation of a file could not be written, so it got no name. The manifest goes on.
+    Draft(io::Error),
     /// The superblock could not be changed.
     Pool(PoolError),
     /// The record could not be made durable.
     Io(io::Error),
     /// An earlier commit failed; the first failure as text.
     Failed(String),
+}
+
+impl ManifestError {
+    /// Whether the manifest takes no more edits, since what is on the medium is not known.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            ManifestError::Corrupt(_) | ManifestError::Alloc(_) | ManifestError::Draft(_) => false,
+            ManifestError::Newer { .. }
+            | ManifestError::Pool(_)
+            | ManifestError::Io(_)
+            | ManifestError::Failed(_) => true,
+        }
+    }
 }
 
 impl fmt::Display for ManifestError {
@@ -65,6 +88,7 @@ impl fmt::Display for ManifestError {
                 layout::VERSION
             ),
             ManifestError::Alloc(e) => write!(f, "the manifest cannot grow: {e}"),
+            ManifestError::Draft(e) => write!(f, "the manifest cannot be written anew: {e}"),
             ManifestError::Pool(e) => e.fmt(f),
             ManifestError::Io(e) => write!(f, "an edit cannot be made durable: {e}"),
             ManifestError::Failed(first) => write!(f, "an earlier edit failed: {first}"),
@@ -78,7 +102,7 @@ impl Error for ManifestError {
             ManifestError::Corrupt(e) => Some(e),
             ManifestError::Alloc(e) => Some(e),
             ManifestError::Pool(e) => Some(e),
-            ManifestError::Io(e) => Some(e),
+            ManifestError::Io(e) | ManifestError::Draft(e) => Some(e),
             ManifestError::Newer { .. } | ManifestError::Failed(_) => None,
         }
     }

@@ -27,6 +27,10 @@ pub(crate) struct State {
     pub(crate) files: BTreeMap<u64, Arc<FileMeta>>,
     pub(crate) last_seq: u64,
     pub(crate) next_id: u64,
+    /// The database was closed in order, and nothing has happened since.
+    pub(crate) closed: bool,
+    /// The creation of the database has ended. For a database without a pool.
+    pub(crate) created: bool,
 }
 
 /// The refusal of a change that contradicts the state.
@@ -39,6 +43,7 @@ impl State {
     ///
     /// The offset of such an error is 0: the caller knows the record.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), DecodeError> {
+        let closed = matches!(change, Change::Closed);
         match change {
             Change::LogCreated { id, place } => {
                 if self.logs.contains_key(id) {
@@ -128,7 +133,10 @@ impl State {
             },
             Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),
             Change::NextId { id } => self.next_id = self.next_id.max(*id),
+            Change::Closed => {}
+            Change::Created => self.created = true,
         }
+        self.closed = closed;
         Ok(())
     }
 
@@ -216,7 +224,24 @@ impl State {
         }
         let files = self.files.values().map(|file| FileMeta::clone(file));
         changes.extend(files.map(Change::FileAdded));
+        if self.created {
+            changes.push(Change::Created);
+        }
+        if self.closed {
+            changes.push(Change::Closed);
+        }
         changes
+    }
+
+    /// The state that those changes make which `keeps` chooses.
+    pub(crate) fn restricted(&self, keeps: impl Fn(&Change) -> bool) -> State {
+        let mut state = State::default();
+        for change in self.to_changes().iter().filter(|change| keeps(change)) {
+            // Every choice of changes of a state is one of whole kinds, none of which needs another.
+            let applied = state.apply(change);
+            debug_assert!(applied.is_ok(), "{applied:?}");
+        }
+        state
     }
 
     /// Every extent that is in use: what recovery adopts.

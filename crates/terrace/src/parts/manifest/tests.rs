@@ -1,6 +1,7 @@
 //! Tests of the manifest: edits and their bytes, compaction, damage, full pools and faults.
 
 mod crash;
+mod file;
 mod files;
 
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use terrace_media::{AllocError, Backing, Extent, Pool, PoolConfig, Prefault, Span};
 
 use super::layout::{HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader};
+use super::replay::replay;
 use super::state::State;
-use super::writer::replay;
 use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
 use crate::parts::codec::{DecodeError, Reader};
 
@@ -392,7 +393,7 @@ fn compaction_keeps_the_state() {
         "generation {}",
         manifest.generation()
     );
-    let [current, spare] = manifest.spans();
+    let (current, spare) = (manifest.spans()[0], manifest.spans()[1]);
     assert_eq!((current.len, spare.len), (16 << 10, 16 << 10));
     assert_eq!(pool.usage().allocated, 32 << 10, "compaction leaks nothing");
 }
@@ -464,7 +465,7 @@ fn full_pools_take_edits() {
         assert_eq!(manifest.state(), after);
     }
     manifest.verify().unwrap();
-    let [current, spare] = manifest.spans();
+    let (current, spare) = (manifest.spans()[0], manifest.spans()[1]);
     assert!(current.len > 4 << 10);
     assert_eq!(
         pool.usage().allocated,
@@ -480,7 +481,8 @@ fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, 
     let mut editor = Editor::new(seed);
     let mut states = Vec::new();
     for i in 0..8 {
-        let tail = replay(pool.region(), span, 1).unwrap().tail as usize;
+        let bytes = pool.region().bytes(span.off, span.len as usize).unwrap();
+        let tail = replay(bytes, span.off, 1).unwrap().tail as usize;
         states.push((tail, manifest.state()));
         if i < 7 {
             let (edit, _) = editor.edit(&manifest.state());
@@ -500,8 +502,7 @@ fn read(
 ) -> Result<(usize, State), DecodeError> {
     let mut all = bytes.to_vec();
     all.resize_with(extent.len() as usize, fill);
-    extent.claim(0, all.len()).unwrap().write(0, &all);
-    replay(extent.region(), extent.span(), 1).map(|r| (r.tail as usize, r.state))
+    replay(&all, extent.off(), 1).map(|r| (r.tail as usize, r.state))
 }
 
 /// After the manifest is cut off at any byte, replay gives exactly the state of the records that

@@ -116,7 +116,7 @@ fn file_logs_survive_crashes() {
             );
         }
     })));
-    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20).unwrap();
+    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None).unwrap();
     named.store(true, Ordering::Relaxed);
     for (i, batch) in all.iter().enumerate() {
         batch.append(&log);
@@ -181,7 +181,7 @@ fn syncs_settle_no_gap() {
     let pool = Pool::create(config(&machine)).unwrap();
     let extent = pool.alloc(128 << 10).unwrap();
     let in_pool = PoolLog::create(Arc::clone(&extent), 3, Medium::Mapped).unwrap();
-    let in_file = FileLog::create(&fs, Path::new(FILE), 3, 128 << 10).unwrap();
+    let in_file = FileLog::create(&fs, Path::new(FILE), 3, 128 << 10, None).unwrap();
     let mut rng = fastrand::Rng::with_seed(66);
     let mut all = batches(&mut rng, 4, 10);
     for batch in &mut all {
@@ -217,7 +217,7 @@ fn unsynced_files_are_prefixes() {
     let machine = Machine::new(67, Medium::Dax);
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
-    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20).unwrap();
+    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(68), 20, 4000);
     let mut lengths = [0; 21];
     for (i, batch) in all.iter().enumerate() {
@@ -246,7 +246,7 @@ fn parallel_appends_are_all_there() {
         let pool = Pool::create(config(&machine)).unwrap();
         let extent = pool.alloc(2 << 20).unwrap();
         let in_pool = PoolLog::create(Arc::clone(&extent), 3, medium).unwrap();
-        let in_file = FileLog::create(&fs, Path::new(FILE), 3, 2 << 20).unwrap();
+        let in_file = FileLog::create(&fs, Path::new(FILE), 3, 2 << 20, None).unwrap();
         let logs: [&dyn Log; 2] = [&in_pool, &in_file];
         let mut orders = Vec::new();
         for log in logs {
@@ -299,7 +299,7 @@ fn file_faults_stop_the_log() {
         let faulty = FaultFs::new(Arc::clone(&plain));
         faulty.fail_at(n, io::ErrorKind::StorageFull, false);
         let fs: Arc<dyn FileSystem> = Arc::new(faulty.clone());
-        let Ok(log) = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20) else {
+        let Ok(log) = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None) else {
             continue;
         };
         let mut failed = false;
@@ -339,7 +339,7 @@ fn short_and_failing_reads() {
     let machine = Machine::new(61, Medium::Dax);
     let plain = machine.fs();
     plain.create_dir_all(Path::new("/db")).unwrap();
-    let log = FileLog::create(&plain, Path::new(FILE), 3, 1 << 20).unwrap();
+    let log = FileLog::create(&plain, Path::new(FILE), 3, 1 << 20, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(62), 30, 2000);
     all.iter().for_each(|batch| batch.append(&log));
     let faulty = FaultFs::new(plain);

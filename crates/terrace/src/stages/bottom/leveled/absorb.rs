@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::{ErrorKind, Result};
-use crate::stages::{Completion, Drain, Job, JobKind, Step};
+use crate::stages::{Completion, Drain, Job, JobKind, Step, retired};
 use crate::types::key_hash;
 
 /// Entries and bytes of one step.
@@ -108,6 +108,8 @@ impl Job for Absorb {
         let body = Arc::clone(&self.body);
         let mut edit = drain.edit;
         edit.changes.extend(changes);
+        // What the logs had is in named files from this edit on.
+        edit.changes.extend(retired(&drain.logs));
         let forget = drain.forget;
         Ok(Step::Done(Completion {
             edit,

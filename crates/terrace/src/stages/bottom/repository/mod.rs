@@ -296,6 +296,10 @@ impl Bottom for Repository {
         reclaim::next(&self.body, urgency)
     }
 
+    fn is_durable(&self) -> bool {
+        self.body.ground.pool_outlives()
+    }
+
     fn pressure(&self) -> f64 {
         // Its work is held against the free space of the pool, which slows writers by itself.
         0.0

@@ -1,4 +1,5 @@
-//! This file flushes: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2).
+//! This file flushes: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2), or by
+//! none where the pool is memory and the memtable is in its extent.
 //!
 //! The copy streams past the caches and is fenced once. Links need no change, since they are pool
 //! offsets from the moment a node is written. The filter is built from the hashes in the nodes,
@@ -17,7 +18,7 @@ use crate::parts::manifest::{Change, Edit, TableExtent, TableMeta};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Step};
+use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Step, retired};
 
 /// Bytes copied in one step: about 20 us, so that a flush never holds a thread for long.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -51,7 +52,8 @@ impl CopyIn {
         }
     }
 
-    /// Copies the next piece. False when all is copied.
+    /// Copies the next piece, if it is not where it should be, and reads the hashes of its nodes. False
+    /// when all is done.
     fn copy_piece(&mut self, sealed: &SealedTable) -> Result<bool> {
         let left = sealed.used - self.copied;
         if left == 0 {
@@ -61,8 +63,10 @@ impl CopyIn {
         let at = sealed.extent.off() + self.copied;
         let outside = || Error::corruption("a memtable is larger than its extent in the pool");
         let bytes = sealed.image.bytes(at, len).ok_or_else(outside)?;
-        let mut claim = sealed.extent.claim(self.copied, len).ok_or_else(outside)?;
-        claim.write_streaming(0, bytes, Purpose::Flush);
+        if !sealed.in_place {
+            let mut claim = sealed.extent.claim(self.copied, len).ok_or_else(outside)?;
+            claim.write_streaming(0, bytes, Purpose::Flush);
+        }
         self.copied += len as u64;
         if let Some(filter) = &mut self.filter {
             let base = sealed.extent.off();
@@ -112,9 +116,13 @@ impl CopyIn {
                 sync(filter.span().off, filter.span().len)?;
             }
         }
+        // What is in memory needs its logs until it is drained (B4).
+        let outlives = self.ground.pool_outlives();
+        let mut logs = std::mem::take(&mut sealed.logs);
         if canary::breaks(Canary::LogRetired) {
-            let changes = std::mem::take(&mut sealed.retire);
+            let changes = retired(&logs).collect();
             self.ground.manifest.commit(Edit { changes })?;
+            logs.clear();
         }
         let head = sealed.extent.off() + TABLE_HEADER_BYTES as u64;
         let meta = TableMeta {
@@ -132,20 +140,21 @@ impl CopyIn {
             seq_last: sealed.seq_last,
             merging_into: None,
         };
-        let mut changes = vec![
-            Change::TableAdded(meta),
-            Change::LastSeq {
-                seq: sealed.seq_last,
-            },
-            Change::NextId { id: sealed.id + 1 },
-        ];
-        changes.extend(sealed.retire);
+        let mut changes = vec![Change::TableAdded(meta)];
+        if outlives {
+            let (seq, id) = (sealed.seq_last, sealed.id + 1);
+            changes.extend([Change::LastSeq { seq }, Change::NextId { id }]);
+            changes.extend(retired(&std::mem::take(&mut logs)));
+        }
         let body = Body {
             level: 0,
             extents: vec![(Arc::clone(&sealed.extent), sealed.used)],
             entries: sealed.entries,
             bytes: sealed.used,
             seq_last: sealed.seq_last,
+            logs,
+            unlogged: sealed.unlogged && !outlives,
+            readers: sealed.in_place.then_some(sealed.readers),
             busy: false,
             named_filter: filter.clone(),
             merging_into: None,
@@ -190,7 +199,7 @@ impl Job for CopyIn {
             // entries would have no place in the order of age (B1).
             return Ok(Step::Done(Completion {
                 edit: Edit {
-                    changes: sealed.retire,
+                    changes: retired(&sealed.logs).collect(),
                 },
                 apply: sealed.forget,
                 garbage: Vec::new(),

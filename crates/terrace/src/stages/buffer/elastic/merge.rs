@@ -345,7 +345,7 @@ impl Merge {
         Ok(Completion {
             edit,
             apply: Box::new(move || {
-                let newer_body = newer.body.lock();
+                let mut newer_body = newer.body.lock();
                 {
                     let mut body = older.body.lock();
                     // The newer table keeps its own handles: older views may still start at its head.
@@ -353,6 +353,8 @@ impl Merge {
                     body.entries = entries;
                     body.bytes = bytes;
                     body.seq_last = newer_body.seq_last;
+                    body.logs.append(&mut newer_body.logs);
+                    body.unlogged |= newer_body.unlogged;
                     body.level = level;
                     body.named_filter = filter.clone();
                     body.busy = false;

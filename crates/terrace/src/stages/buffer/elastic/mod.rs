@@ -1,6 +1,7 @@
 //! Elastic buffer: n levels of skip lists in the pool, any number a level (MioDB, 4.2 and 4.3).
 //!
-//! A flush copies a memtable in one piece and the copy is a table. Whenever a level holds two tables
+//! A flush copies a memtable in one piece and the copy is a table; where the pool is memory, the
+//! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables
 //! that no job owns, its two oldest are merged by relinking and the result moves down one level.
 //! Levels merge beside each other and never wait for one another, so nothing ever blocks a flush.
 //! The oldest table of the last level drains to the bottom; when space is needed, the oldest
@@ -10,6 +11,10 @@
 //!   B1  Tables are ordered by age: every sequence number in a newer table is above every one in an
 //!       older table. A deeper level holds only older tables.
 //!   B2  A table belongs to at most one job.
+//!   B3  Where the pool is memory, a table is the memory of its memtable. Its links change only when
+//!       nobody reads that any more: such a reader knows no gate and no frontier.
+//!   B4  Where the pool is memory, a log is needed until the one table that has its entries is drained.
+//!       A memtable has one log, a merge takes two tables whole, so no two tables share a log.
 //!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
 //! moves down instead, so that the space which one drain needs stays bounded.
@@ -36,6 +41,9 @@ use crate::stages::{
 use crate::types::SeqNo;
 
 use table::Table;
+
+/// BOUND: so many tables of a level wait for a reader of the oldest two, before these give way.
+const WAITING_MAX: usize = 4;
 
 /// The buffer of one database.
 pub(crate) struct Elastic {
@@ -91,10 +99,29 @@ impl Elastic {
         let at = tables.iter().rposition(|t| t.body.lock().level == level)?;
         let (older, newer) = (&tables[at], tables.get(at.checked_sub(1)?)?);
         let fit = |t: &Table| {
-            let body = t.body.lock();
-            body.level == level && !body.busy && body.merging_into.is_none()
+            let mut body = t.body.lock();
+            let free = !body.busy && body.merging_into.is_none();
+            body.level == level && free && !body.is_read_as_memtable()
         };
         (fit(older) && fit(newer)).then(|| (Arc::clone(newer), Arc::clone(older)))
+    }
+
+    /// The oldest table of `level`, when no job owns it and so many wait behind it that it should give
+    /// way: a reader that does not move on keeps it from being merged (B3).
+    fn held_up(tables: &[Arc<Table>], level: u32) -> Option<Arc<Table>> {
+        let of_level = |t: &&Arc<Table>| t.body.lock().level == level;
+        if tables.iter().filter(of_level).count() < WAITING_MAX {
+            return None;
+        }
+        let pair = tables.iter().rev().filter(of_level).take(2);
+        let held = pair.clone().any(|t| t.body.lock().is_read_as_memtable());
+        let free = |t: &&Arc<Table>| {
+            let body = t.body.lock();
+            !body.busy && body.merging_into.is_none()
+        };
+        let oldest = pair.clone().next().filter(free)?;
+        // Its neighbour may be the one that is read: then it moves before that one.
+        held.then(|| Arc::clone(oldest))
     }
 
     /// A merge that a crash or a close has interrupted.
@@ -143,17 +170,16 @@ impl Buffer for Elastic {
         }
         for level in 0..self.last_level() {
             let Some((newer, older)) = Elastic::oldest_pair(&tables, level) else {
+                if let Some(table) = Elastic::held_up(&tables, level) {
+                    return Ok(Some(MoveDown::begin(table, level + 1)));
+                }
                 continue;
             };
             let bytes = newer.body.lock().bytes + older.body.lock().bytes;
             if bytes <= self.ground.options.table_bytes_max() {
                 return self.begin_merge(&newer, &older);
             }
-            older.body.lock().busy = true;
-            return Ok(Some(Box::new(MoveDown {
-                table: older,
-                level: level + 1,
-            })));
+            return Ok(Some(MoveDown::begin(older, level + 1)));
         }
         Ok(None)
     }
@@ -172,19 +198,25 @@ impl Buffer for Elastic {
             body.busy = true;
         }
         let oldest = Arc::clone(oldest);
-        let newer = NewerTables {
-            seq_max: tables.first().map_or(0, |t| t.body.lock().seq_last),
-            tables: tables[..tables.len() - 1].to_vec(),
-        };
+        let newer = NewerTables::than_last(&tables);
         let all = Arc::clone(&self.tables);
         let id = oldest.id;
+        let mut changes = vec![Change::TableRemoved { id }];
+        let logs = {
+            let mut body = oldest.body.lock();
+            if !self.ground.pool_outlives() {
+                let seq = body.seq_last;
+                changes.push(Change::LastSeq { seq });
+            }
+            // Nothing but this drain has them now: a drain that does not end is the end of the process.
+            std::mem::take(&mut body.logs)
+        };
         Ok(Some(Drain {
             settle: None,
             cursor: oldest.cursor(),
             newer: Some(Box::new(newer)),
-            edit: Edit {
-                changes: vec![Change::TableRemoved { id }],
-            },
+            edit: Edit { changes },
+            logs,
             forget: Box::new(move || all.remove(id)),
         }))
     }
@@ -200,6 +232,11 @@ impl Buffer for Elastic {
 
     fn table_count(&self) -> usize {
         self.tables.0.lock().len()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        let tables = self.tables.0.lock();
+        tables.iter().map(|table| table.body.lock().bytes).sum()
     }
 
     fn drain_bytes_max(&self) -> u64 {
@@ -230,10 +267,28 @@ impl Buffer for Elastic {
 
 /// The tables that are newer than one that drains, newest first, as they were when the drain began.
 /// They may merge meanwhile, with one another and with tables that are newer still.
+///
+/// What they hide is not drained, and its log is not needed any more. So where the pool is memory, what
+/// hides it must be in a log that is synced: entries of tables are, but for those in no log.
 struct NewerTables {
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot that the drain does not know of may hide them.
     seq_max: SeqNo,
+}
+
+impl NewerTables {
+    /// Those newer than the last of `tables`.
+    fn than_last(tables: &[Arc<Table>]) -> NewerTables {
+        let newer = &tables[..tables.len() - 1];
+        // A table with such entries may be merged into an older one: only those that are older than all
+        // of these hide anything, and no versions that are newer than theirs.
+        let from = newer.iter().rposition(|t| t.body.lock().unlogged);
+        let newer = &newer[from.map_or(0, |at| at + 1)..];
+        NewerTables {
+            seq_max: newer.first().map_or(0, |t| t.body.lock().seq_last),
+            tables: newer.to_vec(),
+        }
+    }
 }
 
 impl NewerVersions for NewerTables {
@@ -252,10 +307,17 @@ impl NewerVersions for NewerTables {
     }
 }
 
-/// Moves a table down that is too large to merge: an edit and nothing else.
+/// Moves a table down that is not to be merged: an edit and nothing else.
 struct MoveDown {
     table: Arc<Table>,
     level: u32,
+}
+
+impl MoveDown {
+    fn begin(table: Arc<Table>, level: u32) -> Box<dyn Job> {
+        table.body.lock().busy = true;
+        Box::new(MoveDown { table, level })
+    }
 }
 
 impl Job for MoveDown {

@@ -27,7 +27,7 @@ use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::parts::skiplist::walk::Walk;
 use crate::parts::skiplist::{SkipList, Target};
-use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo};
 
 /// BOUND: after so many restarts a point read takes the gate, and the merge waits for it.
@@ -52,12 +52,28 @@ pub(super) struct Body {
     /// Bytes of nodes, superseded ones included.
     pub(super) bytes: u64,
     pub(super) seq_last: SeqNo,
+    /// The logs that have its entries, where the pool is memory.
+    pub(super) logs: Vec<u64>,
+    /// Some entries are in no log, and the pool is memory.
+    pub(super) unlogged: bool,
+    /// Who still reads the memtable that the table was, in the same memory.
+    pub(super) readers: Option<Arc<Readers>>,
     /// A job owns the table.
     pub(super) busy: bool,
     /// The filter that the manifest names: its extent must stay even when nobody asks it.
     pub(super) named_filter: Option<Arc<Filter>>,
     /// The table that this one is being emptied into.
     pub(super) merging_into: Option<u64>,
+}
+
+impl Body {
+    /// Whether somebody may read the table as the memtable that it was (B3).
+    pub(super) fn is_read_as_memtable(&mut self) -> bool {
+        if self.readers.as_ref().is_some_and(|r| r.are_gone()) {
+            self.readers = None;
+        }
+        self.readers.is_some()
+    }
 }
 
 impl Table {

@@ -1,7 +1,8 @@
 //! This file is the memtable: a skip list in a DRAM arena, laid out as it will lie in the pool.
 //!
 //! The arena's offsets are those of the pool extent that the memtable was given when it was made, so
-//! the links between nodes are pool offsets from the start and a flush copies bytes.
+//! the links between nodes are pool offsets from the start and a flush copies bytes. Where the pool is
+//! memory itself, the extent is the arena, and a flush copies nothing.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_
 use crate::parts::skiplist::node::{head_bytes, height_for};
 use crate::parts::skiplist::shortcuts::Shortcuts;
 use crate::parts::skiplist::{NewNode, SkipList, Target};
-use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: more unused arenas than this are given back to the system.
@@ -29,8 +30,11 @@ const PAGE: u64 = 4096;
 
 /// The DRAM of a memtable.
 struct Memory {
-    arena: Arena,
+    /// `None` where the memtable is in its extent.
+    arena: Option<Arena>,
     shortcuts: Shortcuts,
+    /// For memtables of this size.
+    bytes: u64,
 }
 
 /// DRAM that no memtable uses any more. Faulting pages in costs more than all else that a memtable
@@ -41,23 +45,26 @@ pub(super) struct Arenas(Mutex<Vec<Memory>>);
 impl Arenas {
     /// Makes `count` arenas ahead of need, faulted in.
     pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
-        let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes)).collect();
+        let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes, false)).collect();
         let taken = taken?;
-        for memory in &taken {
+        for arena in taken.iter().filter_map(|memory| memory.arena.as_ref()) {
             // For speed only: a failure shows itself, if at all, at the first store.
-            let _ = memory.arena.populate(0, bytes);
+            let _ = arena.populate(0, bytes);
         }
         self.0.lock().extend(taken);
         Ok(())
     }
 
-    /// An arena of at least `bytes`, used before if there is one.
-    fn take(&self, bytes: u64) -> Result<Memory> {
+    /// An arena of at least `bytes`, used before if there is one; `in_place`: no arena, only what
+    /// belongs to it.
+    fn take(&self, bytes: u64, in_place: bool) -> Result<Memory> {
         {
             let mut arenas = self.0.lock();
             // Not larger either: the memtable must not outgrow its extent.
-            let fits =
-                |m: &Memory| m.arena.is_idle() && (bytes..bytes + PAGE).contains(&m.arena.len());
+            let fits = |m: &Memory| match &m.arena {
+                Some(arena) => arena.is_idle() && (bytes..bytes + PAGE).contains(&arena.len()),
+                None => in_place && m.bytes == bytes,
+            };
             if let Some(at) = arenas.iter().position(fits) {
                 return Ok(arenas.swap_remove(at));
             }
@@ -66,16 +73,19 @@ impl Arenas {
                 arenas.remove(0);
             }
         }
-        let arena = Arena::new(bytes).map_err(|e| {
-            Error::new(
-                crate::ErrorKind::Full,
-                format!("there is no memory for a memtable of {bytes} bytes: {e}"),
-            )
-            .because(e)
-        })?;
+        let make = || {
+            Arena::new(bytes).map_err(|e| {
+                Error::new(
+                    crate::ErrorKind::Full,
+                    format!("there is no memory for a memtable of {bytes} bytes: {e}"),
+                )
+                .because(e)
+            })
+        };
         Ok(Memory {
-            arena,
+            arena: (!in_place).then(make).transpose()?,
             shortcuts: Shortcuts::new(bytes),
+            bytes,
         })
     }
 }
@@ -101,28 +111,36 @@ pub(super) struct Memtable {
     pub(super) log_extent: Option<Arc<Extent>>,
     /// The extent of the log that this memtable was replayed from.
     pub(super) kept: Option<Arc<Extent>>,
-    /// Logs that are not needed once the memtable has been flushed.
+    /// Logs that are not needed once its entries outlive the process without them.
     pub(super) logs: Vec<u64>,
+    /// Told when nobody reads the memtable any more.
+    pub(super) readers: Arc<Readers>,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
     arena: Mutex<Option<Arena>>,
+    bytes: u64,
     arenas: Arc<Arenas>,
 }
 
 impl Memtable {
-    /// An empty memtable that will be flushed to `extent`.
+    /// An empty memtable that will be flushed to `extent`; `in_place`: that is in it from the start.
     pub(super) fn new(
         id: u64,
         extent: Arc<Extent>,
         capacity: u64,
         arenas: &Arc<Arenas>,
+        in_place: bool,
     ) -> Result<Memtable> {
         let Memory {
             mut arena,
             shortcuts,
-        } = arenas.take(capacity)?;
-        let bump = arena.bump(extent.off());
+            bytes,
+        } = arenas.take(capacity, in_place)?;
+        let bump = match &mut arena {
+            Some(arena) => arena.bump(extent.off()),
+            None => extent.bump_from(0),
+        };
         let full = || Error::invalid(format!("a memtable of {capacity} bytes holds nothing"));
         let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(full)?;
         claim.write(0, &encode_table_header(id));
@@ -141,15 +159,22 @@ impl Memtable {
             log_extent: None,
             kept: None,
             logs: Vec::new(),
+            readers: Arc::default(),
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
                 seq_first: AtomicU64::new(u64::MAX),
                 seq_last: AtomicU64::new(0),
             },
-            arena: Mutex::new(Some(arena)),
+            arena: Mutex::new(arena),
+            bytes,
             arenas: Arc::clone(arenas),
         })
+    }
+
+    /// Whether it is in its extent, so that a flush copies nothing.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.arena.lock().is_none()
     }
 
     /// Bytes that a memtable must have to take `payload_bytes` of `entries` for sure.
@@ -280,11 +305,22 @@ fn new_node<'a>(entry: &LogEntry<'a>, hash: u64, seq: SeqNo) -> NewNode<'a> {
 
 impl Drop for Memtable {
     fn drop(&mut self) {
-        if let Some(arena) = self.arena.get_mut().take() {
-            let shortcuts = self.list.take_shortcuts();
-            let shortcuts = shortcuts.unwrap_or_else(|| Shortcuts::new(arena.len()));
-            self.arenas.0.lock().push(Memory { arena, shortcuts });
+        let arena = self.arena.get_mut().take();
+        let bytes = self.bytes;
+        let shortcuts = self.list.take_shortcuts();
+        if arena.is_some() || shortcuts.is_some() {
+            let memory = Memory {
+                arena,
+                shortcuts: shortcuts.unwrap_or_else(|| Shortcuts::new(bytes)),
+                bytes,
+            };
+            let mut arenas = self.arenas.0.lock();
+            // Those with an arena are in use until their readers are gone, and bounded by `take`.
+            if memory.arena.is_some() || arenas.len() < ARENAS_KEPT {
+                arenas.push(memory);
+            }
         }
+        self.readers.leave();
     }
 }
 

@@ -12,31 +12,40 @@
 //! Invariants
 //!   W1  Sequence numbers of a memtable are all above those of every memtable sealed before it.
 //!   W2  A log is named in the manifest before its first record is written, and retired by the edit
-//!       that names the table which its entries have become.
+//!       that names what its entries have become: a table in a pool, or files below it.
 //!   W3  An entry is visible only after its record is in the log, and never without the others of
 //!       its batch.
 //!
 //! After a crash: recover.rs. Callers: writers on any thread; one job at a time makes spares.
 
+mod files;
 mod memtable;
 pub(crate) mod recover;
+mod replay;
 mod spare;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use terrace_media::AllocError;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
-use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Folder, Front, Ground, Job, Replayed, SealedTable, Source, Sources, Written};
+use crate::parts::manifest::Edit;
+use crate::stages::{
+    Front, Ground, Job, ReplayEnded, ReplayStart, Replayed, SealedTable, Source, Sources, Spare,
+    SpareBytes, Written, retired,
+};
 use crate::types::Durability;
 
+use files::LogFiles;
 use memtable::{Arenas, Memtable};
-use recover::FoundLog;
+use replay::FoundLog;
 use spare::FaultIn;
 
 /// The front of one database.
@@ -48,15 +57,17 @@ pub(crate) struct WalMemtable {
     commit: Mutex<()>,
     /// Held by a guard while it is written: a count of references would go from core to core.
     active: ArcSwap<Memtable>,
+    /// Nothing is written any more; changed and read under the commit lock.
+    closed: AtomicBool,
     spare: Mutex<Option<Memtable>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
     /// What is left to be done about the first memtable.
     cold: Mutex<Option<FaultIn>>,
     arenas: Arc<Arenas>,
-    files: Folder,
+    log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
-    found: Mutex<Vec<FoundLog>>,
+    found: Mutex<VecDeque<FoundLog>>,
 }
 
 /// What readers see of the front.
@@ -75,6 +86,16 @@ struct Sealed {
 }
 
 impl WalMemtable {
+    /// What has no room for a spare: the pool, or else the disk of the logs.
+    fn no_room(&self, e: Error) -> Spare {
+        let from_pool = std::error::Error::source(&e)
+            .is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
+        match from_pool {
+            true => Spare::PoolFull,
+            false => Spare::DiskFull(e),
+        }
+    }
+
     fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
         batch.is_none_or(|batch| {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
@@ -84,14 +105,19 @@ impl WalMemtable {
 }
 
 /// Waits until all writers of a sealed memtable are done, and makes its log durable.
-fn settle(ground: &Ground, memtable: &Memtable) -> Result<()> {
+fn settle(ground: &Ground, log_files: &LogFiles, memtable: &Memtable) -> Result<()> {
     // BOUND: writers that hold numbers of this memtable only have to finish copying.
     if !ground.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
     match &memtable.log {
-        // On `Dram` the log stays what the entries live by, and nobody syncs it later.
-        Some(log) => log.sync().map_err(|e| append_failed(ground, e)),
+        // On `Dram` the log stays what the entries live by, and nobody syncs it later. What an entry
+        // hides may be forgotten from here on.
+        Some(log) => {
+            log.sync().map_err(|e| append_failed(ground, e))?;
+            log_files.trim(memtable.id, log.bytes());
+            Ok(())
+        }
         None => Ok(()),
     }
 }
@@ -121,6 +147,9 @@ impl Front for WalMemtable {
         let count = batch.len() as u64;
         let logged = durability != Durability::Volatile;
         let commit = self.commit.lock();
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::closed());
+        }
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
@@ -243,33 +272,57 @@ impl Front for WalMemtable {
         Some(Box::new(cold))
     }
 
-    fn spare_bytes(&self, batch: Option<&Batch>) -> u64 {
+    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
         let (table, log) = self.spare_sizes(batch);
-        table + log
+        match self.ground.pool_outlives() {
+            true => SpareBytes {
+                pool: table + log,
+                log_file: 0,
+            },
+            false => SpareBytes {
+                pool: table,
+                log_file: log,
+            },
+        }
     }
 
-    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<()> {
+    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
         let _one = self.making.lock();
-        {
+        let small = {
             let mut spare = self.spare.lock();
             match spare.take() {
                 Some(ready) if self.spare_fits(&ready, batch) => {
                     *spare = Some(ready);
-                    return Ok(());
+                    return Ok(Spare::Ready);
                 }
-                Some(small) => {
-                    let retired = Change::LogRetired { id: small.id };
-                    // PERSIST: retired before its extents are free again, which is when it drops.
-                    self.ground.manifest.commit(Edit {
-                        changes: vec![retired],
-                    })?;
+                small => small,
+            }
+        };
+        if let Some(small) = small {
+            // PERSIST: retired before its extents are free again, which is when it drops, and before
+            // its file is used again.
+            let changes = retired(&[small.id]).collect();
+            match self.ground.manifest.commit(Edit { changes }) {
+                Ok(()) => self.log_files.retire(small.id),
+                Err(e) => {
+                    let e = Error::from(e);
+                    if e.kind() != ErrorKind::Full {
+                        return Err(e);
+                    }
+                    // It stays named, so it must not be forgotten.
+                    *self.spare.lock() = Some(small);
+                    return Ok(self.no_room(e));
                 }
-                None => {}
             }
         }
-        let spare = self.make_spare(batch)?;
-        *self.spare.lock() = Some(spare);
-        Ok(())
+        match self.make_spare(batch) {
+            Ok(spare) => {
+                *self.spare.lock() = Some(spare);
+                Ok(Spare::Ready)
+            }
+            Err(e) if e.kind() == ErrorKind::Full => Ok(self.no_room(e)),
+            Err(e) => Err(e),
+        }
     }
 
     fn next_sealed(&self) -> Result<Option<SealedTable>> {
@@ -283,25 +336,24 @@ impl Front for WalMemtable {
             Arc::clone(&shown.sealed[0].memtable)
         };
         let (seq_first, seq_last) = memtable.seqs();
-        let retire = memtable
-            .logs
-            .iter()
-            .map(|&id| Change::LogRetired { id })
-            .collect();
         let id = memtable.id;
         let tables = Arc::clone(&self.tables);
         let ground = Arc::clone(&self.ground);
+        let log_files = Arc::clone(&self.log_files);
         Ok(Some(SealedTable {
             id,
             image: memtable.bump.region().clone(),
+            in_place: memtable.is_in_place(),
             extent: Arc::clone(&memtable.extent),
             used: memtable.bump.used(),
             entries: memtable.entry_count(),
             seq_first,
             seq_last,
-            retire,
+            logs: memtable.logs.clone(),
+            unlogged: memtable.has_unlogged(),
+            readers: Arc::clone(&memtable.readers),
             cursor: memtable.cursor(),
-            settle: Box::new(move || settle(&ground, &memtable)),
+            settle: Box::new(move || settle(&ground, &log_files, &memtable)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;
                 if let Some(at) = sealed.iter().position(|sealed| sealed.memtable.id == id) {
@@ -324,6 +376,37 @@ impl Front for WalMemtable {
         memtable.has_unlogged() || memtable.bump.used() > memtable.spare_due_at()
     }
 
+    fn close(&self) -> Result<Vec<u64>> {
+        let active = {
+            let _commit = self.commit.lock();
+            self.closed.store(true, Ordering::Relaxed);
+            self.active.load_full()
+        };
+        // BOUND: writers that hold numbers only have to finish copying.
+        let sequencer = &self.ground.sequencer;
+        if !sequencer.wait_visible(sequencer.last_taken()) {
+            return Err(not_published());
+        }
+        let _one = self.making.lock();
+        let spare = self.spare.lock().take();
+        let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();
+        if active.entry_count() == 0 {
+            logs.extend(&active.logs);
+        }
+        self.log_files.close();
+        Ok(logs)
+    }
+
+    fn log_file_bytes(&self) -> u64 {
+        self.log_files.live_bytes()
+    }
+
+    fn logs_retired(&self, logs: &[u64]) {
+        for &id in logs {
+            self.log_files.retire(id);
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         let mut tables: Vec<Arc<Memtable>> = Vec::new();
         {
@@ -344,8 +427,16 @@ impl Front for WalMemtable {
         Ok(())
     }
 
-    fn replay_next(&self) -> Result<Option<Replayed>> {
-        self.replay_found()
+    fn logs_found(&self) -> (usize, u64) {
+        self.left_to_replay()
+    }
+
+    fn begin_replay(&self) -> Result<ReplayStart> {
+        self.begin_next_replay()
+    }
+
+    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed> {
+        self.admit_replayed(ended)
     }
 
     fn sources(&self) -> Sources {

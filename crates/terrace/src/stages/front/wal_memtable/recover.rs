@@ -1,4 +1,5 @@
-//! This file brings the front back: it finds the logs and replays them into sealed memtables.
+//! This file brings the front back: it finds the logs, which replay.rs then replays into sealed
+//! memtables.
 //!
 //! A crash can leave
 //!   - logs whose memtables had not been flushed: replayed, oldest first;
@@ -6,70 +7,51 @@
 //!   - records behind the first one that is not whole: their writers had not been answered.
 //!
 //! Nothing is appended to a replayed log. Its memtable is flushed like any other, and the edit that
-//! names the table retires the log.
+//! names what its entries become retires the log.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::{Extent, Medium, Prefault};
+use terrace_media::Prefault;
 
-use super::memtable::{Arenas, Memtable};
-use super::spare::{FaultIn, log_bytes, log_file_id, log_file_name, new_memtable};
-use super::{Sealed, Shown, Tables, WalMemtable};
-use crate::error::{Error, Result};
-use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
-use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::Folder;
-use crate::stages::{Ground, Replayed};
+use super::files::LogFiles;
+use super::memtable::Arenas;
+use super::replay::{FoundLog, FoundPlace};
+use super::spare::{FaultIn, log_bytes, new_memtable};
+use super::{Shown, Tables, WalMemtable};
+use crate::error::Result;
+use crate::parts::manifest::LogPlace;
+use crate::stages::{Folder, Ground};
 
-/// A log to be replayed.
-pub(super) struct FoundLog {
-    id: u64,
-    place: FoundPlace,
-}
-
-enum FoundPlace {
-    Pool(Arc<Extent>),
-    File,
-}
-
-/// Finds the logs and makes the front; `Front::replay_next` replays them one by one.
+/// Finds the logs and makes the front; replay.rs replays them.
 pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable> {
-    let mut found = Vec::new();
+    let memtable = ground.options.front.memtable_bytes;
+    let log_files = Arc::new(LogFiles::new(files, log_bytes(memtable)));
     let logs = ground.manifest.with_state(|state| state.logs.clone());
+    let is_file = |place: &LogPlace| *place == LogPlace::File;
+    let in_files = logs.iter().filter(|(_, place)| is_file(place));
+    let named: Vec<u64> = in_files.map(|(id, _)| *id).collect();
+    if !ground.pool_outlives() {
+        ground.skip_ids(log_files.find(&named)?);
+    }
+    let mut found = VecDeque::new();
     for (id, place) in logs {
-        let LogPlace::Pool(span) = place else {
-            continue;
+        ground.skip_ids(id + 1);
+        let place = match place {
+            LogPlace::Pool(span) => FoundPlace::Pool(ground.pool.adopt(span)?),
+            LogPlace::File => FoundPlace::File,
         };
-        found.push(FoundLog {
-            id,
-            place: FoundPlace::Pool(ground.pool.adopt(span)?),
-        });
-    }
-    if ground.pool.medium() == Medium::Dram {
-        let names = files
-            .fs
-            .list(&files.dir)
-            .map_err(|e| Error::io("list", &files.dir, e))?;
-        let mut ids: Vec<u64> = names.iter().filter_map(|name| log_file_id(name)).collect();
-        ids.sort_unstable();
-        found.extend(ids.into_iter().map(|id| FoundLog {
-            id,
-            place: FoundPlace::File,
-        }));
-    }
-    if let Some(last) = found.last() {
-        ground.skip_ids(last.id + 1);
+        found.push_back(FoundLog::new(id, place, &log_files));
     }
     let arenas = Arc::new(Arenas::default());
-    let memtable = ground.options.front.memtable_bytes;
-    if ground.options.pool.prefault == Prefault::All {
+    if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {
         // The active one, the spare, and those that wait for their flush.
         arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;
     }
-    let active = new_memtable(ground, &files, &arenas, memtable, log_bytes(memtable))?;
+    let active = new_memtable(ground, &log_files, &arenas, memtable, log_bytes(memtable))?;
     let active = Arc::new(active);
     let cold = (ground.options.pool.prefault != Prefault::None).then(|| FaultIn {
         ground: Arc::clone(ground),
@@ -85,106 +67,12 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(()),
         active: ArcSwap::new(active),
+        closed: AtomicBool::new(false),
         spare: Mutex::new(None),
         making: Mutex::new(()),
         cold: Mutex::new(cold),
         arenas,
-        files,
+        log_files,
         found: Mutex::new(found),
     })
-}
-
-impl WalMemtable {
-    /// Replays the oldest log that is left. One log becomes one memtable, whatever its size: the
-    /// edit that names its table is the one that retires the log.
-    pub(super) fn replay_found(&self) -> Result<Option<Replayed>> {
-        let log = {
-            let mut found = self.found.lock();
-            if found.is_empty() {
-                return Ok(None);
-            }
-            found.remove(0)
-        };
-        let mut replayed = Replayed::default();
-        let mut bytes = TABLE_NODES_AT as u64;
-        let mut seq_last = 0;
-        let end = self.read_log(&log, &mut |record| {
-            for (seq, entry) in (record.first_seq..).zip(record.entries()) {
-                bytes += Memtable::entry_bytes(&entry?, seq) as u64;
-            }
-            replayed.records += 1;
-            replayed.entries += u64::from(record.entry_count);
-            seq_last = record.first_seq + u64::from(record.entry_count) - 1;
-            Ok(())
-        })?;
-        replayed.bytes = end.bytes;
-        if replayed.records == 0 {
-            if let FoundPlace::Pool(_) = log.place {
-                let retired = Change::LogRetired { id: log.id };
-                self.ground.manifest.commit(Edit {
-                    changes: vec![retired],
-                })?;
-            }
-            return Ok(Some(replayed));
-        }
-        let bytes = bytes.max(self.ground.options.front.memtable_bytes);
-        let extent = self.ground.pool.alloc(bytes)?;
-        // The log's id names no table yet.
-        let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas)?;
-        self.read_log(&log, &mut |record| {
-            for (seq, entry) in (record.first_seq..).zip(record.entries()) {
-                if !memtable.replay(&entry?, seq)? {
-                    return Err(Error::corruption("the log changed while it was replayed"));
-                }
-            }
-            Ok(())
-        })?;
-        self.ground.sequencer.start_after(seq_last);
-        if let FoundPlace::Pool(extent) = log.place {
-            // A process crash leaves records in the page cache only. They are acted on from here.
-            let region = extent.region();
-            region
-                .sync(extent.off(), end.bytes as usize)
-                .map_err(|e| super::append_failed(&self.ground, e))?;
-            memtable.logs.push(log.id);
-            memtable.kept = Some(extent);
-        }
-        let sealed = Sealed {
-            memtable: Arc::new(memtable),
-            taken: false,
-        };
-        self.tables.0.lock().sealed.push(sealed);
-        Ok(Some(replayed))
-    }
-
-    fn read_log(
-        &self,
-        log: &FoundLog,
-        record: &mut dyn FnMut(RecordView<'_>) -> Result<()>,
-    ) -> Result<ReplayEnd> {
-        let end = match &log.place {
-            FoundPlace::Pool(extent) => {
-                replay_pool(self.ground.pool.region(), extent.span(), log.id, record)
-            }
-            FoundPlace::File => {
-                let path = self.files.dir.join(log_file_name(log.id));
-                let fault = |e| Error::io("read the log", &path, e);
-                replay_file(&self.files.fs, &path, log.id, &fault, record)
-            }
-        };
-        end.map_err(|e| self.name_log(e, log))
-    }
-
-    fn name_log(&self, e: Error, log: &FoundLog) -> Error {
-        let place = match &log.place {
-            FoundPlace::Pool(extent) => format!("pool extent {}", extent.span()),
-            FoundPlace::File => self
-                .files
-                .dir
-                .join(log_file_name(log.id))
-                .display()
-                .to_string(),
-        };
-        Error::new(e.kind(), format!("log {} ({place}): {e}", log.id)).because(e)
-    }
 }

@@ -5,16 +5,15 @@
 
 use std::sync::Arc;
 
-use terrace_media::Medium;
-
 use super::WalMemtable;
+use super::files::LogFiles;
 use super::memtable::Memtable;
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
-use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
+use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::stages::{Completion, Folder, Ground, Job, JobKind, Step};
+use crate::stages::{Completion, Ground, Job, JobKind, Step};
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -46,7 +45,7 @@ impl WalMemtable {
         let (table_bytes, log_bytes) = self.spare_sizes(batch);
         let spare = new_memtable(
             &self.ground,
-            &self.files,
+            &self.log_files,
             &self.arenas,
             table_bytes,
             log_bytes,
@@ -89,7 +88,7 @@ impl Job for FaultIn {
 /// A memtable with its place in the pool and its log, both named.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
-    files: &Folder,
+    log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
     table_bytes: u64,
     log_bytes: u64,
@@ -97,24 +96,20 @@ pub(super) fn new_memtable(
     let pool = &ground.pool;
     let extent = pool.alloc(table_bytes)?;
     let id = ground.next_id();
-    let mut memtable = Memtable::new(id, extent, table_bytes, arenas)?;
-    let failed = |e: std::io::Error| {
-        let full = e.kind() == std::io::ErrorKind::StorageFull;
-        let kind = if full {
-            crate::ErrorKind::Full
-        } else {
-            crate::ErrorKind::Io
-        };
-        Error::new(kind, format!("a log cannot be created: {e}")).because(e)
-    };
-    let (log, place): (Box<dyn Log>, LogPlace) = if pool.medium() == Medium::Dram {
-        let path = files.dir.join(log_file_name(id));
-        let log = FileLog::create(&files.fs, &path, id, log_bytes).map_err(failed)?;
+    let in_place = !ground.pool_outlives();
+    let mut memtable = Memtable::new(id, extent, table_bytes, arenas, in_place)?;
+    let (log, place): (Box<dyn Log>, LogPlace) = if in_place {
+        let failed = |e| Error::io("create the log", &log_files.path(id), e);
+        let log = log_files.create(id, log_bytes).map_err(failed)?;
         (Box::new(log), LogPlace::File)
     } else {
         let extent = pool.alloc(log_bytes)?;
         let span = extent.span();
         memtable.log_extent = Some(Arc::clone(&extent));
+        let failed = |e| {
+            let text = format!("a log cannot be created: {e}");
+            Error::new(crate::ErrorKind::Io, text).because(e)
+        };
         let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
         (Box::new(log), LogPlace::Pool(span))
     };
@@ -124,24 +119,14 @@ pub(super) fn new_memtable(
         Change::LogCreated { id, place },
         Change::NextId { id: id + 1 },
     ];
-    ground.manifest.commit(Edit { changes })?;
-    memtable.log = Some(log);
-    // Log files are kept: on this medium they are all that a restart finds.
-    if place != LogPlace::File {
-        memtable.logs.push(id);
+    if let Err(e) = ground.manifest.commit(Edit { changes }) {
+        if !e.is_final() {
+            // Nothing names it. Else something may, and it stays.
+            log_files.retire(id);
+        }
+        return Err(e.into());
     }
+    memtable.log = Some(log);
+    memtable.logs.push(id);
     Ok(memtable)
-}
-
-/// The name of the file of log `id`.
-pub(super) fn log_file_name(id: u64) -> String {
-    format!("wal-{id:016}.log")
-}
-
-/// The id in the name of a log file.
-pub(super) fn log_file_id(name: &str) -> Option<u64> {
-    name.strip_prefix("wal-")?
-        .strip_suffix(".log")?
-        .parse()
-        .ok()
 }

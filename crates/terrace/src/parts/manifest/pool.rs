@@ -1,0 +1,198 @@
+//! This file is the manifest's home in a pool: two extents that take turns, and the superblock's roots,
+//! which name the one in use.
+
+use std::borrow::Cow;
+use std::io;
+use std::sync::Arc;
+
+use terrace_media::{Extent, Pool, Purpose, Span};
+
+use crate::canary::{self, Canary};
+use crate::parts::codec::DecodeError;
+use crate::parts::manifest::ManifestError;
+use crate::parts::manifest::edit::Change;
+use crate::parts::manifest::home::{Home, room_for};
+use crate::parts::manifest::layout::Roots;
+
+/// The home of a manifest in a pool.
+pub(super) struct PoolHome {
+    pool: Pool,
+    place: Place,
+    /// Extents that the superblock may or may not name since a failure.
+    limbo: Vec<Place>,
+}
+
+/// The two extents, and which generation is in the first of them.
+struct Place {
+    current: Arc<Extent>,
+    spare: Arc<Extent>,
+    generation: u64,
+}
+
+impl Place {
+    fn roots(&self) -> Roots {
+        Roots {
+            current: self.current.span(),
+            generation: self.generation,
+            spare: self.spare.span(),
+        }
+    }
+}
+
+impl PoolHome {
+    /// Takes two extents of `extent_bytes` for a manifest whose first generation is `generation`; it
+    /// is not in the roots before that has been written.
+    pub(super) fn create(
+        pool: &Pool,
+        extent_bytes: u64,
+        generation: u64,
+    ) -> Result<PoolHome, ManifestError> {
+        // The first generation goes where the next would go: to the spare.
+        let place = Place {
+            spare: pool.alloc(extent_bytes)?,
+            current: pool.alloc(extent_bytes)?,
+            generation: generation - 1,
+        };
+        Ok(PoolHome {
+            pool: pool.clone(),
+            place,
+            limbo: Vec::new(),
+        })
+    }
+
+    /// Adopts the extents that the pool's roots name.
+    pub(super) fn open(pool: &Pool) -> Result<(PoolHome, u64), ManifestError> {
+        let roots = Roots::read(|i| pool.root(i));
+        if roots.generation == 0 {
+            let found = "none: the pool's creation did not finish";
+            return Err(DecodeError::new("manifest root", 0, "an extent", found).into());
+        }
+        let place = Place {
+            current: pool.adopt(roots.current)?,
+            spare: pool.adopt(roots.spare)?,
+            generation: roots.generation,
+        };
+        let home = PoolHome {
+            pool: pool.clone(),
+            place,
+            limbo: Vec::new(),
+        };
+        Ok((home, roots.generation))
+    }
+
+    /// Makes durable what a killed process had written up to `tail`.
+    pub(super) fn persist(&self, tail: u64) -> io::Result<()> {
+        let off = self.place.current.off();
+        // PERSIST: a record that a killed process had written and not made durable, before anybody
+        // acts on it, and before a record behind it. Reversed, power loss could take the edit back,
+        // or leave a hole that looks like damage.
+        self.pool
+            .region()
+            .persist(off, tail as usize, Purpose::Manifest);
+        self.pool.region().sync(off, tail as usize)
+    }
+
+    /// The extents of the next generation: these two exchanged, or larger ones once a state of
+    /// `wanted` bytes leaves less than half of one for edits.
+    fn next_place(&self, generation: u64, wanted: u64) -> Result<Place, ManifestError> {
+        let room = self.place.spare.len();
+        if wanted > room / 2 {
+            let bytes = room_for(wanted);
+            let grown = self
+                .pool
+                .alloc(bytes)
+                .and_then(|a| self.pool.alloc(bytes).map(|b| (a, b)));
+            match grown {
+                Ok((current, spare)) => {
+                    return Ok(Place {
+                        current,
+                        spare,
+                        generation,
+                    });
+                }
+                // A full pool must not stop the edits that make room in it.
+                Err(_) if wanted <= room => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Place {
+            current: self.place.spare.clone(),
+            spare: self.place.current.clone(),
+            generation,
+        })
+    }
+}
+
+impl Home for PoolHome {
+    fn keeps(&self, _: &Change) -> bool {
+        true
+    }
+
+    fn room(&self) -> u64 {
+        self.place.current.len()
+    }
+
+    fn room_of(&self, _: u64) -> u64 {
+        // The allocator decides, and the roots have it.
+        0
+    }
+
+    fn append(&mut self, at: u64, record: &[u8]) -> io::Result<()> {
+        write_durably(&self.place.current, at, record)
+    }
+
+    fn replace(&mut self, generation: u64, image: &[u8]) -> Result<(), ManifestError> {
+        let next = self.next_place(generation, image.len() as u64)?;
+        if let Err(e) = write_durably(&next.current, 0, image) {
+            self.limbo.push(next);
+            return Err(ManifestError::Io(e));
+        }
+        // PERSIST: the new generation is durable before the roots name it. Reversed, a crash would
+        // leave roots that name a manifest that was never written.
+        // CRASH: until set_roots returns the old roots may be the valid ones. The old generation is
+        // untouched, so recovery finds the state before this edit.
+        if let Err(e) = self.pool.set_roots(&next.roots().words()) {
+            self.limbo.push(next);
+            return Err(ManifestError::Pool(e));
+        }
+        self.place = next;
+        Ok(())
+    }
+
+    fn read(&self) -> Result<(Cow<'_, [u8]>, u64), ManifestError> {
+        let region = self.pool.region();
+        let span = self.place.current.span();
+        let bytes = usize::try_from(span.len)
+            .ok()
+            .and_then(|len| region.bytes(span.off, len));
+        match bytes {
+            Some(bytes) => Ok((Cow::Borrowed(bytes), span.off)),
+            None => {
+                let found = format!("the end of the pool at {}", region.end());
+                let expected = format!("{} bytes", span.len);
+                Err(DecodeError::new("manifest extent", span.off, expected, found).into())
+            }
+        }
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        vec![self.place.current.span(), self.place.spare.span()]
+    }
+}
+
+fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let Some(mut claim) = extent.claim(at, bytes.len()) else {
+        let text = format!("{} bytes at {at} leave the manifest's extent", bytes.len());
+        return Err(io::Error::other(text));
+    };
+    claim.write_streaming(0, bytes, Purpose::Manifest);
+    if canary::breaks(Canary::EditFence) {
+        return Ok(());
+    }
+    // PERSIST: the whole record, before the caller acts on it: frees what it removed, acknowledges
+    // what it added. Reversed, a crash would bring back tables whose extents are reused.
+    // CRASH: until this returns any part may be missing; the checksum says so, and replay ends
+    // before the record.
+    extent.region().fence(Purpose::Manifest);
+    extent.region().sync(extent.off() + at, bytes.len())
+}

@@ -1,0 +1,127 @@
+//! This file adds up the records of a manifest again, and tells the end that a crash left from damage.
+
+use crate::parts::codec::{self, DecodeError, Reader};
+use crate::parts::manifest::edit::Change;
+use crate::parts::manifest::layout::{
+    HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_header, record_checksum,
+};
+use crate::parts::manifest::state::State;
+
+/// What the records of a generation add up to.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub(super) state: State,
+    pub(super) tail: u64,
+    pub(super) number: u64,
+}
+
+/// Adds up the records of `generation` in `bytes`; `base` is the offset that errors give to the first.
+pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replayed, DecodeError> {
+    check_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), generation, base)?;
+    let mut r = Replayed {
+        state: State::default(),
+        tail: HEADER_BYTES as u64,
+        number: 0,
+    };
+    // BOUND: every record takes bytes of the extent.
+    let end = loop {
+        match whole_record(bytes, r.tail, generation, base) {
+            Ok((header, record)) if header.number == r.number => {
+                apply(&mut r.state, &header, record, base + r.tail)?;
+                r.tail += (record.len().next_multiple_of(RECORD_ALIGN)) as u64;
+                r.number += 1;
+            }
+            Ok((header, _)) => {
+                let expected = format!("record {}", r.number);
+                let found = format!("record {}", header.number);
+                let at = base + r.tail;
+                break DecodeError::new("manifest record", at, expected, found);
+            }
+            Err(e) => break e,
+        }
+    };
+    if r.number == 0 || later_record(bytes, r.tail, generation, r.number) {
+        return Err(end);
+    }
+    Ok(r)
+}
+
+/// The record at `at`, if all of it is there; `base` is the offset of `bytes`.
+fn whole_record(
+    bytes: &[u8],
+    at: u64,
+    generation: u64,
+    base: u64,
+) -> Result<(RecordHeader, &[u8]), DecodeError> {
+    let offset = base + at;
+    let rest = usize::try_from(at)
+        .ok()
+        .and_then(|at| bytes.get(at..))
+        .unwrap_or(&[]);
+    let header = RecordHeader::decode(rest, offset)?;
+    let refuse = |expected: String, found: String| {
+        Err(DecodeError::new("manifest record", offset, expected, found))
+    };
+    if header.generation != generation {
+        return refuse(
+            format!("generation {generation}"),
+            header.generation.to_string(),
+        );
+    }
+    let record = usize::try_from(header.record_bytes())
+        .ok()
+        .and_then(|len| rest.get(..len));
+    let Some(record) = record else {
+        return refuse(
+            format!("at most {} bytes", rest.len()),
+            header.record_bytes().to_string(),
+        );
+    };
+    let computed = record_checksum(record);
+    if computed != header.checksum {
+        return refuse(codec::hex(computed), codec::hex(header.checksum));
+    }
+    Ok((header, record))
+}
+
+/// Applies the changes of a record whose checksum agrees.
+fn apply(
+    state: &mut State,
+    header: &RecordHeader,
+    record: &[u8],
+    offset: u64,
+) -> Result<(), DecodeError> {
+    let payload = record.get(RECORD_HEADER_BYTES..).unwrap_or(&[]);
+    let mut r = Reader::new(
+        "manifest edit",
+        offset + RECORD_HEADER_BYTES as u64,
+        payload,
+    );
+    // BOUND: every change takes bytes of the record.
+    for _ in 0..header.change_count {
+        let at = r.offset();
+        let change = Change::decode(&mut r)?;
+        state
+            .apply(&change)
+            .map_err(|e| DecodeError { offset: at, ..e })?;
+    }
+    r.end()
+}
+
+/// Whether a record of this generation with a number above `number` lies behind `tail`.
+fn later_record(bytes: &[u8], tail: u64, generation: u64, number: u64) -> bool {
+    let last = bytes.len() as u64;
+    // No more records than fit can follow.
+    let numbers = number + 1..number + last / RECORD_HEADER_BYTES as u64;
+    let mut at = tail;
+    // BOUND: the position only grows.
+    while at < last {
+        at += RECORD_ALIGN as u64;
+        if let Ok((header, _)) = whole_record(bytes, at, generation, 0)
+            && numbers.contains(&header.number)
+        {
+            return true;
+        }
+    }
+    false
+}

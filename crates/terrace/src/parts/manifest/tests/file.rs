@@ -1,0 +1,293 @@
+//! Tests of the manifest in a file: crashes at every sync, faults at every call, damage, full disks.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
+
+use super::{Editor, one};
+use crate::parts::manifest::state::State;
+use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
+
+const ROOM: u64 = 4 << 10;
+
+fn dir() -> &'static Path {
+    Path::new("db")
+}
+
+fn machine(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
+    let machine = Machine::new(seed, Medium::Mapped);
+    let fs = machine.fs();
+    fs.create_dir_all(dir()).unwrap();
+    (machine, fs)
+}
+
+/// An edit of anything but a log in the pool, which this home never has, and the state after it.
+fn edit(editor: &mut Editor, state: &State) -> (Edit, State) {
+    let (mut edit, mut after) = (Edit::default(), state.clone());
+    while edit.changes.len() < 3 {
+        let change = editor.change(&after);
+        let place = LogPlace::File;
+        let change = match change {
+            Change::LogCreated { id, .. } => Change::LogCreated { id, place },
+            change => change,
+        };
+        after.apply(&change).unwrap();
+        edit.changes.push(change);
+    }
+    (edit, after)
+}
+
+/// What of a state outlives the process.
+fn kept(state: &State) -> State {
+    state.restricted(|change| !change.is_of_pool())
+}
+
+/// Opens the manifest of a machine, commits one more edit, opens it again; the state found first.
+fn recover(machine: &Machine) -> Result<State, ManifestError> {
+    let fs = machine.fs();
+    let manifest = Manifest::open_file(&fs, dir())?;
+    let found = manifest.state();
+    let lost = Machine::boot(machine.crash_image(Survive::None), 1);
+    let after = Manifest::open_file(&lost.fs(), dir()).unwrap().state();
+    assert_eq!(after, found, "what was found once stays");
+    manifest
+        .commit(one(Change::LastSeq { seq: u64::MAX }))
+        .unwrap();
+    manifest.verify().unwrap();
+    drop(manifest);
+    let again = Manifest::open_file(&fs, dir()).unwrap().state();
+    let last_seq = u64::MAX;
+    assert_eq!(
+        again,
+        State {
+            last_seq,
+            ..found.clone()
+        }
+    );
+    Ok(found)
+}
+
+fn images(machine: &Machine, index: u64) -> Vec<(String, terrace_media::Image)> {
+    let mut survivals = vec![Survive::None, Survive::All];
+    survivals.extend((0..4).map(|i| Survive::Random(index * 4 + i)));
+    let mut images: Vec<_> = survivals
+        .into_iter()
+        .map(|s| (format!("{s:?}"), machine.crash_image(s)))
+        .collect();
+    images.push(("process".into(), machine.process_image()));
+    images
+}
+
+/// After a crash at any sync or rename, whatever of the rest survives, reopening gives what is kept of
+/// the state before or after the edit in flight, and the manifest goes on.
+#[test]
+fn edits_in_a_file_are_atomic() {
+    let (machine, fs) = machine(191);
+    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    let between = Arc::new(Mutex::new((State::default(), State::default())));
+    let crashes = Arc::new(AtomicU64::new(0));
+    let (states, count) = (Arc::clone(&between), Arc::clone(&crashes));
+    machine.on_persist(Some(Box::new(move |machine, point| {
+        let (before, after) = &*states.lock().unwrap();
+        for (survive, image) in images(machine, point.index) {
+            let found = recover(&Machine::boot(image, point.index)).unwrap();
+            assert!(
+                &found == before || &found == after,
+                "{point:?} {survive}: {found:?}"
+            );
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    })));
+    let mut editor = Editor::new(192);
+    let mut state = State::default();
+    for _ in 0..200 {
+        let (edit, after) = edit(&mut editor, &state);
+        *between.lock().unwrap() = (kept(&state), kept(&after));
+        manifest.commit(edit).unwrap();
+        assert_eq!(manifest.state(), after, "in memory the pool is known too");
+        state = after;
+        *between.lock().unwrap() = (kept(&state), kept(&state));
+    }
+    machine.on_persist(None);
+    manifest.verify().unwrap();
+    assert!(manifest.generation() > 3, "replacements were crashed at");
+    assert!(crashes.load(Ordering::Relaxed) > 1000);
+    let image = machine.crash_image(Survive::None);
+    let found = recover(&Machine::boot(image, 1)).unwrap();
+    assert_eq!(found, kept(&state), "what was committed is durable");
+}
+
+/// After a crash anywhere in the creation there is no manifest, or an empty one.
+#[test]
+fn creation_of_the_file_is_atomic() {
+    let (machine, fs) = machine(193);
+    machine.on_persist(Some(Box::new(|machine, point| {
+        for (_, image) in images(machine, point.index) {
+            let machine = Machine::boot(image, 1);
+            match recover(&machine) {
+                Ok(found) => assert_eq!(found, State::default()),
+                Err(ManifestError::Io(e)) => assert_eq!(e.kind(), ErrorKind::NotFound),
+                Err(e) => panic!("{e}"),
+            }
+            let fs = machine.fs();
+            Manifest::create_file(&fs, dir()).unwrap().verify().unwrap();
+            assert_eq!(recover(&machine).unwrap(), State::default());
+        }
+    })));
+    Manifest::create_file(&fs, dir()).unwrap();
+    assert!(machine.points() >= 3);
+}
+
+/// When the n-th call of the file system fails, for every n and as an error of the disk or as a full
+/// one: the edit did not happen, and either the manifest goes on with the next or it says that it
+/// cannot; reopening finds the state before or after.
+#[test]
+fn failed_calls_lose_nothing() {
+    for kind in [ErrorKind::Other, ErrorKind::StorageFull] {
+        let mut went_on = 0;
+        let mut stopped = 0;
+        // BOUND: the script has so many calls.
+        for n in 1.. {
+            let (machine, inner) = machine(195);
+            let faults = FaultFs::new(inner);
+            let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
+            let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+            faults.fail_at(n, kind, false);
+            let mut editor = Editor::new(196);
+            let mut state = State::default();
+            let mut failed = None;
+            for _ in 0..150 {
+                let (edit, after) = edit(&mut editor, &state);
+                match manifest.commit(&edit) {
+                    Ok(()) => {}
+                    Err(ManifestError::Draft(e)) => {
+                        assert_eq!(e.kind(), kind);
+                        assert_eq!(manifest.state(), state);
+                        went_on += 1;
+                        manifest.commit(&edit).unwrap();
+                    }
+                    Err(ManifestError::Io(e)) => {
+                        assert!(e.to_string().contains("MANIFEST"), "{e}");
+                        failed = Some((kept(&state), kept(&after)));
+                        break;
+                    }
+                    Err(e) => panic!("{e}"),
+                }
+                state = after;
+            }
+            let reached = faults.operations() >= n;
+            let Some((before, after)) = failed else {
+                if !reached {
+                    break;
+                }
+                assert_eq!(recover(&machine).unwrap(), kept(&state));
+                continue;
+            };
+            stopped += 1;
+            let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
+            assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
+            drop(manifest);
+            faults.reset();
+            for (_, image) in images(&machine, n) {
+                let found = recover(&Machine::boot(image, 1)).unwrap();
+                assert!(found == before || found == after, "call {n}");
+            }
+        }
+        assert!(went_on >= 3 && stopped >= 30, "{went_on}, {stopped}");
+    }
+}
+
+/// With a full disk edits go on until the file has to be replaced; that edit is refused, nothing has
+/// happened, and it succeeds when there is room again.
+#[test]
+fn a_full_disk_refuses_and_comes_back() {
+    let (_machine, inner) = machine(197);
+    let faults = FaultFs::new(inner);
+    let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
+    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    faults.fill_up(true);
+    let create = |id| {
+        let place = LogPlace::File;
+        manifest.commit(one(Change::LogCreated { id, place }))
+    };
+    let count = (0..).find(|&id| create(id).is_err()).unwrap();
+    assert!(count > 50, "only {count} edits fit the file");
+    for _ in 0..3 {
+        let Err(ManifestError::Draft(e)) = create(count) else {
+            panic!("there is no room");
+        };
+        assert_eq!(e.kind(), ErrorKind::StorageFull);
+    }
+    assert_eq!(manifest.state().logs.len() as u64, count);
+    faults.fill_up(false);
+    create(count).unwrap();
+    drop(manifest);
+    let found = Manifest::open_file(&fs, dir()).unwrap().state();
+    assert_eq!(found.logs.len() as u64, count + 1);
+}
+
+/// Writes over the bytes of the manifest of a machine.
+fn damage(fs: &Arc<dyn FileSystem>, bytes: &[u8]) {
+    let path = dir().join("MANIFEST");
+    let file = fs.open(&path, OpenMode::Truncate).unwrap();
+    file.write_at(0, bytes).unwrap();
+}
+
+fn contents(fs: &Arc<dyn FileSystem>) -> io::Result<Vec<u8>> {
+    let file = fs.open(&dir().join("MANIFEST"), OpenMode::Read)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_exact_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whatever byte changes, the manifest is refused, or only the last edit is gone, as after a crash; a
+/// file that was cut off is refused wherever it was.
+#[test]
+fn damage_in_the_file_is_found() {
+    let (_machine, fs) = machine(198);
+    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    let mut editor = Editor::new(199);
+    let mut states = vec![State::default()];
+    let mut state = State::default();
+    for _ in 0..8 {
+        let (edit, after) = edit(&mut editor, &state);
+        manifest.commit(edit).unwrap();
+        state = after;
+        states.push(kept(&state));
+    }
+    drop(manifest);
+    states.dedup();
+    let good = contents(&fs).unwrap();
+    assert_eq!(good.len() as u64, ROOM, "its space was taken ahead");
+    let end = good.iter().rposition(|&b| b != 0).unwrap();
+    let last_two = &states[states.len() - 2..];
+    let mut refused = 0;
+    for at in 0..=end {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        damage(&fs, &bad);
+        match Manifest::open_file(&fs, dir()) {
+            Ok(found) => assert!(last_two.contains(&found.state()), "byte {at}"),
+            Err(ManifestError::Corrupt(_)) => refused += 1,
+            Err(e) => panic!("byte {at}: {e}"),
+        }
+    }
+    assert!(refused * 2 > end, "{refused} of {end}");
+    for cut in (0..good.len()).step_by(61) {
+        damage(&fs, &good[..cut]);
+        let refused = Manifest::open_file(&fs, dir());
+        let e = refused.err().unwrap_or_else(|| panic!("cut at {cut}"));
+        assert!(matches!(e, ManifestError::Corrupt(_)), "{e}");
+    }
+    // A later version is named as such.
+    let mut later = good.clone();
+    later[4] += 1;
+    let crc = crc32c::crc32c(&later[..60]);
+    later[60..64].copy_from_slice(&crc.to_le_bytes());
+    damage(&fs, &later);
+    let refused = Manifest::open_file(&fs, dir());
+    assert!(matches!(refused, Err(ManifestError::Newer { version: 2 })));
+}

@@ -1,0 +1,173 @@
+//! This file is the log files of a database without a pool: made with their space taken, named, used
+//! again when nothing needs what is in them any more, and counted.
+//!
+//! A log is needed for as long as a memtable, or a table of a buffer in memory, has its entries. The
+//! edit that puts those into named files retires it; then its file may become the file of another log.
+//!
+//! CRASH: a log file that the manifest does not name is one that was being made, or was not needed any
+//! more; opening the database removes it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_media::{FileSystem, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::parts::log::FileLog;
+use crate::stages::Folder;
+
+/// BOUND: more files than this are not kept for logs to come.
+const IDLE_MAX: usize = 2;
+
+/// The log files of one database.
+pub(super) struct LogFiles {
+    folder: Folder,
+    /// A larger file is not kept for another log.
+    kept_bytes_max: u64,
+    files: Mutex<Files>,
+}
+
+#[derive(Default)]
+struct Files {
+    /// Logs that are needed, and the bytes that each takes on the disk.
+    live: BTreeMap<u64, u64>,
+    /// Files of logs that are not needed any more.
+    idle: Vec<PathBuf>,
+    /// No log comes any more.
+    closed: bool,
+}
+
+impl LogFiles {
+    /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again.
+    pub(super) fn new(folder: Folder, kept_bytes_max: u64) -> LogFiles {
+        LogFiles {
+            folder,
+            kept_bytes_max,
+            files: Mutex::default(),
+        }
+    }
+
+    pub(super) fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.folder.fs
+    }
+
+    pub(super) fn path(&self, id: u64) -> PathBuf {
+        self.folder.dir.join(file_name(id))
+    }
+
+    /// Makes the file of log `id`, with all its space taken: what is refused here for want of room
+    /// would be a half-written record later.
+    pub(super) fn create(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
+        let path = self.path(id);
+        let old = match bytes <= self.kept_bytes_max {
+            true => self.files.lock().idle.pop(),
+            false => None,
+        };
+        let log = FileLog::create(&self.folder.fs, &path, id, bytes, old.as_deref());
+        match &log {
+            Ok(_) => {
+                self.files.lock().live.insert(id, bytes);
+            }
+            Err(_) => {
+                // Nothing names it; what cannot be removed now is removed when the database is opened.
+                let _ = self.folder.fs.remove(&path);
+            }
+        }
+        log
+    }
+
+    /// Finds the files of the logs that the manifest names, and removes those of all others. Returns
+    /// an id above all in their names.
+    pub(super) fn find(&self, named: &[u64]) -> Result<u64> {
+        let Folder { fs, dir } = &self.folder;
+        let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
+        let mut next = 0;
+        for id in names.iter().filter_map(|name| file_id(name)) {
+            next = next.max(id + 1);
+            let path = self.path(id);
+            if named.contains(&id) {
+                let len = fs.open(&path, OpenMode::Read).and_then(|file| file.len());
+                let len = len.map_err(|e| Error::io("read the log", &path, e))?;
+                self.files.lock().live.insert(id, len);
+            } else {
+                fs.remove(&path)
+                    .map_err(|e| Error::io("remove the log, which is not needed,", &path, e))?;
+            }
+        }
+        let files = self.files.lock();
+        match named.iter().find(|id| !files.live.contains_key(id)) {
+            None => Ok(next),
+            Some(&id) => Err(Error::corruption(format!(
+                "{} is missing, and the manifest names it: restore the folder from a copy",
+                self.path(id).display()
+            ))),
+        }
+    }
+
+    /// Bytes of the file of log `id`.
+    pub(super) fn bytes(&self, id: u64) -> u64 {
+        self.files.lock().live.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Gives back what a log that takes no more records has not used, if that is much.
+    pub(super) fn trim(&self, id: u64, used: u64) {
+        let bytes = self.bytes(id);
+        if used > bytes / 2 {
+            return;
+        }
+        // For space only: a failure leaves the file as it is.
+        let cut = self.folder.fs.open(&self.path(id), OpenMode::Write);
+        if cut.and_then(|file| file.set_len(used)).is_ok() {
+            self.files.lock().live.insert(id, used);
+        }
+    }
+
+    /// Log `id` is not needed any more, and no edit names it.
+    pub(super) fn retire(&self, id: u64) {
+        let path = self.path(id);
+        let mut files = self.files.lock();
+        let Some(bytes) = files.live.remove(&id) else {
+            return;
+        };
+        if !files.closed && files.idle.len() < IDLE_MAX && bytes <= self.kept_bytes_max {
+            files.idle.push(path);
+            return;
+        }
+        drop(files);
+        // What cannot be removed now is removed when the database is opened.
+        let _ = self.folder.fs.remove(&path);
+    }
+
+    /// Bytes of the files of all logs that are needed.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.files.lock().live.values().sum()
+    }
+
+    /// Removes the files that were kept for logs to come: there are none.
+    pub(super) fn close(&self) {
+        let idle = {
+            let mut files = self.files.lock();
+            files.closed = true;
+            std::mem::take(&mut files.idle)
+        };
+        for path in idle {
+            let _ = self.folder.fs.remove(&path);
+        }
+    }
+}
+
+/// The name of the file of log `id`.
+fn file_name(id: u64) -> String {
+    format!("wal-{id:016}.log")
+}
+
+/// The id in the name of a log file.
+fn file_id(name: &str) -> Option<u64> {
+    name.strip_prefix("wal-")?
+        .strip_suffix(".log")?
+        .parse()
+        .ok()
+}

@@ -1,0 +1,369 @@
+//! Databases with nothing but a folder: no pool, so a buffer in memory over logs, a manifest and tables
+//! in files.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use terrace::{Db, Design, Durability, ErrorKind, Options, StallReason, Workers};
+use terrace_media::{FaultFs, Machine, Medium, OsFs, Survive};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+
+const DESIGNS: [Design; 2] = [Design::MioDbSsd, Design::Leveled];
+
+fn options(design: Design) -> Options {
+    settings::small_of(design, Medium::Dram)
+}
+
+fn threads(design: Design) -> Options {
+    let mut options = options(design);
+    options.background.workers = Workers::Threads(2);
+    options
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// The log files of a database, and their bytes.
+fn logs(folder: &Path) -> (usize, u64) {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let logs = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".log"));
+    // One may go, or become another, while they are looked at.
+    let sizes: Vec<u64> = logs
+        .filter_map(|log| Some(log.metadata().ok()?.len()))
+        .collect();
+    (sizes.len(), sizes.iter().sum())
+}
+
+/// What a process killed now would leave, if nothing runs in it.
+fn copied(folder: &Path) -> tempfile::TempDir {
+    let copy = scratch().unwrap();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+/// A new database has levels of files where there is no pool, and all of it in the pool where there is
+/// one; opened without naming a design it has the one that it has, and another one is refused.
+#[test]
+fn a_design_need_not_be_named() {
+    for (medium, expected) in [
+        (Medium::Dram, Design::MioDbSsd),
+        (Medium::Mapped, Design::MioDb),
+    ] {
+        let folder = scratch().unwrap();
+        let mut unnamed = settings::small(medium);
+        unnamed.design = None;
+        let db = Db::open(folder.path(), unnamed.clone()).unwrap();
+        assert_eq!(db.options().design, Some(expected));
+        db.put("a", "b").unwrap();
+        drop(db);
+        let e = Db::open(folder.path(), settings::small_of(Design::Leveled, medium)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        for part in [expected.name(), "leveled"] {
+            assert!(e.to_string().contains(part), "{e}");
+        }
+        drop(Db::open(folder.path(), settings::small_of(expected, medium)).unwrap());
+    }
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(design)).unwrap();
+        db.put("a", "b").unwrap();
+        drop(db);
+        let mut unnamed = options(design);
+        unnamed.design = None;
+        let db = Db::open(folder.path(), unnamed).unwrap();
+        assert_eq!(db.options().design, Some(design));
+        assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
+    }
+}
+
+/// After a close no log is left, whatever was in memory is in files, and the next opening replays
+/// nothing and knows why. The close says how far it is.
+#[test]
+fn a_close_leaves_nothing_to_replay() {
+    for design in DESIGNS {
+        for mut options in [options(design), threads(design)] {
+            options.front.log_bytes_max = 1 << 20;
+            let folder = scratch().unwrap();
+            let told = Arc::new(Mutex::new(Vec::new()));
+            let hook = Arc::clone(&told);
+            let db = Db::builder(folder.path())
+                .options(options.clone())
+                .progress(move |progress| {
+                    assert!(progress.done <= progress.total);
+                    hook.lock().unwrap().push(progress.what);
+                })
+                .open()
+                .unwrap();
+            for n in 0..1500 {
+                let durability = match n % 3 {
+                    0 => Durability::Volatile,
+                    _ => Durability::Buffered,
+                };
+                db.put_with(key(n), [n as u8; 60], durability).unwrap();
+            }
+            assert!(logs(folder.path()).0 > 2);
+            db.close().unwrap();
+            assert_eq!(logs(folder.path()), (0, 0), "{design}");
+            let buffered = design == Design::MioDbSsd;
+            let said = told.lock().unwrap().contains(&"writing out the buffer");
+            assert_eq!(said, buffered);
+            let db = Db::open(folder.path(), options).unwrap();
+            let report = db.recovery();
+            assert!(report.clean && report.logs_replayed == 0, "{report}");
+            for n in 0..1500 {
+                assert_eq!(db.get(key(n)).unwrap(), Some(vec![n as u8; 60]), "key {n}");
+            }
+            if db.options().background.workers != Workers::Manual {
+                continue;
+            }
+            // A copy of the open database was not closed.
+            db.put("a", "b").unwrap();
+            let copy = copied(folder.path());
+            let db = Db::open(copy.path(), settings::small_of(design, Medium::Dram)).unwrap();
+            assert!(!db.recovery().clean);
+            assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
+        }
+    }
+}
+
+/// Logs keep to their cap, however much is written, and however little there is in each; their files
+/// are used again. Everything is there after a kill at any time.
+#[test]
+fn logs_keep_to_their_cap() {
+    let cap = 200 << 10;
+    // What is active, spare or waits for another life beside it.
+    let bound = cap + 8 * (10 << 10);
+    for design in DESIGNS {
+        for mut options in [options(design), threads(design)] {
+            options.front.log_bytes_max = cap;
+            // The pool alone would hold it all.
+            options.pool.size_bytes = 16 << 20;
+            let folder = scratch().unwrap();
+            let by_hand = options.background.workers == Workers::Manual;
+            let db = Db::open(folder.path(), options.clone()).unwrap();
+            let idle = db.create_keyspace("idle").unwrap();
+            idle.put("a", "b").unwrap();
+            for n in 0..4000 {
+                db.put(key(n), [n as u8; 100]).unwrap();
+                if n % 100 == 0 {
+                    let (_, bytes) = logs(folder.path());
+                    assert!(bytes <= bound, "{design}: {bytes} bytes of logs");
+                }
+                if n % 1000 == 999 && by_hand {
+                    let copy = copied(folder.path());
+                    let db = Db::open(copy.path(), options.clone()).unwrap();
+                    assert_eq!(db.iter().unwrap().count() as u32, n + 1);
+                }
+            }
+            // Flushed by hand, a memtable of one entry has a log of its own.
+            for n in 0..400 {
+                db.put(key(n), [7]).unwrap();
+                db.flush().unwrap();
+            }
+            for _ in 0..100 {
+                if by_hand {
+                    db.settle().unwrap();
+                }
+                if logs(folder.path()).1 <= bound {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let (count, bytes) = logs(folder.path());
+            assert!(bytes <= bound, "{design}: {bytes} bytes in {count} logs");
+            assert_eq!(idle.get("a").unwrap(), Some(b"b".to_vec()));
+            let problems = db.verify(&mut |_| {}).unwrap().problems;
+            assert_eq!(problems, Vec::<String>::new());
+        }
+    }
+}
+
+/// Writers that outrun the drains wait for logs, under that name.
+#[test]
+fn waiting_for_logs_has_a_name() {
+    let folder = scratch().unwrap();
+    let mut options = options(Design::MioDbSsd);
+    options.front.log_bytes_max = 1;
+    options.pool.size_bytes = 16 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..3000 {
+        db.put(key(n), [n as u8; 100]).unwrap();
+    }
+    let stalls = db.metrics().stalls;
+    let stall = stalls.iter().find(|s| s.reason == StallReason::LogCap);
+    assert!(stall.is_some_and(|stall| stall.count > 0), "{stalls:?}");
+    assert_eq!(db.iter().unwrap().count(), 3000);
+}
+
+/// What a version in no log hides is kept: a drain may not leave it out, since the log that has it goes
+/// with the drain.
+#[test]
+fn unlogged_versions_hide_nothing() {
+    let machine = Machine::new(7, Medium::Mapped);
+    let place = Place::machine(&machine);
+    let mut options = options(Design::MioDbSsd);
+    // The second table comes too late to be merged with the first, which moves down and is drained.
+    options.buffer.levels = 2;
+    options.buffer.table_bytes_max = Some(8 << 10);
+    options.front.log_bytes_max = 16 << 20;
+    let db = place.open(&options).unwrap();
+    let (old, new) = (vec![1; 300], vec![2; 300]);
+    for (value, durability) in [(&old, Durability::Sync), (&new, Durability::Volatile)] {
+        for n in 0..20 {
+            db.put_with(key(n), value, durability).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    assert!(db.metrics().files.is_empty(), "both tables are in memory");
+    // BOUND: there is one table to drain, in few steps.
+    while db.step(0).unwrap() {
+        for image in [machine.process_image(), machine.crash_image(Survive::None)] {
+            let after = Place::machine(&Machine::boot(image, 1));
+            let found = after.open(&options).unwrap();
+            for n in 0..20 {
+                let value = found.get(key(n)).unwrap();
+                assert!(value.as_ref() == Some(&old) || value.as_ref() == Some(&new));
+            }
+        }
+    }
+    let levels = db.metrics().levels;
+    assert_eq!(levels.len(), 1, "{levels:?}");
+    assert!(!db.metrics().files.is_empty(), "the first was drained");
+    assert_eq!(db.get(key(3)).unwrap(), Some(new));
+}
+
+/// A disk without room for a log refuses writes and lets everything else go on; nobody goes round in
+/// circles meanwhile, and with room everything goes on by itself.
+#[test]
+fn a_disk_without_room_for_a_log_is_asked_now_and_then() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let fs = FaultFs::new(Arc::new(OsFs));
+        let mut place = Place::folder(folder.path());
+        place.fs = Some(Arc::new(fs.clone()));
+        let db = place.open(&threads(design)).unwrap();
+        fs.fill_up(true);
+        let full = (0..100_000).find_map(|n| {
+            let e = db.put(key(n), [n as u8; 100]).err()?;
+            Some((n, e))
+        });
+        let (count, e) = full.expect("the disk is full");
+        assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+        assert!(e.to_string().contains(".log"), "{e}");
+        fs.reset();
+        std::thread::sleep(Duration::from_millis(500));
+        let calls = fs.operations();
+        assert!(calls < 200, "{design}: {calls} calls in half a second");
+        for n in 0..count {
+            assert_eq!(db.get(key(n)).unwrap(), Some(vec![n as u8; 100]));
+        }
+        fs.fill_up(false);
+        let mut tries = 0;
+        while db.put(key(count), "x").is_err() {
+            assert!(tries < 100, "room came back and writes are refused");
+            tries += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(db.iter().unwrap().count() as u32, count + 1);
+    }
+}
+
+/// Logs are replayed by several threads; how much there is to do is known ahead. Pools that cannot hold
+/// what the logs have let it go on to files meanwhile.
+#[test]
+fn many_logs_come_back_at_once() {
+    for design in DESIGNS {
+        let folder = scratch().unwrap();
+        let mut options = options(design);
+        options.front.log_bytes_max = 64 << 20;
+        options.front.sealed_count_max = 64;
+        options.pool.size_bytes = 16 << 20;
+        // Nobody flushes, so all of it is in logs.
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        let mut expected = 0;
+        // More than the small pool below holds, where there is a buffer.
+        let many = if design == Design::MioDbSsd { 200 } else { 60 };
+        while logs(folder.path()).0 < many {
+            for _ in 0..50 {
+                db.put(key(expected), [expected as u8; 100]).unwrap();
+                expected += 1;
+            }
+        }
+        let copy = copied(folder.path());
+        for (workers, pool) in [
+            (Workers::Threads(2), 16 << 20),
+            (Workers::Manual, 16 << 20),
+            (Workers::Threads(1), 20 << 16),
+            (Workers::Manual, 20 << 16),
+        ] {
+            let copy = copied(copy.path());
+            let told = Arc::new(Mutex::new(Vec::new()));
+            let hook = Arc::clone(&told);
+            let mut options = options.clone();
+            options.background.workers = workers;
+            options.front.sealed_count_max = 2;
+            options.pool.size_bytes = pool;
+            let db = Db::builder(copy.path())
+                .options(options)
+                .progress(move |progress| {
+                    if progress.what == "replaying logs" {
+                        hook.lock().unwrap().push((progress.done, progress.total));
+                    }
+                })
+                .open()
+                .unwrap();
+            let report = *db.recovery();
+            assert!(report.logs_replayed > 20, "{report}");
+            if design == Design::MioDbSsd && pool < 16 << 20 && workers == Workers::Manual {
+                assert!(!db.metrics().files.is_empty(), "the pool held it all");
+            }
+            let told = told.lock().unwrap().clone();
+            let (_, total) = *told.last().unwrap();
+            assert!(told.iter().all(|&(done, of)| done <= of && of == total));
+            for n in 0..expected {
+                assert_eq!(db.get(key(n)).unwrap(), Some(vec![n as u8; 100]), "{n}");
+            }
+            db.put("a", "b").unwrap();
+            db.close().unwrap();
+            assert_eq!(logs(copy.path()), (0, 0));
+        }
+    }
+}
+
+/// Files that the database cannot do without are named when they are missing.
+#[test]
+fn missing_files_are_named() {
+    let folder = scratch().unwrap();
+    let options = options(Design::MioDbSsd);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    for n in 0..200 {
+        db.put(key(n), [n as u8; 100]).unwrap();
+    }
+    let copy = copied(folder.path());
+    let names = std::fs::read_dir(copy.path()).unwrap();
+    let mut names: Vec<PathBuf> = names.map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let log = names
+        .iter()
+        .find(|path| path.extension().is_some_and(|e| e == "log"));
+    for path in [
+        copy.path().join("MANIFEST"),
+        copy.path().join("OPTIONS"),
+        log.unwrap().clone(),
+    ] {
+        let good = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let e = Db::open(copy.path(), options.clone()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(e.to_string().contains(&name), "{name} is not in: {e}");
+        std::fs::write(&path, good).unwrap();
+    }
+    let db = Db::open(copy.path(), options).unwrap();
+    assert_eq!(db.iter().unwrap().count(), 200);
+}
