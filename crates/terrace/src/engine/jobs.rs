@@ -293,7 +293,7 @@ impl Engine {
         }
         (completion.apply)();
         self.views
-            .install(|| self.pipeline.sources(), completion.garbage);
+            .install(|| self.pipeline.parts(&self.ground), completion.garbage);
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);

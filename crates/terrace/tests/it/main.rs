@@ -12,5 +12,6 @@ mod kill;
 mod linear;
 mod model;
 mod persist_count;
+mod ranges;
 mod refusals;
 mod space;

@@ -172,8 +172,10 @@ impl Buffer for Elastic {
             body.busy = true;
         }
         let oldest = Arc::clone(oldest);
+        let seq_last = oldest.body.lock().seq_last;
+        let seq_max = tables.first().map_or(0, |t| t.body.lock().seq_last);
         let newer = NewerTables {
-            seq_max: tables.first().map_or(0, |t| t.body.lock().seq_last),
+            seq_max,
             tables: tables[..tables.len() - 1].to_vec(),
         };
         let all = Arc::clone(&self.tables);
@@ -182,6 +184,8 @@ impl Buffer for Elastic {
             settle: None,
             cursor: oldest.cursor(),
             newer: Some(Box::new(newer)),
+            seq_last,
+            durable: seq_max,
             edit: Edit {
                 changes: vec![Change::TableRemoved { id }],
             },

@@ -129,14 +129,16 @@ impl WalMemtable {
         let extent = self.ground.pool.alloc(bytes)?;
         // The log's id names no table yet.
         let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas)?;
+        let mut ranges = Vec::new();
         self.read_log(&log, &mut |record| {
             for (seq, entry) in (record.first_seq..).zip(record.entries()) {
-                if !memtable.replay(&entry?, seq)? {
+                if !memtable.replay(&entry?, seq, &mut ranges)? {
                     return Err(Error::corruption("the log changed while it was replayed"));
                 }
             }
             Ok(())
         })?;
+        self.ground.ranges.add(ranges);
         self.ground.sequencer.start_after(seq_last);
         if let FoundPlace::Pool(extent) = log.place {
             // A process crash leaves records in the page cache only. They are acted on from here.
