@@ -191,13 +191,24 @@ pub(crate) struct PutArgs {
 
 /// `terrace delete`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  terrace delete /data/words hello goodbye
+  terrace delete /data/words --from a --to b
+  terrace delete /data/words --from zebra")]
 pub(crate) struct DeleteArgs {
     /// The database's folder.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The keys; all of them are deleted, or none is.
-    #[arg(required = true)]
+    #[arg(required_unless_present_any = ["from", "to"])]
     pub(crate) keys: Vec<OsString>,
+    /// Delete all keys from this one on, itself included: one entry, however many keys there are.
+    #[arg(long, value_name = "KEY", conflicts_with = "keys")]
+    pub(crate) from: Option<OsString>,
+    /// Delete all keys before this one.
+    #[arg(long, value_name = "KEY", conflicts_with = "keys")]
+    pub(crate) to: Option<OsString>,
     #[command(flatten)]
     pub(crate) text: TextArgs,
 }

@@ -109,6 +109,9 @@ pub fn trials() -> Vec<Trial> {
         (C::FilterDenies, Model, Dax, 10),
         (C::CursorStale, Model, Dax, 60),
         (C::DeadFlag, Power, Mapped, 100),
+        (C::RangeUnseen, Model, Dax, 10),
+        (C::RangeDropped, Model, Dax, 10),
+        (C::SweepSkipped, Model, Dax, 10),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,

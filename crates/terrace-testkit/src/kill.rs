@@ -127,6 +127,7 @@ impl Writes {
         };
         let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });
         Entry {
+            until: None,
             space: self.rng.u8(0..4) / 3,
             key,
             value,

@@ -150,16 +150,22 @@ impl Oracle {
             let Some(space) = self.spaces.get_mut(&entry.space) else {
                 continue;
             };
-            let chain = space.keys.entry(entry.key.clone()).or_default();
-            match chain.last_mut() {
-                // Later entries of a batch win.
-                Some(last) if last.write == write => last.value = entry.value,
-                _ => chain.push(Version {
-                    write,
-                    value: entry.value,
-                }),
+            if entry.until.is_none() {
+                space.keys.entry(entry.key.clone()).or_default();
             }
-            keys.insert((entry.space, entry.key.clone()));
+            // What was never written cannot show, so a range delete says nothing of it.
+            let touched = space.keys.range_mut(&entry.key..);
+            for (key, chain) in touched.take_while(|(key, _)| entry.touches(key)) {
+                match chain.last_mut() {
+                    // Later entries of a batch win.
+                    Some(last) if last.write == write => last.value = entry.value,
+                    _ => chain.push(Version {
+                        write,
+                        value: entry.value,
+                    }),
+                }
+                keys.insert((entry.space, key.clone()));
+            }
         }
         let keys = keys.into_iter().collect();
         let made = Write {

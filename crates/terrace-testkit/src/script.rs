@@ -43,7 +43,7 @@ pub fn space_name(space: u8) -> String {
     }
 }
 
-/// One entry of a batch; no value deletes.
+/// One entry of a batch; no value deletes the key, or with `until` a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The keyspace.
@@ -52,6 +52,19 @@ pub struct Entry {
     pub key: Key,
     /// What it is set to.
     pub value: Option<Value>,
+    /// Deletes the keys from `key` on and before this one; with an empty one to the end of the
+    /// keyspace.
+    pub until: Option<Key>,
+}
+
+impl Entry {
+    /// Whether the entry says something of a key.
+    pub fn touches(&self, key: &Key) -> bool {
+        match &self.until {
+            Some(end) => *key >= self.key && (end.0.is_empty() || key < end),
+            None => *key == self.key,
+        }
+    }
 }
 
 /// Keys of a scan.
@@ -190,6 +203,7 @@ impl Profile {
         let mut make = Generator {
             profile: self,
             rng: fastrand::Rng::with_seed(seed),
+            ranges: range_deletes(seed),
             tag: 1,
         };
         (0..self.len).map(|_| make.op()).collect()
@@ -205,6 +219,7 @@ pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
     let mut make = Generator {
         profile: &profile,
         rng: fastrand::Rng::with_seed(seed),
+        ranges: range_deletes(seed),
         tag: 1,
     };
     let mut script = Vec::new();
@@ -223,9 +238,17 @@ pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
     script
 }
 
+/// Which entries of the script of a seed delete ranges: how many in a thousand, and a stream of its
+/// own for where. One script in three has none.
+fn range_deletes(seed: u64) -> (u32, fastrand::Rng) {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x72616e676573);
+    ([0, 20, 120][rng.usize(..3)], rng)
+}
+
 struct Generator<'a> {
     profile: &'a Profile,
     rng: fastrand::Rng,
+    ranges: (u32, fastrand::Rng),
     tag: u64,
 }
 
@@ -266,7 +289,35 @@ impl Generator<'_> {
         } else {
             Some(self.value())
         };
-        Entry { space, key, value }
+        let mut entry = Entry {
+            space,
+            key,
+            value,
+            until: None,
+        };
+        self.widen(&mut entry);
+        entry
+    }
+
+    /// Makes a range delete of some entries.
+    fn widen(&mut self, entry: &mut Entry) {
+        let (share, rng) = &mut self.ranges;
+        if rng.u32(0..1000) >= *share {
+            return;
+        }
+        let letters = b"abc\x00\xff";
+        let len = [1, 1, 2, 3, 4][rng.usize(..5)];
+        // Most are short; some are of all keys behind one, or of none.
+        let mut end: Vec<u8> = (0..len).map(|_| letters[rng.usize(..5)]).collect();
+        match rng.u8(0..8) {
+            0 => end.clear(),
+            1..6 => {
+                end = [entry.key.0.as_slice(), &end].concat();
+            }
+            _ => {}
+        }
+        entry.value = None;
+        entry.until = Some(Key(end));
     }
 
     fn durability(&mut self) -> Durability {

@@ -47,6 +47,14 @@ fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
     }
 }
 
+fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
+    let high = match end.0.is_empty() {
+        true => std::ops::Bound::Unbounded,
+        false => std::ops::Bound::Excluded(end.clone()),
+    };
+    (std::ops::Bound::Included(from.clone()), high)
+}
+
 impl World {
     /// Opens a store and believes that it holds what `oracle` says.
     pub fn open(place: Place, base: Options, variation: u8, oracle: Oracle) -> Outcome<World> {
@@ -189,9 +197,10 @@ impl World {
             let Some(space) = self.space(entry.space)? else {
                 continue;
             };
-            match entry.value {
-                Some(value) => batch.put_in(&space, &entry.key, value.bytes()),
-                None => batch.delete_in(&space, &entry.key),
+            match (entry.value, &entry.until) {
+                (Some(value), _) => batch.put_in(&space, &entry.key, value.bytes()),
+                (None, None) => batch.delete_in(&space, &entry.key),
+                (None, Some(end)) => batch.delete_range_in(&space, half_open(&entry.key, end)),
             };
         }
         let single = match entries {
@@ -201,9 +210,12 @@ impl World {
         let write = self.oracle.begin(&known);
         let db = self.db()?;
         let result = match single {
-            Some((space, entry)) => match entry.value {
-                Some(value) => space.put_with(&entry.key, value.bytes(), durability),
-                None => space.delete_with(&entry.key, durability),
+            Some((space, entry)) => match (entry.value, &entry.until) {
+                (Some(value), _) => space.put_with(&entry.key, value.bytes(), durability),
+                (None, None) => space.delete_with(&entry.key, durability),
+                (None, Some(end)) => {
+                    space.delete_range_with(half_open(&entry.key, end), durability)
+                }
             },
             None => db.write(batch, durability),
         };
@@ -468,6 +480,7 @@ impl World {
         }
         for key in self.oracle.live_in(0).into_keys() {
             let entry = Entry {
+                until: None,
                 space: 0,
                 key,
                 value: None,

@@ -59,6 +59,12 @@ pub enum Canary {
     DeadFlag,
     /// A value is returned although its checksum differs.
     ValueChecksum,
+    /// A range delete becomes visible before a view knows of it.
+    RangeUnseen,
+    /// A drain drops range deletes before what they cover.
+    RangeDropped,
+    /// A range delete leaves the repository, and what it covers stays.
+    SweepSkipped,
 }
 
 /// Whether the store is to break here.
@@ -94,7 +100,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 23] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 26] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -134,6 +140,9 @@ pub(crate) mod switch {
                 "value-checksum",
                 "parts/skiplist/node.rs",
             ),
+            (Canary::RangeUnseen, "range-unseen", "stages/front"),
+            (Canary::RangeDropped, "range-dropped", "bottom/*/absorb.rs"),
+            (Canary::SweepSkipped, "sweep-skipped", "repository/sweep.rs"),
         ];
 
         /// The name on the command line.

@@ -25,6 +25,8 @@ pub(crate) enum EntryKind {
     Put = 1,
     /// The key is absent; prose calls such an entry a tombstone.
     Delete = 2,
+    /// Keys of a range are absent where nothing newer is said of them: `parts/ranges/layout.rs`.
+    RangeDelete = 3,
 }
 
 impl EntryKind {
@@ -33,6 +35,7 @@ impl EntryKind {
         match raw {
             1 => Some(EntryKind::Put),
             2 => Some(EntryKind::Delete),
+            3 => Some(EntryKind::RangeDelete),
             _ => None,
         }
     }

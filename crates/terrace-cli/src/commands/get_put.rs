@@ -1,8 +1,9 @@
 //! This file is `terrace get`, `put` and `delete`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -78,10 +79,25 @@ pub(super) fn delete(args: &DeleteArgs, store: &StoreArgs, json: bool) -> Result
         .iter()
         .map(|key| bytes_of(key, &args.text))
         .collect::<Result<_, _>>()?;
+    let end = |key: &Option<OsString>| {
+        key.as_ref()
+            .map(|key| bytes_of(key, &args.text))
+            .transpose()
+    };
+    let (from, to) = (end(&args.from)?, end(&args.to)?);
     let store = Store::open(&args.db, store, Missing::Fail)?;
     let mut batch = WriteBatch::new();
     for key in &keys {
         batch.delete_in(&store.keyspace, key);
+    }
+    if from.is_some() || to.is_some() {
+        let low = from.map_or(Bound::Unbounded, Bound::Included);
+        let high = to.map_or(Bound::Unbounded, Bound::Excluded);
+        batch.delete_range_in(&store.keyspace, (low, high));
+        let durability = store.db.options().durability;
+        store.db.write(batch, durability)?;
+        store.close()?;
+        return report(json, json!({ "deleted_ranges": 1 }));
     }
     let durability = store.db.options().durability;
     store.db.write(batch, durability)?;

@@ -186,6 +186,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "used_bytes": metrics.bottom.used_bytes,
             "dead_bytes": metrics.bottom.dead_bytes,
         },
+        "range_deletes": metrics.range_delete_count,
         "table_files": files_as_json(metrics),
         "cache": cache_as_json(metrics),
         "written": {

@@ -1,8 +1,11 @@
 //! This file is the write batch: puts and deletes that happen together or not at all.
 
+use std::ops::RangeBounds;
+
 use crate::db::Keyspace;
+use crate::db::bounds::Bounds;
 use crate::parts::batch::Batch;
-use crate::types::{DEFAULT_KEYSPACE, EntryKind};
+use crate::types::{DEFAULT_KEYSPACE, EntryKind, KEY_BYTES_MAX};
 
 /// Puts and deletes, in order, that become visible and durable together.
 ///
@@ -61,6 +64,32 @@ impl WriteBatch {
     /// Deletes `key` from `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut WriteBatch {
         self.push(EntryKind::Delete, keyspace.id(), key.as_ref(), &[])
+    }
+
+    /// Deletes the keys in `bounds` from the default keyspace, those that earlier entries of the batch
+    /// have put there too. Bounds between which no key is, as of a range whose end comes before its
+    /// start, delete nothing.
+    pub fn delete_range<K: AsRef<[u8]>>(&mut self, bounds: impl RangeBounds<K>) -> &mut WriteBatch {
+        self.push_range(DEFAULT_KEYSPACE, &Bounds::of(&bounds))
+    }
+
+    /// Deletes the keys in `bounds` from `keyspace`; see [`delete_range`](WriteBatch::delete_range).
+    pub fn delete_range_in<K: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        bounds: impl RangeBounds<K>,
+    ) -> &mut WriteBatch {
+        self.push_range(keyspace.id(), &Bounds::of(&bounds))
+    }
+
+    pub(super) fn push_range(&mut self, keyspace: u32, bounds: &Bounds) -> &mut WriteBatch {
+        let longest = bounds.longest_key();
+        if longest > KEY_BYTES_MAX {
+            self.too_large = Some(longest);
+        } else if let Some((begin, end)) = bounds.half_open() {
+            self.batch.push_range(keyspace, &begin, &end);
+        }
+        self
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! This file is verification: a walk over everything that a database holds.
 
 use crate::db::Db;
-use crate::db::iter::Bounds;
+use crate::db::bounds::Bounds;
 use crate::error::Result;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;

@@ -9,15 +9,18 @@
 
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
-use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::error::Result;
+use crate::metrics::OpCounter;
 use crate::parts::iter::MergeCursor;
+use crate::parts::ranges::RangeSet;
 use crate::parts::skiplist::Target;
 use crate::types::{EntryKind, SeqNo};
+
+use super::bounds::{Bounds, Place};
 
 /// Pairs in the largest chunk, and bytes after which a chunk ends early.
 const CHUNK_PAIRS: usize = 256;
@@ -74,116 +77,6 @@ impl std::fmt::Debug for KeyValue {
             self.key().escape_ascii(),
             self.value().escape_ascii()
         )
-    }
-}
-
-/// A range of user keys.
-#[derive(Debug, Clone)]
-pub(crate) struct Bounds {
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
-}
-
-impl Bounds {
-    pub(super) fn all() -> Bounds {
-        Bounds {
-            lower: Bound::Unbounded,
-            upper: Bound::Unbounded,
-        }
-    }
-
-    pub(super) fn of<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> Bounds {
-        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        Bounds {
-            lower: owned(bounds.start_bound()),
-            upper: owned(bounds.end_bound()),
-        }
-    }
-
-    pub(super) fn prefix(prefix: &[u8]) -> Bounds {
-        // The first key that has not the prefix: its last byte that is not 0xff, increased.
-        let kept = prefix
-            .iter()
-            .rposition(|&b| b != 0xff)
-            .map_or(0, |at| at + 1);
-        let mut end = prefix[..kept].to_vec();
-        let upper = match end.last_mut() {
-            Some(last) => {
-                *last += 1;
-                Bound::Excluded(end)
-            }
-            None => Bound::Unbounded,
-        };
-        Bounds {
-            lower: Bound::Included(prefix.to_vec()),
-            upper,
-        }
-    }
-
-    /// The places at which the range begins and ends, as owned targets.
-    pub(super) fn places(&self, keyspace: u32) -> (Place, Place) {
-        let lower = match &self.lower {
-            Bound::Unbounded => Place::before(keyspace, &[]),
-            Bound::Included(key) => Place::before(keyspace, key),
-            Bound::Excluded(key) => Place::after(keyspace, key),
-        };
-        let upper = match &self.upper {
-            Bound::Unbounded => Place::before(keyspace + 1, &[]),
-            Bound::Included(key) => Place::after(keyspace, key),
-            Bound::Excluded(key) => Place::before(keyspace, key),
-        };
-        (lower, upper)
-    }
-}
-
-/// A place between two user keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    keyspace: u32,
-    key: Vec<u8>,
-    after: bool,
-}
-
-impl Place {
-    fn before(keyspace: u32, key: &[u8]) -> Place {
-        Place {
-            keyspace,
-            key: key.to_vec(),
-            after: false,
-        }
-    }
-
-    fn after(keyspace: u32, key: &[u8]) -> Place {
-        Place {
-            keyspace,
-            key: key.to_vec(),
-            after: true,
-        }
-    }
-
-    /// The place in the order of entries: before every version of the key, or after them all.
-    pub(super) fn target(&self) -> Target<'_> {
-        if self.after {
-            return Target {
-                keyspace: self.keyspace,
-                key: &self.key,
-                seq: 0,
-            };
-        }
-        Target::first_of(self.keyspace, &self.key)
-    }
-
-    /// Whether an entry of this key lies before the place.
-    fn is_after(&self, keyspace: u32, key: &[u8]) -> bool {
-        match (keyspace, key).cmp(&(self.keyspace, self.key.as_slice())) {
-            std::cmp::Ordering::Less => true,
-            std::cmp::Ordering::Equal => self.after,
-            std::cmp::Ordering::Greater => false,
-        }
-    }
-
-    fn key_order(&self) -> (u32, &[u8], bool) {
-        (self.keyspace, &self.key, self.after)
     }
 }
 
@@ -295,13 +188,23 @@ impl Iter {
             self.cursor.seek(&self.front.target())?;
             self.positioned = true;
         }
-        let mut bytes = 0;
         let mut looked_at = 0;
+        let result = self.collect_front(&mut looked_at);
+        let counters = &self.engine.ground.counters;
+        counters.add(OpCounter::ScanEntries, looked_at as u64);
+        result
+    }
+
+    /// Takes pairs from the cursor on; counts what it looked at.
+    fn collect_front(&mut self, looked_at: &mut usize) -> Result<()> {
+        let view = Arc::clone(&self.view);
+        let ranges = view.ranges.as_deref();
+        let mut bytes = 0;
         let mut last: Option<Vec<u8>> = None;
         while self.fetched_front.len() < self.chunk_pairs && bytes < CHUNK_BYTES {
             // A long run of tombstones must not hold the sources still for long.
-            looked_at += 1;
-            if looked_at > CHUNK_ENTRIES && last.is_some() {
+            *looked_at += 1;
+            if *looked_at > CHUNK_ENTRIES && last.is_some() {
                 break;
             }
             let Some(entry) = self.cursor.entry()? else {
@@ -314,6 +217,14 @@ impl Iter {
             }
             if entry.seq > self.seq {
                 self.skip_newer()?;
+                continue;
+            }
+            if let Some(ranges) = ranges
+                && ranges.newest(entry.keyspace, entry.key, self.seq) > Some(entry.seq)
+            {
+                let key = entry.key.to_vec();
+                *looked_at += self.pass_deleted(ranges, &key)?;
+                last = Some(key);
                 continue;
             }
             if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
@@ -334,6 +245,22 @@ impl Iter {
         };
         self.front = Place::after(self.keyspace, key);
         Ok(())
+    }
+
+    /// Goes on past keys from `key` on that the range delete over it covers; returns the steps.
+    #[cold]
+    fn pass_deleted(&mut self, ranges: &RangeSet, key: &[u8]) -> Result<usize> {
+        let Some(cover) = ranges.cover(self.keyspace, key, self.seq) else {
+            return Ok(0);
+        };
+        let mut end = match cover.end.is_empty() {
+            true => Place::before(self.keyspace + 1, &[]),
+            false => Place::before(self.keyspace, &cover.end),
+        };
+        if end.key_order() > self.back.key_order() {
+            end = self.back.clone();
+        }
+        self.cursor.pass(&end.target(), cover.seq)
     }
 
     /// Steps over the versions of the current key that are newer than the iterator.
@@ -396,9 +323,9 @@ impl Iter {
     fn fill_back(&mut self) -> Result<()> {
         // A place some entries before the end: the latest of those that the sources propose, so that
         // no source has many entries behind it.
-        let place = self
-            .cursor
-            .place_before(&self.back.target(), self.breadth)?;
+        let view = Arc::clone(&self.view);
+        let ranges = view.ranges.as_deref();
+        let place = self.place_before(ranges)?;
         let start = match place {
             Some((keyspace, key)) => Place::before(keyspace, &key),
             None => self.front.clone(),
@@ -413,6 +340,7 @@ impl Iter {
         let mut last: Vec<u8> = Vec::new();
         let mut any = false;
         let mut versions = 0;
+        let mut looked_at = 0;
         while let Some(entry) = self.cursor.entry()? {
             if !self.back.is_after(entry.keyspace, entry.key) {
                 break;
@@ -421,8 +349,19 @@ impl Iter {
                 self.skip_newer()?;
                 continue;
             }
+            looked_at += 1;
             let older_version = any && entry.key == last.as_slice();
             ascending(!any || entry.key >= last.as_slice(), &last)?;
+            if let Some(ranges) = ranges
+                && !older_version
+                && ranges.newest(entry.keyspace, entry.key, self.seq) > Some(entry.seq)
+            {
+                any = true;
+                last.clear();
+                last.extend_from_slice(entry.key);
+                looked_at += self.pass_deleted(ranges, &last)?;
+                continue;
+            }
             versions = if older_version { versions + 1 } else { 0 };
             if versions > STEPS_BEFORE_SEEK {
                 let behind = Place::after(self.keyspace, &last);
@@ -441,7 +380,27 @@ impl Iter {
         }
         self.back = start;
         self.fetched_back = pairs;
+        let counters = &self.engine.ground.counters;
+        counters.add(OpCounter::ScanEntries, looked_at as u64);
         Ok(())
+    }
+
+    /// A place some entries before the end, if there are so many; those not counted that a range
+    /// delete covers up to the end.
+    fn place_before(&mut self, ranges: Option<&RangeSet>) -> Result<Option<(u32, Vec<u8>)>> {
+        let end = match ranges {
+            Some(_) => self.back.end_in(self.keyspace),
+            None => None,
+        };
+        let cover = ranges
+            .zip(end)
+            .and_then(|(ranges, end)| ranges.cover_before(self.keyspace, &end, self.seq));
+        let cover = cover
+            .as_ref()
+            .map(|cover| (Target::first_of(self.keyspace, &cover.begin), cover.seq));
+        let cover = cover.as_ref().map(|(begin, seq)| (begin, *seq));
+        self.cursor
+            .place_before(&self.back.target(), self.breadth, cover)
     }
 
     fn fail(&mut self, error: crate::Error) -> Option<Result<KeyValue>> {

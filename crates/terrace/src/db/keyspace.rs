@@ -8,10 +8,13 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use crate::db::Db;
-use crate::db::iter::{Bounds, Iter};
+use crate::db::WriteBatch;
+use crate::db::bounds::Bounds;
+use crate::db::iter::Iter;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
+use crate::parts::ranges::layout::SHADOW;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
 
 /// The name of the keyspace that calls without a keyspace use.
@@ -83,6 +86,25 @@ impl Keyspace {
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.db
             .write_one(EntryKind::Delete, self.id, key.as_ref(), &[], durability)
+    }
+
+    /// Deletes all keys in `bounds`, at the cost of one entry however many there are. Bounds between
+    /// which no key is, as of a range whose end comes before its start, delete nothing. Their space comes
+    /// back in the background.
+    pub fn delete_range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<()> {
+        self.delete_range_with(bounds, self.db.options().durability)
+    }
+
+    /// Deletes all keys in `bounds` with the durability given.
+    pub fn delete_range_with<K: AsRef<[u8]>>(
+        &self,
+        bounds: impl RangeBounds<K>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.db.engine().check_keyspace(self.id)?;
+        let mut batch = WriteBatch::new();
+        batch.push_range(self.id, &Bounds::of(&bounds));
+        self.db.write(batch, durability)
     }
 
     /// The value of `key`, `None` when it is absent.
@@ -180,7 +202,7 @@ impl Db {
             Some(value) => id_of(&value, NEXT_ID.as_bytes())?,
             None => DEFAULT_KEYSPACE + 1,
         };
-        if id == u32::MAX {
+        if id >= SHADOW - 1 {
             return Err(Error::invalid(
                 "no more keyspaces can be created in this database",
             ));

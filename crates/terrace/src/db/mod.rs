@@ -1,6 +1,7 @@
 //! Db: what users call.
 
 mod batch;
+mod bounds;
 mod check;
 mod iter;
 mod keyspace;
@@ -20,9 +21,10 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::options::{Options, Workers};
 use crate::parts::batch::Batch;
+use crate::parts::ranges::layout::SHADOW;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
 
-use iter::Bounds;
+use bounds::Bounds;
 
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
@@ -118,6 +120,38 @@ impl Db {
         )
     }
 
+    /// Deletes all keys in `bounds` of the default keyspace, at the cost of one entry however many
+    /// there are; reads and scans pass what is deleted without looking at it. Bounds between which no key is, as
+    /// of a range whose end comes before its start, delete nothing. Snapshots go on seeing what they saw. The
+    /// space comes back in the background.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = terrace::Db::open(folder.path(), terrace::testing::small_options())?;
+    /// for day in ["2024-12-31", "2025-01-01", "2025-01-02"] {
+    ///     db.put(day, "seen")?;
+    /// }
+    /// db.delete_range(.."2025-01-01")?;
+    /// assert_eq!(db.iter()?.count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put`](Db::put).
+    pub fn delete_range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<()> {
+        self.delete_range_with(bounds, self.options().durability)
+    }
+
+    /// Deletes all keys in `bounds` with the durability given.
+    pub fn delete_range_with<K: AsRef<[u8]>>(
+        &self,
+        bounds: impl RangeBounds<K>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.default_keyspace()
+            .delete_range_with(bounds, durability)
+    }
+
     pub(super) fn write_one(
         &self,
         kind: EntryKind,
@@ -158,7 +192,7 @@ impl Db {
             return Err(too_large(bytes));
         }
         for entry in batch.batch.payload.iter() {
-            self.engine().check_keyspace(entry.keyspace)?;
+            self.engine().check_keyspace(entry.keyspace & !SHADOW)?;
         }
         self.engine().write(&mut batch.batch, durability)
     }

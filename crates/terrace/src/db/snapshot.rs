@@ -4,7 +4,8 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use crate::db::Keyspace;
-use crate::db::iter::{Bounds, Iter};
+use crate::db::bounds::Bounds;
+use crate::db::iter::Iter;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::types::{DEFAULT_KEYSPACE, SeqNo};

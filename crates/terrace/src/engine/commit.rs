@@ -40,7 +40,8 @@ impl Engine {
             return self.write(&mut rest, durability);
         }
         loop {
-            match self.pipeline.front.write(batch, durability) {
+            let install = || self.install_view();
+            match self.pipeline.front.write(batch, durability, &install) {
                 Ok(Written::Done { spare_due }) => {
                     if spare_due {
                         self.jobs.wake_all();

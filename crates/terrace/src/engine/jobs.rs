@@ -301,7 +301,7 @@ impl Engine {
         let retired: Vec<u64> = completion.edit.retired_logs().collect();
         (completion.apply)();
         self.views
-            .install(|| self.pipeline.sources(), completion.garbage);
+            .install(|| self.pipeline.parts(&self.ground), completion.garbage);
         self.pipeline.front.logs_retired(&retired);
         self.ground
             .counters

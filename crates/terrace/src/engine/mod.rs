@@ -30,7 +30,7 @@ use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
 
 use jobs::Jobs;
 use throttle::Throttle;
-use view::Views;
+use view::{Parts, Views};
 
 /// The stages of a design.
 pub(crate) struct Pipeline {
@@ -41,8 +41,19 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
+    /// What a view shows now. Range deletes before sources (V1).
+    pub(crate) fn parts(&self, ground: &Ground) -> Parts {
+        let tokens = ground.ranges.take_tokens();
+        let ranges = ground.ranges.set_above(|| self.bottom.ranges());
+        Parts {
+            sources: self.sources(),
+            ranges,
+            tokens,
+        }
+    }
+
     /// All sources, newest first (V1).
-    pub(crate) fn sources(&self) -> Sources {
+    fn sources(&self) -> Sources {
         let mut sources = self.front.sources();
         sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
         sources.extend(self.bottom.sources());
@@ -88,7 +99,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine over recovered stages; no job runs yet.
     pub(crate) fn new(ground: Arc<Ground>, pipeline: Pipeline) -> Engine {
-        let views = Views::new(pipeline.sources());
+        let views = Views::new(pipeline.parts(&ground));
         let throttle = Throttle::new(&ground, &pipeline);
         Engine {
             jobs: Jobs::new(ground.options.background.workers),
@@ -146,7 +157,8 @@ impl Engine {
 
     /// Builds a view of what the stages show now.
     pub(crate) fn install_view(&self) {
-        self.views.install(|| self.pipeline.sources(), Vec::new());
+        self.views
+            .install(|| self.pipeline.parts(&self.ground), Vec::new());
     }
 
     /// Everything that is counted, now.
@@ -185,6 +197,13 @@ impl Engine {
             stalls: counters.stalls(),
             jobs: counters.jobs(),
             snapshot_count: self.ground.snapshots.count(),
+            scan_entry_count: counters.sum(OpCounter::ScanEntries),
+            range_delete_count: self
+                .views
+                .pin()
+                .ranges
+                .as_ref()
+                .map_or(0, |ranges| ranges.len() as u64),
         };
         self.pipeline.front.measure(&mut metrics);
         if let Some(buffer) = &self.pipeline.buffer {

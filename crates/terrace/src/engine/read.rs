@@ -32,8 +32,14 @@ impl Engine {
         let mut found = None;
         for source in &view.sources {
             match source.get(&probe, &mut stats)? {
-                Some(Lookup::Value(value)) => {
-                    found = Some(value);
+                Some(Lookup::Value(value, seq)) => {
+                    let deleted = view.ranges.as_ref().is_some_and(|ranges| {
+                        // Asked anew: a range delete that became visible since may have taken the
+                        // newest version away already, so that this one is older.
+                        let at = at.unwrap_or_else(|| self.ground.sequencer.visible());
+                        ranges.newest(keyspace, key, at) > Some(seq)
+                    });
+                    found = (!deleted).then_some(value);
                     break;
                 }
                 Some(Lookup::Deleted) => break,

@@ -9,6 +9,8 @@
 //!   V1  Sources are listed newest first, and a view is built by asking front, buffer, bottom in
 //!       that order. Data only moves down, and a stage shows what it took before the giver forgets
 //!       it, so no entry is missed.
+//!       The range deletes of a view are asked before its sources, since they go only after what they
+//!       cover has gone; and of them those above the bottom first, as they move down as well.
 //!   V2  A tail outlives all tails before it. Garbage is freed before its tail lets go of the next.
 
 use std::sync::Arc;
@@ -18,12 +20,23 @@ use parking_lot::Mutex;
 use terrace_media::Extent;
 
 use crate::canary::{self, Canary};
+use crate::parts::ranges::RangeSet;
 use crate::stages::Sources;
 
 /// What a read sees.
 pub(crate) struct View {
     pub(crate) sources: Sources,
+    /// The range deletes over keys of the sources; `None` without any.
+    pub(crate) ranges: Option<Arc<RangeSet>>,
     tail: Arc<Tail>,
+}
+
+/// What a view is built from.
+pub(crate) struct Parts {
+    pub(crate) sources: Sources,
+    pub(crate) ranges: Option<Arc<RangeSet>>,
+    /// Dropped when no view before this one is left.
+    pub(crate) tokens: Vec<Arc<()>>,
 }
 
 /// What must outlive one view and all views before it.
@@ -33,6 +46,7 @@ struct Tail(Mutex<TailBody>);
 #[derive(Default)]
 struct TailBody {
     garbage: Vec<Arc<Extent>>,
+    tokens: Vec<Arc<()>>,
     next: Option<Arc<Tail>>,
 }
 
@@ -40,6 +54,7 @@ impl Drop for Tail {
     fn drop(&mut self) {
         let body = self.0.get_mut();
         body.garbage.clear();
+        body.tokens.clear();
         // One after the other instead of each inside the drop of the one before: a long-pinned view
         // may have thousands of tails behind it.
         let mut next = body.next.take();
@@ -59,10 +74,11 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Views that begin with `sources`.
-    pub(crate) fn new(sources: Sources) -> Views {
+    /// Views that begin with these parts.
+    pub(crate) fn new(parts: Parts) -> Views {
         let view = View {
-            sources,
+            sources: parts.sources,
+            ranges: parts.ranges,
             tail: Arc::default(),
         };
         Views {
@@ -96,19 +112,26 @@ impl Views {
 
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
-    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, mut garbage: Vec<Arc<Extent>>) {
+    pub(crate) fn install(&self, build: impl FnOnce() -> Parts, mut garbage: Vec<Arc<Extent>>) {
         if canary::breaks(Canary::GarbageEarly) {
             garbage.clear();
         }
         let _one = self.install.lock();
         let tail: Arc<Tail> = Arc::default();
+        let Parts {
+            sources,
+            ranges,
+            tokens,
+        } = build();
         let view = Arc::new(View {
-            sources: build(),
+            sources,
+            ranges,
             tail: Arc::clone(&tail),
         });
         let old = self.current.swap(view);
         let mut body = old.tail.0.lock();
         body.garbage.extend(garbage);
+        body.tokens = tokens;
         body.next = Some(tail);
     }
 }
@@ -118,19 +141,27 @@ mod tests {
     use super::*;
     use terrace_media::{Backing, Pool, PoolConfig};
 
+    fn nothing() -> Parts {
+        Parts {
+            sources: Vec::new(),
+            ranges: None,
+            tokens: Vec::new(),
+        }
+    }
+
     /// After an extent is handed over, it is free exactly when the last view that could reach it
     /// is gone.
     #[test]
     fn garbage_outlives_every_view_that_could_reach_it() {
         let pool = Pool::create(PoolConfig::new(Backing::Anonymous, 8 << 20)).unwrap();
-        let views = Views::new(Vec::new());
+        let views = Views::new(nothing());
         let oldest = views.hold();
-        views.install(Vec::new, Vec::new());
+        views.install(nothing, Vec::new());
         let extent = pool.alloc(1 << 20).unwrap();
         let before = pool.usage().allocated;
         assert!(views.is_older_pinned());
-        views.install(Vec::new, vec![extent]);
-        views.install(Vec::new, Vec::new());
+        views.install(nothing, vec![extent]);
+        views.install(nothing, Vec::new());
         assert_eq!(
             pool.usage().allocated,
             before,
@@ -146,13 +177,40 @@ mod tests {
         assert!(!views.is_older_pinned(), "the current view is not older");
     }
 
+    /// After a token came with a view, it is dropped exactly when no view before that one is left.
+    #[test]
+    fn tokens_tell_when_older_views_are_gone() {
+        let views = Views::new(nothing());
+        let oldest = views.hold();
+        views.install(nothing, Vec::new());
+        let token = Arc::new(());
+        let tokens = vec![Arc::clone(&token)];
+        let parts = Parts {
+            tokens,
+            ..nothing()
+        };
+        views.install(|| parts, Vec::new());
+        views.install(nothing, Vec::new());
+        assert_eq!(
+            Arc::strong_count(&token),
+            2,
+            "the oldest view has the token behind it"
+        );
+        drop(oldest);
+        assert_eq!(
+            Arc::strong_count(&token),
+            1,
+            "no view before the token's is left"
+        );
+    }
+
     /// A view may be pinned while a very long chain of others comes and goes.
     #[test]
     fn long_chains_are_freed_without_recursion() {
-        let views = Views::new(Vec::new());
+        let views = Views::new(nothing());
         let oldest = views.hold();
         for _ in 0..200_000 {
-            views.install(Vec::new, Vec::new());
+            views.install(nothing, Vec::new());
         }
         drop(oldest);
     }

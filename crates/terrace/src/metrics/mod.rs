@@ -200,6 +200,10 @@ pub struct Metrics {
     pub jobs: Vec<JobMetrics>,
     /// Snapshots and iterators that pin old versions.
     pub snapshot_count: u64,
+    /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.
+    pub scan_entry_count: u64,
+    /// Pieces of deleted ranges whose keys may still take space.
+    pub range_delete_count: u64,
 }
 
 impl CacheMetrics {

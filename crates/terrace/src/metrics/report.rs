@@ -212,6 +212,8 @@ mod tests {
             stalls: Vec::new(),
             jobs: Vec::new(),
             snapshot_count: 0,
+            scan_entry_count: 0,
+            range_delete_count: 0,
         }
     }
 

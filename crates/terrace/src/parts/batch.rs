@@ -1,7 +1,9 @@
 //! Batch: the entries of one atomic write, encoded once, as its log record will hold them.
 
 use crate::parts::log::Payload;
-use crate::types::{EntryKind, key_hash};
+use crate::parts::ranges::RangeDelete;
+use crate::parts::ranges::layout::{self, SHADOW};
+use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// Entries that become visible and durable together.
 #[derive(Debug, Default)]
@@ -12,6 +14,7 @@ pub(crate) struct Batch {
     /// Key and value bytes.
     user_bytes: u64,
     deletes: u64,
+    ranges: u64,
     longest_key: usize,
 }
 
@@ -26,12 +29,45 @@ impl Batch {
         self.longest_key = self.longest_key.max(key.len());
     }
 
+    /// Adds a range delete of the keys from `begin` on and before `end`; an empty `end` is that of the
+    /// keyspace. Nothing where no key is between the two.
+    pub(crate) fn push_range(&mut self, keyspace: u32, begin: &[u8], end: &[u8]) {
+        if !end.is_empty() && begin >= end {
+            return;
+        }
+        let key = layout::encode(begin, end);
+        let keyspace = keyspace | SHADOW;
+        self.payload
+            .push(EntryKind::RangeDelete as u8, keyspace, &key, &[]);
+        self.hashes.push(key_hash(keyspace, &key));
+        self.user_bytes += (begin.len() + end.len()) as u64;
+        self.deletes += 1;
+        self.ranges += 1;
+        self.longest_key = self.longest_key.max(begin.len()).max(end.len());
+    }
+
+    /// The range deletes, if the first entry has the number `first`.
+    pub(crate) fn range_deletes(&self, first: SeqNo) -> Vec<RangeDelete> {
+        let entries = (first..).zip(self.payload.iter());
+        entries
+            .filter(|(_, entry)| entry.kind == EntryKind::RangeDelete as u8)
+            .filter_map(|(seq, e)| RangeDelete::from_entry(e.keyspace, e.key, seq, 0).ok())
+            .collect()
+    }
+
+    /// How many entries are range deletes.
+    #[inline]
+    pub(crate) fn ranges(&self) -> u64 {
+        self.ranges
+    }
+
     /// Forgets all entries and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.payload.clear();
         self.hashes.clear();
         self.user_bytes = 0;
         self.deletes = 0;
+        self.ranges = 0;
         self.longest_key = 0;
     }
 
@@ -39,8 +75,16 @@ impl Batch {
     pub(crate) fn split(&self) -> (Batch, Batch) {
         let mut halves = [Batch::default(), Batch::default()];
         for (at, entry) in self.payload.iter().enumerate() {
-            if let Some(kind) = EntryKind::from_raw(entry.kind) {
-                halves[at * 2 / self.len()].push(kind, entry.keyspace, entry.key, entry.value);
+            let half = &mut halves[at * 2 / self.len()];
+            match (
+                EntryKind::from_raw(entry.kind),
+                layout::decode(entry.key, 0),
+            ) {
+                (Some(EntryKind::RangeDelete), Ok((begin, end))) => {
+                    half.push_range(entry.keyspace, begin, end);
+                }
+                (Some(kind), _) => half.push(kind, entry.keyspace, entry.key, entry.value),
+                (None, _) => {}
             }
         }
         let [first, rest] = halves;
@@ -83,6 +127,7 @@ impl Clone for Batch {
         }
         copy.user_bytes = self.user_bytes;
         copy.deletes = self.deletes;
+        copy.ranges = self.ranges;
         copy.longest_key = self.longest_key;
         copy
     }

@@ -70,6 +70,11 @@ impl Stripes {
         self.seqs.get(at).is_none_or(|&s| s >= newer)
     }
 
+    /// The oldest snapshot.
+    pub(crate) fn oldest(&self) -> Option<SeqNo> {
+        self.seqs.first().copied()
+    }
+
     /// Whether a snapshot is older than `seq`.
     pub(crate) fn any_before(&self, seq: SeqNo) -> bool {
         self.seqs.first().is_some_and(|&s| s < seq)

@@ -27,6 +27,8 @@ use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::{LateKeys, LiveRanges, RangeDelete, Spans};
 use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
 use crate::parts::skiplist::{Node, Target};
@@ -41,6 +43,7 @@ pub(crate) struct Ground {
     pub(crate) sequencer: Sequencer,
     pub(crate) snapshots: SnapshotList,
     pub(crate) dropped: DroppedKeyspaces,
+    pub(crate) ranges: LiveRanges,
     pub(crate) counters: Counters,
     pub(crate) options: Options,
     ids: AtomicU64,
@@ -64,6 +67,7 @@ impl Ground {
             sequencer,
             snapshots: SnapshotList::default(),
             dropped: DroppedKeyspaces::default(),
+            ranges: LiveRanges::default(),
             counters: Counters::default(),
             options,
             ids: AtomicU64::new(ids),
@@ -103,12 +107,14 @@ impl DroppedKeyspaces {
         self.0.load_full()
     }
 
-    /// Adds one.
+    /// Adds one, and with it its range deletes.
     pub(crate) fn insert(&self, keyspace: u32) {
         self.0.rcu(|ids| {
             let mut ids = Vec::clone(ids);
-            if let Err(at) = ids.binary_search(&keyspace) {
-                ids.insert(at, keyspace);
+            for id in [keyspace, keyspace | SHADOW] {
+                if let Err(at) = ids.binary_search(&id) {
+                    ids.insert(at, id);
+                }
             }
             ids
         });
@@ -160,7 +166,8 @@ impl<'a> Probe<'a> {
 /// What the newest source that has a key says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    Value(Vec<u8>),
+    /// Unless a range delete is newer than this number.
+    Value(Vec<u8>, SeqNo),
     Deleted,
 }
 
@@ -169,9 +176,9 @@ impl Lookup {
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         let (value, _) = node.checked_value()?;
         match EntryKind::from_raw(node.header.kind) {
-            Some(EntryKind::Put) => Ok(Lookup::Value(value.to_vec())),
+            Some(EntryKind::Put) => Ok(Lookup::Value(value.to_vec(), node.header.seq)),
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-            None => Err(crate::Error::corruption(format!(
+            Some(EntryKind::RangeDelete) | None => Err(crate::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \
                  from a copy",
                 node.off, node.header.kind
@@ -292,6 +299,8 @@ pub(crate) struct SealedTable {
     pub(crate) entries: u64,
     pub(crate) seq_first: SeqNo,
     pub(crate) seq_last: SeqNo,
+    /// Keys written into ranges after they were deleted in the same memtable.
+    pub(crate) late: Option<Arc<LateKeys>>,
     /// The logs that have its entries, needed until those are durable elsewhere.
     pub(crate) logs: Vec<u64>,
     /// Some entries are in no log.
@@ -321,6 +330,9 @@ impl SealedTable {
             settle: Some(settle),
             cursor,
             newer: None,
+            seq_last,
+            // What of it is applied becomes durable by the edit that applies it.
+            durable: seq_last,
             edit: Edit {
                 changes: vec![Change::LastSeq { seq: seq_last }],
             },
@@ -414,8 +426,13 @@ pub(crate) struct ReplayEnded(pub(crate) Box<dyn Any + Send>);
 
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
-    /// Takes one batch: all of it or nothing.
-    fn write(&self, batch: &mut Batch, durability: Durability) -> Result<Written>;
+    /// Takes one batch: all of it or nothing. Calls `install` before range deletes become visible.
+    fn write(
+        &self,
+        batch: &mut Batch,
+        durability: Durability,
+        install: &dyn Fn(),
+    ) -> Result<Written>;
     /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
     /// replaced already there is nothing to do. False: there is no spare, or it is too small.
@@ -504,6 +521,10 @@ pub(crate) struct Drain {
     pub(crate) cursor: Box<dyn Cursor>,
     /// What the buffer's newer tables have.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
+    /// The newest number of what is drained; nothing that stays above is so old.
+    pub(crate) seq_last: SeqNo,
+    /// Range deletes up to this number are durable: they may hide what is drained.
+    pub(crate) durable: SeqNo,
     /// Removes what was drained, once it is durable in the bottom.
     pub(crate) edit: Edit,
     /// The logs that have its entries, needed until those outlive the process without them.
@@ -523,6 +544,24 @@ impl Drain {
         // What is drained belongs to one job: nobody relinks it.
         self.cursor.release();
         Ok(())
+    }
+
+    /// The range deletes of what is drained, which come behind all other entries; then goes to the
+    /// first entry. For a drain that has started.
+    pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
+        let mut ranges = Vec::new();
+        self.cursor.seek(&Target::first_of(SHADOW, &[]))?;
+        while let Some(entry) = self.cursor.entry()? {
+            ranges.push(RangeDelete::from_entry(
+                entry.keyspace,
+                entry.key,
+                entry.seq,
+                0,
+            )?);
+            self.cursor.advance()?;
+        }
+        self.cursor.seek(&Target::first_of(0, &[]))?;
+        Ok(ranges)
     }
 
     /// The number of the newest version of a key in the buffer's newer tables.
@@ -545,6 +584,8 @@ pub(crate) trait Bottom: Send + Sync {
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
     /// come down.
     fn pressure(&self) -> f64;
+    /// The range deletes that it holds and whose keys may still be there; `None` without any.
+    fn ranges(&self) -> Option<Arc<Spans>>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the bottom knows.

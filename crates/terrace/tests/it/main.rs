@@ -13,5 +13,6 @@ mod kill;
 mod linear;
 mod model;
 mod persist_count;
+mod ranges;
 mod refusals;
 mod space;

@@ -4,7 +4,10 @@ use super::{Cursor, EntryView};
 use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::gate::{Gate, Held};
+use crate::parts::ranges::{Ages, LateKeys, Newer};
 use crate::parts::skiplist::{SkipList, Target};
+use crate::types::{SEQ_MAX, SeqNo};
+use std::sync::Arc;
 
 /// What a prefetch brings.
 const LINE: u64 = 64;
@@ -18,6 +21,10 @@ pub(crate) struct ListCursor {
     gate: Option<Gate>,
     held: Option<Held>,
     relinks_seen: u64,
+    /// No entry that a reader sees has a larger number.
+    newest: SeqNo,
+    late: Option<Arc<LateKeys>>,
+    ages: Option<Arc<Ages>>,
     at: u64,
     /// The nodes after it, 0 behind the end. They are fetched while the nodes before them are used:
     /// nodes of a table lie anywhere. Nodes that come in between meanwhile, in a memtable, are newer
@@ -33,9 +40,30 @@ impl ListCursor {
             gate,
             held: None,
             relinks_seen: 0,
+            newest: SEQ_MAX,
+            late: None,
+            ages: None,
             at: 0,
             ahead: [0; 2],
         }
+    }
+
+    /// No entry that is read has a larger number than this.
+    pub(crate) fn up_to(mut self, newest: SeqNo) -> ListCursor {
+        self.newest = newest;
+        self
+    }
+
+    /// The keys that were written into ranges after those were deleted in the list.
+    pub(crate) fn with_late(mut self, late: Arc<LateKeys>) -> ListCursor {
+        self.late = Some(late);
+        self
+    }
+
+    /// How new entries are, of a list that gets others.
+    pub(crate) fn with_ages(mut self, ages: &Arc<Ages>) -> ListCursor {
+        self.ages = Some(Arc::clone(ages));
+        self
     }
 
     /// Goes to a node.
@@ -98,6 +126,17 @@ impl Cursor for ListCursor {
         self.at = self.ahead[0];
         self.ahead[0] = self.ahead[1];
         self.look_ahead()
+    }
+
+    fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {
+        if self.newest <= than {
+            return Newer::No;
+        }
+        match (&self.late, &self.ages) {
+            (Some(late), _) => late.newer(from, to, than, last),
+            (None, Some(ages)) => ages.newer(from, to, than, last),
+            (None, None) => Newer::Unknown,
+        }
     }
 
     #[inline]

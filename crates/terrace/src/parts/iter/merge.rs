@@ -7,8 +7,10 @@ use std::cmp::Ordering as Order;
 
 use super::{Cursor, EntryView};
 use crate::error::Result;
+use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::parts::skiplist::node::compare_keys;
+use crate::types::SeqNo;
 
 /// The union of several sources. An entry that two sources have at one moment, because it is being
 /// copied from one to the other, comes once from each; readers fold versions of a key anyway.
@@ -59,16 +61,45 @@ impl MergeCursor {
         Ok(())
     }
 
+    /// Goes past entries before `end` that are not newer than `than`, which a range delete with that
+    /// number covers: at once past all of them where a source knows that it has nothing newer, else past some.
+    /// At least the entry under the cursor is passed. Returns how many steps that took.
+    pub(crate) fn pass(&mut self, end: &Target<'_>, than: SeqNo) -> Result<usize> {
+        let mut steps = 0;
+        self.order.clear();
+        for index in 0..self.cursors.len() {
+            steps += pass_in(&mut *self.cursors[index], end, than)?;
+            self.place(index, 0)?;
+        }
+        Ok(steps)
+    }
+
     /// Of the places before `target` that `Cursor::seek_before` gives in each source, the last: its
-    /// keyspace and key. `None` when no source has so many entries there.
+    /// keyspace and key. `None` when no source has so many entries there. `cover`: where a stretch
+    /// up to the target begins that a range delete covers, and its number.
     pub(crate) fn place_before(
         &mut self,
         target: &Target<'_>,
         breadth: usize,
+        cover: Option<(&Target<'_>, SeqNo)>,
     ) -> Result<Option<(u32, Vec<u8>)>> {
         let mut last: Option<(u32, Vec<u8>)> = None;
         for cursor in &mut self.cursors {
-            cursor.seek_before(target, breadth)?;
+            // What a range delete covers up to the target is no place worth finding.
+            let newer = cover.map(|(from, than)| (from, cursor.newer(from, target, than, true)));
+            match &newer {
+                Some((from, Newer::No)) => cursor.seek_before(from, breadth)?,
+                Some((from, Newer::Key(key))) => {
+                    // Behind all versions of that key.
+                    let behind = Target {
+                        keyspace: from.keyspace,
+                        key,
+                        seq: 0,
+                    };
+                    cursor.seek_before(&behind, breadth)?;
+                }
+                Some((_, Newer::Unknown)) | None => cursor.seek_before(target, breadth)?,
+            }
             let Some(entry) = cursor.entry()? else {
                 continue;
             };
@@ -134,4 +165,41 @@ impl MergeCursor {
             None => Ok(&[]),
         }
     }
+}
+
+/// Entries that a source which does not know its ages is moved on by at once.
+const STEPS: usize = 16;
+
+/// Moves one cursor on; returns its steps.
+fn pass_in(cursor: &mut dyn Cursor, end: &Target<'_>, than: SeqNo) -> Result<usize> {
+    for step in 0..STEPS {
+        let Some(entry) = cursor.entry()? else {
+            return Ok(step);
+        };
+        let place = (end.keyspace, end.key);
+        let inside = match (entry.keyspace, entry.key).cmp(&place) {
+            Order::Less => true,
+            // The end may lie behind some versions of its key.
+            Order::Equal => entry.seq > end.seq,
+            Order::Greater => false,
+        };
+        if !inside || entry.seq > than {
+            return Ok(step);
+        }
+        match cursor.newer(&entry.target(), end, than, false) {
+            Newer::No => {
+                cursor.seek(end)?;
+                return Ok(step + 1);
+            }
+            // The version under the cursor is an older one of that very key.
+            Newer::Key(key) if key == entry.key => cursor.advance()?,
+            Newer::Key(key) => {
+                let keyspace = entry.keyspace;
+                cursor.seek(&Target::first_of(keyspace, &key))?;
+                return Ok(step + 1);
+            }
+            Newer::Unknown => cursor.advance()?,
+        }
+    }
+    Ok(STEPS)
 }

@@ -11,6 +11,7 @@ mod merge;
 mod tests;
 
 use crate::error::Result;
+use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 
@@ -52,6 +53,9 @@ pub(crate) trait Cursor: Send {
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()>;
     /// Goes to the next entry.
     fn advance(&mut self) -> Result<()>;
+    /// The first key, or the `last`, between two places of one keyspace that may have a version newer than
+    /// `than`. Cheap: it is asked where a range delete with that number covers the stretch.
+    fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer;
     /// The entry under the cursor, `None` off the source.
     fn entry(&self) -> Result<Option<EntryView<'_>>>;
     /// The value of the entry under the cursor, its checksum found right; empty off the source.

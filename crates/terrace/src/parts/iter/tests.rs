@@ -184,13 +184,13 @@ fn merges_go_backward() {
                 let found = before.rfind(|(_, height)| **height > breadth);
                 found.map(|((keyspace, key, _), _)| (*keyspace, key.clone()))
             });
-            let found = cursor.place_before(&target(&to), breadth).unwrap();
+            let found = cursor.place_before(&target(&to), breadth, None).unwrap();
             assert_eq!(found, expected.max());
         }
         let mut backward = Vec::new();
         let mut to: Place = (9, Vec::new(), Reverse(SEQ_MAX));
         loop {
-            let place = cursor.place_before(&target(&to), breadth).unwrap();
+            let place = cursor.place_before(&target(&to), breadth, None).unwrap();
             let start = match &place {
                 Some((keyspace, key)) => (*keyspace, key.clone(), Reverse(SEQ_MAX)),
                 None => (0, Vec::new(), Reverse(SEQ_MAX)),

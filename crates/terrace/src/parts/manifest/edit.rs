@@ -59,7 +59,15 @@ pub(crate) struct FileMeta {
     pub(crate) first: (u32, Vec<u8>),
     /// Keyspace and key of the last entry.
     pub(crate) last: (u32, Vec<u8>),
+    /// Fragments of range deletes. A table may have nothing else: then `first` and `last` are where
+    /// the first of them begins.
+    pub(crate) range_deletes: u64,
+    /// With range deletes: all that entries and range deletes reach over, the end exclusive.
+    pub(crate) reach: Option<(Place, Place)>,
 }
+
+/// A keyspace and a key.
+pub(crate) type Place = (u32, Vec<u8>);
 
 /// One structural change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -366,10 +374,12 @@ impl FileMeta {
         for number in counts.into_iter().chain([self.seq_first, self.seq_last]) {
             codec::put_varint(out, number);
         }
-        for (keyspace, key) in [&self.first, &self.last] {
-            codec::put_varint(out, u64::from(*keyspace));
-            codec::put_varint(out, key.len() as u64);
-            out.extend_from_slice(key);
+        put_place(out, &self.first);
+        put_place(out, &self.last);
+        codec::put_varint(out, self.range_deletes);
+        if let Some((first, end)) = &self.reach {
+            put_place(out, first);
+            put_place(out, end);
         }
     }
 
@@ -383,6 +393,16 @@ impl FileMeta {
         if first > last {
             return Err(at.refuse("a first key that is not behind the last", "the reverse"));
         }
+        let range_deletes = r.varint()?;
+        let mut reach = None;
+        if range_deletes > 0 {
+            let at = r.clone();
+            let (begin, end) = (place(r)?, place(r)?);
+            if begin > first || end < last {
+                return Err(at.refuse("a reach over the table's keys", "a smaller one"));
+            }
+            reach = Some((begin, end));
+        }
         Ok(FileMeta {
             number,
             level,
@@ -394,12 +414,19 @@ impl FileMeta {
             seq_last,
             first,
             last,
+            range_deletes,
+            reach,
         })
     }
 }
 
-/// A keyspace and a key.
-fn place(r: &mut Reader<'_>) -> Result<(u32, Vec<u8>), DecodeError> {
+fn put_place(out: &mut Vec<u8>, (keyspace, key): &Place) {
+    codec::put_varint(out, u64::from(*keyspace));
+    codec::put_varint(out, key.len() as u64);
+    out.extend_from_slice(key);
+}
+
+fn place(r: &mut Reader<'_>) -> Result<Place, DecodeError> {
     let keyspace = r.varint_u32()?;
     let at = r.clone();
     let len = r.varint()?;

@@ -44,7 +44,7 @@ const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
 /// The version that this program writes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const _: () = assert!(
     RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,

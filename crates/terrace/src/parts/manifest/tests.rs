@@ -92,23 +92,6 @@ impl Editor {
         (self.rng.u32(..) >> self.rng.u32(..32), key)
     }
 
-    fn file(&mut self) -> FileMeta {
-        let (one, other) = (self.place(), self.place());
-        let level = self.rng.u32(..8);
-        FileMeta {
-            number: self.id(),
-            level,
-            run: if level == 0 { self.id() } else { 0 },
-            bytes: self.rng.u64(..),
-            entries: self.rng.u64(..),
-            tombstones: self.rng.u64(..),
-            seq_first: self.rng.u64(..1 << 50),
-            seq_last: self.rng.u64(..1 << 50),
-            first: one.clone().min(other.clone()),
-            last: one.max(other),
-        }
-    }
-
     fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         (!of.is_empty()).then(|| of[self.rng.usize(..of.len())])
     }

@@ -15,7 +15,9 @@ use super::reader::SsTable;
 use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
 use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
+use crate::types::SeqNo;
 
 /// The first span that is read ahead.
 const AHEAD_BYTES_MIN: usize = 16 << 10;
@@ -322,6 +324,15 @@ impl Span {
 }
 
 impl Cursor for SstCursor {
+    fn newer(&self, _: &Target<'_>, _: &Target<'_>, than: SeqNo, _: bool) -> Newer {
+        let newest = self.table.properties().seqs.map_or(0, |(_, newest)| newest);
+        if newest <= than {
+            Newer::No
+        } else {
+            Newer::Unknown
+        }
+    }
+
     fn hold(&mut self) -> bool {
         // A table never changes (T1).
         true

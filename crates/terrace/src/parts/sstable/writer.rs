@@ -199,7 +199,11 @@ impl SstWriter {
         if self.failed {
             return Err(self.has_failed());
         }
-        let known = EntryKind::from_raw(entry.kind).is_some() || entry.kind == kind::VALUE_POINTER;
+        let known = match EntryKind::from_raw(entry.kind) {
+            Some(EntryKind::Put | EntryKind::Delete) => true,
+            Some(EntryKind::RangeDelete) => false,
+            None => entry.kind == kind::VALUE_POINTER,
+        };
         if entry.key.len() > KEY_BYTES_MAX
             || entry.value.len() > VALUE_BYTES_MAX
             || entry.seq > SEQ_MAX
@@ -398,7 +402,7 @@ impl SstWriter {
     fn write_end(&mut self) -> std::io::Result<()> {
         let number = self.number;
         let mut features = 0;
-        let fragments = ranges::fragment(std::mem::take(&mut self.ranges));
+        let fragments = crate::parts::ranges::fragment(std::mem::take(&mut self.ranges));
         self.properties.count_ranges(&fragments);
         let mut range_deletes = None;
         if !fragments.is_empty() {

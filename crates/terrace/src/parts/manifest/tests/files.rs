@@ -5,6 +5,33 @@ use crate::parts::codec::{self, DecodeError};
 use crate::parts::manifest::Manifest;
 use crate::types::KEY_BYTES_MAX;
 
+impl Editor {
+    pub(super) fn file(&mut self) -> FileMeta {
+        let (one, other) = (self.place(), self.place());
+        let level = self.rng.u32(..8);
+        let (first, last) = (one.clone().min(other.clone()), one.max(other));
+        let range_deletes = self.rng.u64(..3);
+        let reach = (range_deletes > 0).then(|| {
+            let (low, high) = (self.place(), self.place());
+            (low.min(first.clone()), high.max(last.clone()))
+        });
+        FileMeta {
+            number: self.id(),
+            level,
+            run: if level == 0 { self.id() } else { 0 },
+            bytes: self.rng.u64(..),
+            entries: self.rng.u64(..),
+            tombstones: self.rng.u64(..),
+            seq_first: self.rng.u64(..1 << 50),
+            seq_last: self.rng.u64(..1 << 50),
+            first,
+            last,
+            range_deletes,
+            reach,
+        }
+    }
+}
+
 fn encoded(file: &FileMeta) -> Vec<u8> {
     let mut bytes = Vec::new();
     Change::FileAdded(file.clone()).encode(&mut bytes);
@@ -26,7 +53,9 @@ fn keys_up_to_the_longest_round_trip() {
         let key = (7, vec![b'k'; len]);
         let file = FileMeta {
             first: key.clone(),
-            last: key,
+            last: key.clone(),
+            range_deletes: 1,
+            reach: Some((key.clone(), key)),
             ..editor.file()
         };
         let change = decoded(&encoded(&file)).unwrap();
@@ -42,6 +71,8 @@ fn keys_that_are_too_long_are_refused() {
     let long = FileMeta {
         first: (0, Vec::new()),
         last: (1, vec![b'k'; KEY_BYTES_MAX + 1]),
+        range_deletes: 0,
+        reach: None,
         ..editor.file()
     };
     let refused = decoded(&encoded(&long)).unwrap_err();
@@ -50,10 +81,13 @@ fn keys_that_are_too_long_are_refused() {
     let short = FileMeta {
         first: (0, Vec::new()),
         last: (1, Vec::new()),
+        range_deletes: 0,
+        reach: None,
         ..editor.file()
     };
     let bytes = encoded(&short);
-    let (end, start) = (bytes.len(), bytes.len() - 1);
+    // Behind it is the count of range deletes.
+    let (end, start) = (bytes.len() - 1, bytes.len() - 2);
     assert_eq!(bytes[start..end], [0], "the length of the last key");
     for claimed in [1, KEY_BYTES_MAX as u64, 1 << 40, u64::MAX] {
         let mut hostile = bytes[..start].to_vec();
@@ -96,12 +130,33 @@ fn the_bytes_of_changes_are_pinned() {
         seq_last: 7,
         first: (1, b"a".to_vec()),
         last: (1, b"bc".to_vec()),
+        range_deletes: 0,
+        reach: None,
     };
     let added = [
         &[14, 9, 2, 0, 0xac, 2, 5, 1, 6, 7][..],
-        &[1, 1, b'a', 1, 2, b'b', b'c'],
+        &[1, 1, b'a', 1, 2, b'b', b'c', 0],
     ];
     assert_eq!(encoded(&file), added.concat());
+    let reaching = FileMeta {
+        range_deletes: 3,
+        reach: Some(((1, Vec::new()), (2, Vec::new()))),
+        ..file.clone()
+    };
+    let added = [
+        &[14, 9, 2, 0, 0xac, 2, 5, 1, 6, 7][..],
+        &[1, 1, b'a', 1, 2, b'b', b'c', 3, 1, 0, 2, 0],
+    ];
+    assert_eq!(encoded(&reaching), added.concat());
+    assert_eq!(
+        decoded(&added.concat()).unwrap(),
+        Change::FileAdded(reaching)
+    );
+    let short = [&added.concat()[..17], &[3, 1, 0, 1, 0]].concat();
+    assert!(
+        decoded(&short).is_err(),
+        "a reach that ends before the table does"
+    );
     let bytes = |change: Change| {
         let mut bytes = Vec::new();
         change.encode(&mut bytes);

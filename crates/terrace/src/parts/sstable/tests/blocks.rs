@@ -1,10 +1,10 @@
 //! Tests of what blocks are made of: separators, fragments of range deletes, what writers refuse.
 
 use super::super::index::separator;
-use super::super::ranges::fragment;
 use super::super::{RangeDeletes, VALUE_BYTES_MAX};
 use super::*;
 use crate::error::ErrorKind;
+use crate::parts::ranges::fragment;
 
 /// A separator is not before the key before it, is before the key after it, and no longer than either.
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::{ErrorKind, Result};
+use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Drain, Job, JobKind, Step, retired};
 use crate::types::key_hash;
 
@@ -39,22 +40,33 @@ impl Absorb {
 
     /// Writes one step's worth. True when the stream is at its end and its last table closed.
     fn write_some(&mut self, drain: &mut Drain) -> Result<bool> {
+        let mut ranges = Vec::new();
         if self.output.is_none() {
             drain.start()?;
+            ranges = drain.range_deletes()?;
         }
         // The snapshots are looked at now and not before: those that a writer of the last moment
         // came after must be among them.
-        let begin = || Output::new(&self.body, self.body.version(), 0, self.run);
+        let durable = drain.durable;
+        let begin = || {
+            let version = self.body.version();
+            Output::new(&self.body, version, (0, self.run), ranges, durable)
+        };
         let output = self.output.get_or_insert_with(begin);
         let (mut entries, mut bytes) = (0, 0);
         loop {
-            let Some(entry) = drain.cursor.entry()? else {
-                output.close_table()?;
+            // Behind everything else are the range deletes, which go with the tables.
+            let entry = drain
+                .cursor
+                .entry()?
+                .filter(|entry| entry.keyspace < SHADOW);
+            let Some(entry) = entry else {
+                output.close_table(None)?;
                 return Ok(true);
             };
             if !output.same_key(&entry) {
                 if output.is_full() {
-                    output.close_table()?;
+                    output.close_table(Some((entry.keyspace, entry.key)))?;
                     return Ok(false);
                 }
                 if entries >= STEP_ENTRIES || bytes >= STEP_BYTES {
@@ -110,12 +122,14 @@ impl Job for Absorb {
         edit.changes.extend(changes);
         // What the logs had is in named files from this edit on.
         edit.changes.extend(retired(&drain.logs));
-        let forget = drain.forget;
+        let (forget, seq_last) = (drain.forget, drain.seq_last);
         Ok(Step::Done(Completion {
             edit,
             apply: Box::new(move || {
                 body.install(&[], &tables);
                 forget();
+                // Not before what they cover is forgotten above.
+                body.ground.ranges.trim(seq_last);
             }),
             garbage: Vec::new(),
             entries,

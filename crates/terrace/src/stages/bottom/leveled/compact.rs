@@ -38,8 +38,14 @@ pub(super) struct Compact {
 impl Compact {
     pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
         let version = body.version();
+        let ranges = picked
+            .tables()
+            .flat_map(|t| t.ranges.iter().cloned())
+            .collect();
+        let durable = version.tables().map(|t| t.meta.seq_last).max();
+        let (to, durable) = (picked.to as u32, durable.unwrap_or(0));
         Compact {
-            output: Output::new(body, version, picked.to as u32, 0),
+            output: Output::new(body, version, (to, 0), ranges, durable),
             body: Arc::clone(body),
             picked,
             cursor: None,
@@ -54,7 +60,10 @@ impl Compact {
         };
         // Down to the last level it is rewritten, so that what nobody reads goes.
         let last = self.picked.to == version.levels.len();
-        let stale = run.tables.iter().any(|t| t.meta.tombstones > 0);
+        let stale = run
+            .tables
+            .iter()
+            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0);
         self.picked.lower.tables.is_empty() && !(last && stale)
     }
 
@@ -100,12 +109,13 @@ impl Compact {
         let (mut entries, mut bytes) = (0, 0);
         loop {
             let Some(entry) = cursor.entry()? else {
-                self.output.close_table()?;
+                self.output.close_table(None)?;
                 return Ok(true);
             };
             if !self.output.same_key(&entry) {
                 if self.output.is_full() {
-                    self.output.close_table()?;
+                    let next = (entry.keyspace, entry.key);
+                    self.output.close_table(Some(next))?;
                     return Ok(false);
                 }
                 if entries >= STEP_ENTRIES || bytes >= STEP_BYTES {

@@ -28,6 +28,7 @@ mod output;
 mod pick;
 pub(crate) mod recover;
 mod source;
+mod vanish;
 mod version;
 
 #[cfg(test)]
@@ -45,6 +46,7 @@ use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::{LeveledOptions, Options};
 use crate::parts::cache::FileCache;
+use crate::parts::ranges::Spans;
 use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{Bottom, Drain, Folder, Ground, Job, Source, Sources, Urgency};
 
@@ -107,6 +109,8 @@ struct Busy {
     numbers: HashSet<u64>,
     /// For each level, the key behind which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
+    /// What was looked at for tables that range deletes cover.
+    looked: vanish::Looked,
 }
 
 /// The bottom of one database.
@@ -129,6 +133,7 @@ impl Body {
         let busy = Busy {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
+            looked: vanish::Looked::default(),
         };
         Arc::new(Body {
             ground,
@@ -161,6 +166,9 @@ impl Bottom for Leveled {
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        if let Some(job) = vanish::next(&self.body) {
+            return Ok(Some(job));
+        }
         let picked = self.body.pick(urgency == Urgency::Everything);
         Ok(picked
             .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
@@ -183,6 +191,10 @@ impl Bottom for Leveled {
         let debt = pick::debt(&version, options) as f64;
         let stop = options.debt_stop_bytes as f64;
         runs.max(between(debt, stop / 2.0, stop))
+    }
+
+    fn ranges(&self) -> Option<Arc<Spans>> {
+        self.body.version().ranges.clone()
     }
 
     fn sources(&self) -> Sources {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use super::version::{Table, Version};
 use super::{Body, Shelf};
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
+use crate::parts::ranges::{Applicable, RangeDelete, fragment};
 use crate::parts::snapshots::Stripes;
-use crate::parts::sstable::{Finished, NewEntry, SstWriter};
+use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
 use crate::types::{EntryKind, SeqNo};
 
 /// Tables of the level below that one new table may overlap, in table sizes: what compacting it
@@ -28,8 +30,14 @@ pub(super) struct Output {
     version: Arc<Version>,
     stripes: Stripes,
     dropped: Arc<Vec<u32>>,
+    /// What hides entries.
+    hides: Option<Applicable>,
+    /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
+    ranges: Vec<RangeDelete>,
+    /// Where the last table ended that was closed, exclusively.
+    cut: Option<(u32, Vec<u8>)>,
     writer: Option<SstWriter>,
-    done: Vec<FileMeta>,
+    done: Vec<(FileMeta, Vec<RangeDelete>)>,
     /// The key of the last entry offered, and the sequence number of its last version kept.
     keyspace: u32,
     key: Vec<u8>,
@@ -39,9 +47,20 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Tables for `level`; for level 0, of the run `run`.
-    pub(super) fn new(body: &Arc<Body>, version: Arc<Version>, level: u32, run: u64) -> Output {
-        Output {
+    /// Tables for `level`; for level 0, of the run `run`. `ranges` are the range deletes of what is
+    /// written; those up to `durable` hide entries.
+    pub(super) fn new(
+        body: &Arc<Body>,
+        version: Arc<Version>,
+        (level, run): (u32, u64),
+        ranges: Vec<RangeDelete>,
+        durable: SeqNo,
+    ) -> Output {
+        let live = &body.ground.ranges;
+        let mut output = Output {
+            hides: live.applicable(durable, version.ranges.clone()),
+            ranges: Vec::new(),
+            cut: None,
             level,
             run,
             version,
@@ -55,7 +74,33 @@ impl Output {
             any: false,
             entries: 0,
             body: Arc::clone(body),
+        };
+        output.ranges = output.needed(ranges);
+        output
+    }
+
+    /// The fragments of range deletes that hide something, here or below.
+    fn needed(&self, mut ranges: Vec<RangeDelete>) -> Vec<RangeDelete> {
+        ranges.retain(|r| self.dropped.binary_search(&r.keyspace).is_err());
+        let mut fragments = fragment(ranges);
+        // Of those over one piece that no snapshot tells apart, the newest does for all.
+        fragments.dedup_by(|older, newer| {
+            (older.keyspace, &older.begin) == (newer.keyspace, &newer.begin)
+                && self.stripes.same(newer.seq, older.seq)
+        });
+        fragments.retain(|r| {
+            let last = match r.end.is_empty() {
+                true => (r.keyspace + 1, [].as_slice()),
+                false => (r.keyspace, r.end.as_slice()),
+            };
+            let first = (r.keyspace, r.begin.as_slice());
+            let level = self.level as usize;
+            self.stripes.any_before(r.seq) || self.version.reaches_below(level, first, last)
+        });
+        if canary::breaks(Canary::RangeDropped) {
+            fragments.clear();
         }
+        fragments
     }
 
     fn shelf(&self) -> &Arc<Shelf> {
@@ -112,15 +157,18 @@ impl Output {
         {
             return false;
         }
-        true
+        let key = (entry.keyspace, entry.key);
+        let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
+        !self.hides.as_ref().is_some_and(covered)
     }
 
     /// Whether a tombstone may have something to hide, here or below.
     fn hides(&self, entry: &EntryView<'_>) -> bool {
+        let place = (entry.keyspace, entry.key);
         self.stripes.any_before(entry.seq)
             || self
                 .version
-                .reaches_below(self.level as usize, entry.keyspace, entry.key)
+                .reaches_below(self.level as usize, place, place)
     }
 
     /// Takes the next entry. Returns the bytes that it brought.
@@ -142,14 +190,7 @@ impl Output {
         if tombstone && !self.hides(entry) {
             return Ok(0);
         }
-        if self.writer.is_none() {
-            let number = self.body.ground.next_id();
-            let shelf = &self.body.shelf;
-            let path = shelf.path(number);
-            let options = shelf.table_options(self.level);
-            self.writer = Some(SstWriter::create(&shelf.fs, &path, number, options)?);
-        }
-        if let Some(writer) = &mut self.writer {
+        if let Some(writer) = self.writer()? {
             writer.add(&NewEntry {
                 keyspace: entry.keyspace,
                 key: entry.key,
@@ -163,8 +204,44 @@ impl Output {
         Ok(entry.key.len() + value.len())
     }
 
-    /// Makes the table being written durable.
-    pub(super) fn close_table(&mut self) -> Result<()> {
+    /// The table being written; begins one.
+    fn writer(&mut self) -> Result<Option<&mut SstWriter>> {
+        if self.writer.is_none() {
+            let number = self.body.ground.next_id();
+            let shelf = &self.body.shelf;
+            let path = shelf.path(number);
+            let options = shelf.table_options(self.level);
+            self.writer = Some(SstWriter::create(&shelf.fs, &path, number, options)?);
+        }
+        Ok(self.writer.as_mut())
+    }
+
+    /// What range deletes are over since the last table ended, and before `next`.
+    fn ranges_until(&self, next: Option<(u32, &[u8])>) -> Vec<RangeDelete> {
+        let low = self
+            .cut
+            .as_ref()
+            .map(|(keyspace, key)| (*keyspace, key.as_slice()));
+        let ended = |r: &RangeDelete| r.cut(low, None).is_none();
+        let from = self.ranges.partition_point(ended);
+        let after = &self.ranges[from..];
+        let before = after
+            .iter()
+            .take_while(|r| next.is_none_or(|next| (r.keyspace, r.begin.as_slice()) < next));
+        before.filter_map(|r| r.cut(low, next)).collect()
+    }
+
+    /// Makes the table being written durable, with the range deletes up to the key that is `next`.
+    pub(super) fn close_table(&mut self, next: Option<(u32, &[u8])>) -> Result<()> {
+        let ranges = self.ranges_until(next);
+        if !ranges.is_empty()
+            && let Some(writer) = self.writer()?
+        {
+            for range in &ranges {
+                writer.add_range_delete(range.clone())?;
+            }
+        }
+        self.cut = next.map(|(keyspace, key)| (keyspace, key.to_vec()));
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
@@ -175,7 +252,7 @@ impl Output {
         })?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.body.ground.counters.add(counted, finished.file_bytes);
-        self.done.push(self.meta(finished));
+        self.done.push((self.meta(finished), ranges));
         Ok(())
     }
 
@@ -185,7 +262,22 @@ impl Output {
             file_bytes,
             properties,
         } = finished;
-        let (first, last) = properties.entries.unwrap_or_default();
+        let place = |p: &Place| (p.keyspace, p.key.clone());
+        let entries = properties.entries.as_ref();
+        let entries = entries.map(|(first, last)| (place(first), place(last)));
+        let ranges = properties.ranges.as_ref().map(|(begin, end)| {
+            let end = match end.key.is_empty() {
+                true => (end.keyspace + 1, Vec::new()),
+                false => place(end),
+            };
+            (place(begin), end)
+        });
+        let begin = ranges.as_ref().map(|(begin, _)| begin.clone());
+        // A table of range deletes alone stands where they begin.
+        let (first, last) = entries
+            .or(begin.map(|b| (b.clone(), b)))
+            .unwrap_or_default();
+        let reach = ranges.map(|(begin, end)| (begin.min(first.clone()), end.max(last.clone())));
         let (seq_first, seq_last) = properties.seqs.unwrap_or_default();
         FileMeta {
             number,
@@ -196,8 +288,10 @@ impl Output {
             tombstones: properties.tombstone_count,
             seq_first,
             seq_last,
-            first: (first.keyspace, first.key),
-            last: (last.keyspace, last.key),
+            first,
+            last,
+            range_deletes: properties.range_delete_count,
+            reach,
         }
     }
 
@@ -210,10 +304,12 @@ impl Output {
     pub(super) fn finish(&mut self) -> (Vec<Table>, Vec<Change>) {
         let shelf = Arc::clone(self.shelf());
         let done = std::mem::take(&mut self.done);
-        let next = done.iter().map(|meta| meta.number + 1).max();
-        let mut changes: Vec<Change> = done.iter().cloned().map(Change::FileAdded).collect();
+        let next = done.iter().map(|(meta, _)| meta.number + 1).max();
+        let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
+        let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));
-        let tables = done.into_iter().map(|meta| Table::new(&shelf, meta));
+        let tables = done.into_iter();
+        let tables = tables.map(|(meta, ranges)| Table::new(&shelf, meta, ranges));
         (tables.collect(), changes)
     }
 
@@ -222,9 +318,10 @@ impl Output {
         if let Some(writer) = self.writer.take() {
             let _ = writer.abandon();
         }
-        for meta in std::mem::take(&mut self.done) {
+        for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
+        self.cut = None;
         self.any = false;
         self.kept = None;
         self.entries = 0;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use super::version::{Run, Table, Version};
 use super::{Body, LeveledOptions};
+use crate::parts::ranges::Key;
+use crate::types::SeqNo;
 
 /// What one compaction works on.
 pub(super) struct Picked {
@@ -21,6 +23,21 @@ pub(super) struct Picked {
 }
 
 impl Picked {
+    /// One table, to be merged with some of another level.
+    fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
+        let run = |tables: &[Table]| {
+            Arc::new(Run {
+                id: 0,
+                tables: tables.to_vec(),
+            })
+        };
+        Picked {
+            to,
+            upper: vec![run(std::slice::from_ref(table))],
+            lower: run(lower),
+        }
+    }
+
     /// Every table that the compaction takes.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let runs = self.upper.iter().chain([&self.lower]);
@@ -86,13 +103,10 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
         .sum::<u64>()
 }
 
-/// Keyspace and key.
-type Key<'a> = (u32, &'a [u8]);
-
 /// The first and the last key of some tables.
 fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
     tables.fold(None, |span, table| {
-        let (first, last) = (table.first(), table.last());
+        let (first, last) = table.reach();
         Some(match span {
             None => (first, last),
             Some((f, l)) => (first.min(f), last.max(l)),
@@ -127,11 +141,42 @@ impl Body {
                 return Some(picked);
             }
         }
-        None
+        let picked = pick_deleting(
+            &version,
+            self.ground.snapshots.stripes().oldest(),
+            &busy.numbers,
+        )?;
+        busy.numbers.extend(picked.tables().map(Table::number));
+        Some(picked)
     }
 }
 
 type Numbers = std::collections::HashSet<u64>;
+
+/// A table with range deletes, whose level needs no compaction: without one what they cover would
+/// stay for as long as nothing else is written there. On the last level only what no snapshot is older
+/// than, which leaves without its range deletes.
+fn pick_deleting(version: &Version, oldest: Option<SeqNo>, busy: &Numbers) -> Option<Picked> {
+    let depth = version.levels.len();
+    version.ranges.as_ref()?;
+    for level in 1..=depth {
+        let held = |t: &Table| oldest.is_some_and(|oldest| oldest < t.meta.seq_last);
+        let with = version.level(level).tables.iter();
+        let with = with.filter(|t| t.meta.range_deletes > 0 && !busy.contains(&t.number()));
+        for table in with.filter(|t| !held(t)) {
+            let (first, last) = table.reach();
+            let to = (level + 1).min(depth);
+            let lower = match to > level {
+                true => version.level(to).overlapping(first, last),
+                false => &[],
+            };
+            if lower.iter().all(|t| !busy.contains(&t.number())) {
+                return Some(Picked::one(to, table, lower));
+            }
+        }
+    }
+    None
+}
 
 /// All of level 0, and what it overlaps on the base.
 fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
@@ -172,21 +217,12 @@ fn pick_table(
         if busy.contains(&table.number()) {
             continue;
         }
-        let lower = version.level(to).overlapping(table.first(), table.last());
+        let (first, last) = table.reach();
+        let lower = version.level(to).overlapping(first, last);
         if lower.iter().any(|t| busy.contains(&t.number())) {
             continue;
         }
-        return Some(Picked {
-            to,
-            upper: vec![Arc::new(Run {
-                id: 0,
-                tables: vec![table.clone()],
-            })],
-            lower: Arc::new(Run {
-                id: 0,
-                tables: lower.to_vec(),
-            }),
-        });
+        return Some(Picked::one(to, table, lower));
     }
     None
 }

@@ -42,10 +42,14 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
             )));
         }
     }
-    let tables: Vec<Table> = metas
-        .into_iter()
-        .map(|meta| Table::new(&shelf, meta.as_ref().clone()))
-        .collect();
+    let mut tables = Vec::with_capacity(metas.len());
+    for meta in metas {
+        let mut table = Table::new(&shelf, meta.as_ref().clone(), Vec::new());
+        if meta.range_deletes > 0 {
+            table.ranges = Arc::new(table.open()?.range_deletes().fragments().to_vec());
+        }
+        tables.push(table);
+    }
     let deepest = tables.iter().map(|t| t.meta.level as usize).max();
     let depth = (ground.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);

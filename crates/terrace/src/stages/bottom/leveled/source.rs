@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::version::{Run, Table};
 use crate::error::{Error, Result};
 use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::parts::sstable::{Answer, ReadCounts, SstCursor};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
-use crate::types::EntryKind;
+use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A run as readers see it.
 pub(super) struct RunSource(pub(super) Arc<Run>);
@@ -19,9 +20,9 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
         return Ok(Lookup::Deleted);
     };
     match EntryKind::from_raw(found.kind) {
-        Some(EntryKind::Put) => Ok(Lookup::Value(found.value().to_vec())),
+        Some(EntryKind::Put) => Ok(Lookup::Value(found.value().to_vec(), found.seq)),
         Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-        None => Err(Error::corruption(format!(
+        Some(EntryKind::RangeDelete) | None => Err(Error::corruption(format!(
             "{} has an entry of the unknown kind {}; restore the database from a copy",
             table.path().display(),
             found.kind
@@ -232,6 +233,23 @@ impl Cursor for RunCursor {
             return self.skip_ends();
         }
         Ok(())
+    }
+
+    fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {
+        let (low, high) = ((from.keyspace, from.key), (to.keyspace, to.key));
+        let tables = &self.run.tables[self.run.position(low.0, low.1)..];
+        // A place behind the first version of a key has that key before it.
+        let before = |place: (u32, &[u8])| place < high || place == high && to.seq < SEQ_MAX;
+        let inside = tables.iter().take_while(|t| before(t.first()));
+        let mut newer = inside.filter(|t| t.meta.seq_last > than);
+        let found = if last { newer.last() } else { newer.next() };
+        match found {
+            None => Newer::No,
+            Some(table) if last && before(table.last()) => Newer::Key(table.last().1.to_vec()),
+            Some(table) if !last && table.first() > low => Newer::Key(table.first().1.to_vec()),
+            // In the midst of a table: what is newer in it nobody knows.
+            Some(_) => Newer::Unknown,
+        }
     }
 
     #[inline]

@@ -33,8 +33,10 @@ fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
         seq_last: number,
         first: (1, key.clone()),
         last: (1, key),
+        range_deletes: 0,
+        reach: None,
     };
-    Table::new(shelf, meta)
+    Table::new(shelf, meta, Vec::new())
 }
 
 /// A version with so many bytes on each level below level 0.
@@ -104,10 +106,11 @@ fn runs_are_newest_first() {
     assert_eq!(ids(&version), [9, 5, 3]);
     let version = version.edited(&[5], &[table(&shelf, 12, 0, 1)]);
     assert_eq!(ids(&version), [12, 9, 3]);
-    assert!(version.reaches_below(0, 1, &9u64.to_be_bytes()));
-    assert!(!version.reaches_below(0, 1, &5u64.to_be_bytes()));
-    assert!(
-        !version.reaches_below(1, 1, &9u64.to_be_bytes()),
-        "level 0 is above"
-    );
+    let reaches = |level, n: u64| {
+        let key = n.to_be_bytes();
+        version.reaches_below(level, (1, &key), (1, &key))
+    };
+    assert!(reaches(0, 9));
+    assert!(!reaches(0, 5));
+    assert!(!reaches(1, 9), "level 0 is above");
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
 use crate::parts::manifest::FileMeta;
+use crate::parts::ranges::{Key, RangeDelete, Spans};
 use crate::parts::sstable::SsTable;
 
 use super::Shelf;
@@ -46,11 +47,13 @@ impl Drop for Handle {
 #[derive(Clone)]
 pub(super) struct Table {
     pub(super) meta: Arc<FileMeta>,
+    /// Its range deletes.
+    pub(super) ranges: Arc<Vec<RangeDelete>>,
     handle: Arc<Handle>,
 }
 
 impl Table {
-    pub(super) fn new(shelf: &Arc<Shelf>, meta: FileMeta) -> Table {
+    pub(super) fn new(shelf: &Arc<Shelf>, meta: FileMeta, ranges: Vec<RangeDelete>) -> Table {
         let handle = Handle {
             shelf: Arc::clone(shelf),
             number: meta.number,
@@ -58,6 +61,7 @@ impl Table {
         };
         Table {
             meta: Arc::new(meta),
+            ranges: Arc::new(ranges),
             handle: Arc::new(handle),
         }
     }
@@ -75,6 +79,7 @@ impl Table {
         };
         Table {
             meta: Arc::new(meta),
+            ranges: Arc::clone(&self.ranges),
             handle: Arc::clone(&self.handle),
         }
     }
@@ -100,9 +105,19 @@ impl Table {
         self.handle.obsolete.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the table may have entries between two keys, both included.
+    /// Whether the table may have entries or range deletes between two keys, both included.
     fn overlaps(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> bool {
-        self.first() <= last && self.last() >= first
+        let (begin, end) = self.reach();
+        begin <= last && end >= first
+    }
+
+    /// The keys between which the table's entries and range deletes are. Where a range delete ends there,
+    /// the second one is not itself among them: taken for one of them it costs nothing but room.
+    pub(super) fn reach(&self) -> (Key<'_>, Key<'_>) {
+        match &self.meta.reach {
+            Some((begin, end)) => ((begin.0, &begin.1), (end.0, &end.1)),
+            None => (self.first(), self.last()),
+        }
     }
 
     /// Keyspace and key of the first entry.
@@ -134,9 +149,9 @@ impl Run {
         self.tables.partition_point(|t| t.last() < (keyspace, key))
     }
 
-    /// The tables that may have entries between two keys.
+    /// The tables that may have entries or range deletes between two keys.
     pub(super) fn overlapping(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> &[Table] {
-        let from = self.position(first.0, first.1);
+        let from = self.tables.partition_point(|t| t.reach().1 < first);
         let count = self.tables[from..]
             .iter()
             .take_while(|t| t.overlaps(first, last))
@@ -163,6 +178,8 @@ pub(super) struct Version {
     pub(super) runs: Vec<Arc<Run>>,
     /// Level 1 and those below it.
     pub(super) levels: Vec<Arc<Run>>,
+    /// The range deletes of all tables, as readers ask them.
+    pub(super) ranges: Option<Arc<Spans>>,
 }
 
 impl Version {
@@ -171,6 +188,7 @@ impl Version {
         let empty = Version {
             runs: Vec::new(),
             levels: (0..depth).map(|_| Arc::default()).collect(),
+            ranges: None,
         };
         empty.edited(&[], tables)
     }
@@ -210,7 +228,17 @@ impl Version {
                 *level = Arc::new(level.edited(removed, &more));
             }
         }
-        Version { runs, levels }
+        let mut version = Version {
+            runs,
+            levels,
+            ranges: None,
+        };
+        let ranges: Vec<RangeDelete> = version
+            .tables()
+            .flat_map(|t| t.ranges.iter().cloned())
+            .collect();
+        version.ranges = (!ranges.is_empty()).then(|| Arc::new(Spans::new(ranges)));
+        version
     }
 
     /// The run of a level below level 0.
@@ -232,9 +260,13 @@ impl Version {
             .for_each(Table::retire);
     }
 
-    /// Whether a table older than what is written to `level` may have the key.
-    pub(super) fn reaches_below(&self, level: usize, keyspace: u32, key: &[u8]) -> bool {
-        let place = (keyspace, key);
+    /// Whether a table older than what is written to `level` may have keys between two.
+    pub(super) fn reaches_below(
+        &self,
+        level: usize,
+        first: (u32, &[u8]),
+        last: (u32, &[u8]),
+    ) -> bool {
         let older = match level {
             0 => self.runs.as_slice(),
             _ => &[],
@@ -243,6 +275,6 @@ impl Version {
         older
             .iter()
             .chain(deeper)
-            .any(|run| !run.overlapping(place, place).is_empty())
+            .any(|run| !run.overlapping(first, last).is_empty())
     }
 }

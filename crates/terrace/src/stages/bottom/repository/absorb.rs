@@ -11,6 +11,7 @@ use terrace_media::Purpose;
 use super::Body;
 use crate::canary::{self, Canary};
 use crate::error::Result;
+use crate::parts::ranges::{Applicable, RangeDelete};
 use crate::parts::skiplist::fingers::Fingers;
 use crate::parts::skiplist::node::height_for;
 use crate::parts::skiplist::{NewNode, Target};
@@ -28,6 +29,10 @@ pub(super) struct Absorb {
     drain: Option<Drain>,
     stripes: Stripes,
     dropped: Arc<Vec<u32>>,
+    /// What hides entries of the drain.
+    ranges: Option<Applicable>,
+    /// Range deletes that are in the list now.
+    brought: Vec<RangeDelete>,
     fingers: Option<(Fingers, u64)>,
     /// The key being drained, and the sequence number of the last version of it that was kept.
     key: Vec<u8>,
@@ -45,9 +50,13 @@ enum Placed {
 
 impl Absorb {
     pub(super) fn begin(body: Arc<Body>, drain: Drain) -> Absorb {
+        // Before the first of its entries comes in.
+        body.ages.raise(drain.seq_last);
         Absorb {
             stripes: body.ground.snapshots.stripes(),
             dropped: body.ground.dropped.all(),
+            ranges: body.ground.ranges.applicable(drain.durable, None),
+            brought: Vec::new(),
             body,
             drain: Some(drain),
             fingers: None,
@@ -138,7 +147,21 @@ impl Absorb {
         if newer.is_some_and(|newer| self.stripes.same(newer, entry.seq)) {
             return Ok(Placed::Yes(0));
         }
-        let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
+        let key = (entry.keyspace, entry.key);
+        let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
+        if self.ranges.as_ref().is_some_and(covered) {
+            return Ok(Placed::Yes(0));
+        }
+        let kind = EntryKind::from_raw(entry.kind);
+        let tombstone = kind == Some(EntryKind::Delete);
+        if kind == Some(EntryKind::RangeDelete) {
+            if canary::breaks(Canary::RangeDropped) {
+                return Ok(Placed::Yes(0));
+            }
+            let off = body.list.head();
+            self.brought
+                .push(RangeDelete::from_entry(key.0, key.1, entry.seq, off)?);
+        }
         if tombstone && canary::breaks(Canary::DrainTombstone) {
             return Ok(Placed::Yes(0));
         }
@@ -291,9 +314,18 @@ impl Job for Absorb {
             body.sync(&relinker)?;
             relinker.purged.clear();
         }
+        let (forget, seq_last) = (drain.forget, drain.seq_last);
+        let brought = std::mem::take(&mut self.brought);
         Ok(Step::Done(Completion {
             edit: drain.edit,
-            apply: drain.forget,
+            apply: Box::new(move || {
+                // Here before they are trimmed above, and not trimmed before what they cover is forgotten
+                // there (D1).
+                body.ranges.add(brought);
+                forget();
+                body.ranges.drained(seq_last);
+                body.ground.ranges.trim(seq_last);
+            }),
             garbage: Vec::new(),
             entries: self.entries,
         }))

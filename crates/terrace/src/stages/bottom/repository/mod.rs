@@ -21,6 +21,7 @@ mod layout;
 mod reclaim;
 pub(crate) mod recover;
 mod space;
+mod sweep;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ use crate::metrics::{BottomMetrics, Metrics};
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::ranges::{Ages, Spans};
 use crate::parts::redo::RedoSlot;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
@@ -49,6 +51,7 @@ use crate::types::EntryKind;
 use fresh::{Fresh, FreshPlan};
 use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
 use space::Space;
+use sweep::Swept;
 
 /// Stores that one change may need: links that the fingers leave on the way and links of a tower,
 /// flags, header words; and what the fingers still owe when the batch ends.
@@ -64,6 +67,8 @@ pub(super) struct Body {
     ground: Arc<Ground>,
     list: SkipList,
     gate: Gate,
+    ages: Arc<Ages>,
+    ranges: Swept,
     /// LOCK: taken before the gate; held for one step of a job.
     relinker: Mutex<Relinker>,
     /// The head extent, whose header counts the entries.
@@ -225,7 +230,8 @@ impl Source for Body {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        Box::new(ListCursor::new(self.list.clone(), Some(self.gate.clone())))
+        let cursor = ListCursor::new(self.list.clone(), Some(self.gate.clone()));
+        Box::new(cursor.with_ages(&self.ages))
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
@@ -293,7 +299,10 @@ impl Bottom for Repository {
         if canary::breaks(Canary::ReclaimSkipped) {
             return Ok(None);
         }
-        reclaim::next(&self.body, urgency)
+        match sweep::next(&self.body)? {
+            Some(job) => Ok(Some(job)),
+            None => reclaim::next(&self.body, urgency),
+        }
     }
 
     fn is_durable(&self) -> bool {
@@ -303,6 +312,10 @@ impl Bottom for Repository {
     fn pressure(&self) -> f64 {
         // Its work is held against the free space of the pool, which slows writers by itself.
         0.0
+    }
+
+    fn ranges(&self) -> Option<Arc<Spans>> {
+        self.body.ranges.spans()
     }
 
     fn sources(&self) -> Sources {

@@ -20,10 +20,12 @@ use terrace_media::{Extent, Purpose};
 use super::fresh::Fresh;
 use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
 use super::space::Space;
+use super::sweep::Swept;
 use super::{Body, Relinker, Repository};
 use crate::error::{Error, Result};
 use crate::parts::gate::Gate;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::{Ages, in_list};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::LINK_DEAD;
 use crate::parts::skiplist::node::{head_bytes, link_at};
@@ -108,6 +110,11 @@ pub(crate) fn recover(
         }
         None => None,
     };
+    let found = in_list(&list)?;
+    let drained = ground.manifest.with_state(|state| {
+        let oldest = state.tables.values().map(|table| table.seq_first).min();
+        oldest.map_or(state.last_seq, |oldest| oldest.saturating_sub(1))
+    });
     let slot = ground
         .redo
         .slot(Purpose::Drain)
@@ -117,6 +124,8 @@ pub(crate) fn recover(
             ground: Arc::clone(ground),
             list,
             gate: Gate::default(),
+            ages: Arc::new(Ages::new(ground.manifest.with_state(|s| s.last_seq), None)),
+            ranges: Swept::over(found, drained),
             relinker: Mutex::new(Relinker {
                 slot,
                 space,

@@ -164,6 +164,7 @@ impl CopyIn {
             sealed.id,
             list,
             filter.into_iter().collect(),
+            sealed.late.clone(),
             body,
         ));
         let tables = Arc::clone(&self.tables);

@@ -22,6 +22,7 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::Applicable;
 use crate::parts::redo::layout::STORES_MAX;
 use crate::parts::redo::{Mark, RedoSlot};
 use crate::parts::skiplist::fingers::{Fingers, Plan};
@@ -49,6 +50,7 @@ pub(super) struct Merge {
     slot: RedoSlot,
     stripes: Stripes,
     dropped: Arc<Vec<u32>>,
+    ranges: Option<Applicable>,
     begun: bool,
     fingers: Fingers,
     /// What the newer list's head links will be after the planned changes.
@@ -101,6 +103,7 @@ impl Merge {
                 false => ground.snapshots.stripes(),
             },
             dropped: ground.dropped.all(),
+            ranges: ground.ranges.settled(newer.ages.newest(), None),
             begun,
             heads,
             heads_written: heads,
@@ -128,6 +131,7 @@ impl Merge {
         // the newer table in a list whose filter denies them.
         self.ground.manifest.commit(edit)?;
         self.newer.body.lock().merging_into = Some(older);
+        self.older.ages.raise(self.newer.ages.newest());
         let mut filters = Vec::clone(&self.older.filters.load());
         let newer_filters = self.newer.filters.load();
         if filters.is_empty() || newer_filters.is_empty() {
@@ -200,6 +204,13 @@ impl Merge {
     /// Whether nobody can read `node`, given the last node kept.
     fn superseded(&self, node: &Node<'_>) -> Result<bool> {
         if self.dropped.binary_search(&node.header.keyspace).is_ok() {
+            return Ok(true);
+        }
+        let key = (node.header.keyspace, node.key);
+        let seq = node.header.seq;
+        // Of what the two tables hold, whose range deletes are as durable as they are.
+        let covered = |ranges: &Applicable| ranges.hides(key, seq, &self.stripes);
+        if self.ranges.as_ref().is_some_and(covered) {
             return Ok(true);
         }
         let Some((off, seq)) = self.kept else {

@@ -198,6 +198,8 @@ impl Buffer for Elastic {
             body.busy = true;
         }
         let oldest = Arc::clone(oldest);
+        let seq_last = oldest.body.lock().seq_last;
+        let seq_max = tables.first().map_or(0, |t| t.body.lock().seq_last);
         let newer = NewerTables::than_last(&tables);
         let all = Arc::clone(&self.tables);
         let id = oldest.id;
@@ -215,6 +217,8 @@ impl Buffer for Elastic {
             settle: None,
             cursor: oldest.cursor(),
             newer: Some(Box::new(newer)),
+            seq_last,
+            durable: seq_max,
             edit: Edit { changes },
             logs,
             forget: Box::new(move || all.remove(id)),

@@ -19,9 +19,12 @@ use super::table::{Body, Table};
 use crate::error::{Error, Result};
 use crate::parts::filter::Filter;
 use crate::parts::manifest::TableMeta;
+use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::{RangeDelete, RangeSet, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
 use crate::parts::skiplist::{SkipList, walk};
 use crate::stages::Ground;
+use crate::types::SEQ_MAX;
 
 /// What the recovery of the buffer did.
 #[derive(Debug, Default, Clone, Copy)]
@@ -76,9 +79,15 @@ pub(crate) fn recover(
         };
         older.filters.store(Arc::new(filters));
         newer.body.lock().merging_into = Some(into);
+        older.ages.raise(newer.ages.newest());
         // Until the merge goes on, no other job may take the older table.
         older.body.lock().busy = true;
     }
+    let mut ranges = Vec::new();
+    for table in &tables {
+        ranges.extend(in_list(&table.list)?);
+    }
+    ground.ranges.add(ranges);
     Ok((Elastic::over(Arc::clone(ground), tables), recovered))
 }
 
@@ -146,18 +155,26 @@ fn open_table(
         meta.id,
         SkipList::new(region.clone(), meta.head),
         filters,
+        None,
         body,
     ))
 }
 
-/// Builds the list of a table from the nodes in its extents, each of which must be sound.
+/// Builds the list of a table from the nodes in its extents, each of which must be sound. What a range
+/// delete of the table covers is left out, as merges may have left it out: nobody reads it when a
+/// database is opened, and the filter need not know it.
 fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let region = table.list.region().clone();
     let mut nodes = Vec::new();
+    let mut ranges = Vec::new();
     let mut bytes = 0;
     table.walk_extents(&mut |off| {
         let node = table.list.node(off)?;
         node.checked_value()?;
+        let (keyspace, seq) = (node.header.keyspace, node.header.seq);
+        if keyspace & SHADOW != 0 {
+            ranges.push(RangeDelete::from_entry(keyspace, node.key, seq, off)?);
+        }
         nodes.push(off);
         bytes += node.header.node_bytes() as u64;
         if nodes.len().is_multiple_of(4096) {
@@ -165,6 +182,18 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         }
         Ok(())
     })?;
+    if !ranges.is_empty() {
+        let ranges = RangeSet::of(vec![Arc::new(Spans::new(ranges))]);
+        let mut kept = Vec::with_capacity(nodes.len());
+        for off in nodes {
+            let node = table.list.node(off)?;
+            let newest = ranges.newest(node.header.keyspace, node.key, SEQ_MAX);
+            if newest <= Some(node.header.seq) {
+                kept.push(off);
+            }
+        }
+        nodes = kept;
+    }
     let mut problem = None;
     nodes.sort_by(|&a, &b| match (table.list.node(a), table.list.node(b)) {
         (Ok(a), Ok(b)) => a.compare(&b.target()),

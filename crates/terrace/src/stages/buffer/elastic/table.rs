@@ -24,6 +24,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::ranges::{Ages, LateKeys};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::parts::skiplist::walk::Walk;
 use crate::parts::skiplist::{SkipList, Target};
@@ -41,6 +42,7 @@ pub(super) struct Table {
     /// Offset of the last node that a merge has taken out of this list; 0 before the first.
     pub(super) frontier: AtomicU64,
     pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
+    pub(super) ages: Arc<Ages>,
     pub(super) body: Mutex<Body>,
 }
 
@@ -78,8 +80,15 @@ impl Body {
 
 impl Table {
     /// A table over a list that is complete in the pool.
-    pub(super) fn new(id: u64, list: SkipList, filters: Vec<Arc<Filter>>, body: Body) -> Table {
+    pub(super) fn new(
+        id: u64,
+        list: SkipList,
+        filters: Vec<Arc<Filter>>,
+        late: Option<Arc<LateKeys>>,
+        body: Body,
+    ) -> Table {
         Table {
+            ages: Arc::new(Ages::new(body.seq_last, late)),
             id,
             list,
             gate: Gate::default(),
@@ -157,7 +166,8 @@ impl Source for Table {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        Box::new(ListCursor::new(self.list.clone(), Some(self.gate.clone())))
+        let cursor = ListCursor::new(self.list.clone(), Some(self.gate.clone()));
+        Box::new(cursor.with_ages(&self.ages))
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {

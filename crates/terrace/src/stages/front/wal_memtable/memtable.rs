@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::log::{Log, LogEntry};
+use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::{head_bytes, height_for};
 use crate::parts::skiplist::shortcuts::Shortcuts;
@@ -115,6 +116,8 @@ pub(super) struct Memtable {
     pub(super) logs: Vec<u64>,
     /// Told when nobody reads the memtable any more.
     pub(super) readers: Arc<Readers>,
+    /// Keys written into ranges that were deleted in this memtable.
+    pub(super) late: Arc<LateKeys>,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
@@ -160,6 +163,7 @@ impl Memtable {
             kept: None,
             logs: Vec::new(),
             readers: Arc::default(),
+            late: Arc::default(),
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
@@ -274,15 +278,29 @@ impl Memtable {
         };
         self.list
             .insert(claim.off() + at as u64, node.height, &target)?;
+        if self.late.any() {
+            self.late.note(entry.keyspace, entry.key, seq);
+        }
         Ok(node.bytes())
     }
 
-    /// Inserts an entry found in a log; false: the memtable is full.
-    pub(super) fn replay(&self, entry: &LogEntry<'_>, seq: SeqNo) -> Result<bool> {
+    /// Inserts an entry found in a log, a range delete into `ranges` as well; false: the memtable is
+    /// full.
+    pub(super) fn replay(
+        &self,
+        entry: &LogEntry<'_>,
+        seq: SeqNo,
+        ranges: &mut Vec<RangeDelete>,
+    ) -> Result<bool> {
         let hash = key_hash(entry.keyspace, entry.key);
         let Some(mut claim) = self.bump.lend(new_node(entry, hash, seq).bytes(), 8) else {
             return Ok(false);
         };
+        if entry.kind == EntryKind::RangeDelete as u8 {
+            let range = RangeDelete::from_entry(entry.keyspace, entry.key, seq, claim.off())?;
+            self.late.add(std::slice::from_ref(&range));
+            ranges.push(range);
+        }
         self.count(seq, 1);
         self.insert(&mut claim, 0, entry, hash, seq)?;
         Ok(true)
@@ -339,7 +357,12 @@ impl Source for Memtable {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        Box::new(ListCursor::new(self.list.clone(), None))
+        // What is inserted later is above every number that the cursor's reader may see.
+        let cursor = ListCursor::new(self.list.clone(), None).up_to(self.seqs().1);
+        if self.late.any() {
+            return Box::new(cursor.with_late(Arc::clone(&self.late)));
+        }
+        Box::new(cursor)
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {

@@ -142,7 +142,12 @@ fn not_published() -> Error {
 }
 
 impl Front for WalMemtable {
-    fn write(&self, batch: &mut Batch, durability: Durability) -> Result<Written> {
+    fn write(
+        &self,
+        batch: &mut Batch,
+        durability: Durability,
+        install: &dyn Fn(),
+    ) -> Result<Written> {
         let sequencer = &self.ground.sequencer;
         let count = batch.len() as u64;
         let logged = durability != Durability::Volatile;
@@ -174,6 +179,11 @@ impl Front for WalMemtable {
         if !logged {
             memtable.mark_unlogged();
         }
+        let ranges = match batch.ranges() {
+            0 => Vec::new(),
+            _ => batch.range_deletes(first),
+        };
+        memtable.late.add(&ranges);
         let due = memtable.spare_due_at();
         let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
         drop(commit);
@@ -197,6 +207,13 @@ impl Front for WalMemtable {
                     sequencer.break_off();
                     return Err(e);
                 }
+            }
+        }
+        if !ranges.is_empty() {
+            // Whoever may see them reads through a view that has them (D1).
+            self.ground.ranges.add(ranges);
+            if !canary::breaks(Canary::RangeUnseen) {
+                install();
             }
         }
         if let Some((log, record)) = placed {
@@ -353,6 +370,7 @@ impl Front for WalMemtable {
             unlogged: memtable.has_unlogged(),
             readers: Arc::clone(&memtable.readers),
             cursor: memtable.cursor(),
+            late: memtable.late.any().then(|| Arc::clone(&memtable.late)),
             settle: Box::new(move || settle(&ground, &log_files, &memtable)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;

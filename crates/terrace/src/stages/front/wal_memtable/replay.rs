@@ -15,6 +15,7 @@ use super::{Sealed, WalMemtable};
 use crate::error::{Error, Result};
 use crate::parts::log::{LogEntry, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
+use crate::parts::ranges::RangeDelete;
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, ReplayEnded, ReplayStart, Replayed, retired};
 use crate::types::SeqNo;
@@ -49,6 +50,8 @@ struct Ended {
     log: FoundLog,
     replayed: Replayed,
     seq_last: SeqNo,
+    /// Range deletes among the entries.
+    ranges: Vec<RangeDelete>,
     /// `None`: it did not fit.
     memtable: Option<Memtable>,
 }
@@ -75,8 +78,9 @@ impl Replayer {
     fn replay(&self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
         let mut memtable = memtable;
         let mut fits = true;
+        let mut ranges = Vec::new();
         let (replayed, seq_last) = self.read_log(&log, read, &mut |entry, seq| {
-            fits = fits && memtable.replay(&entry, seq)?;
+            fits = fits && memtable.replay(&entry, seq, &mut ranges)?;
             Ok(())
         })?;
         if let FoundPlace::Pool(extent) = &log.place {
@@ -91,6 +95,7 @@ impl Replayer {
             log,
             replayed,
             seq_last,
+            ranges,
             memtable: fits.then_some(memtable),
         })
     }
@@ -195,6 +200,7 @@ impl WalMemtable {
             log,
             replayed,
             seq_last,
+            ranges,
             memtable,
         } = *ended;
         if replayed.records == 0 {
@@ -203,15 +209,17 @@ impl WalMemtable {
             self.log_files.retire(log.id);
             return Ok(replayed);
         }
-        let memtable = match memtable {
-            Some(memtable) => memtable,
+        let (memtable, ranges) = match memtable {
+            Some(memtable) => (memtable, ranges),
             None => {
                 let replayer = self.replayer();
                 let exact = replayer.memtable(&log, replayer.measure(&log)?)?;
-                let again = replayer.replay(log, exact, &|_| {})?.memtable;
-                again.ok_or_else(|| Error::corruption("the log changed while it was replayed"))?
+                let again = replayer.replay(log, exact, &|_| {})?;
+                let changed = || Error::corruption("the log changed while it was replayed");
+                (again.memtable.ok_or_else(changed)?, again.ranges)
             }
         };
+        self.ground.ranges.add(ranges);
         self.ground.sequencer.start_after(seq_last);
         let sealed = Sealed {
             memtable: Arc::new(memtable),

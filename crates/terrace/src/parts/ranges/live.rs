@@ -1,0 +1,132 @@
+//! This file is the range deletes of a database that are above its bottom, as they come and go.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::fragment::RangeDelete;
+use super::set::{RangeSet, Spans};
+use crate::parts::snapshots::Stripes;
+use crate::types::SeqNo;
+
+/// Spans of falling sizes, each more than twice the next: adding a range costs the logarithm of
+/// their number on average, and so many binary searches is what a read costs.
+#[derive(Debug, Default)]
+pub(super) struct Runs(Vec<Arc<Spans>>);
+
+impl Runs {
+    pub(super) fn add(&mut self, ranges: Vec<RangeDelete>) {
+        self.0.push(Arc::new(Spans::new(ranges)));
+        // BOUND: each turn leaves one less.
+        while let [.., older, newer] = self.0.as_slice() {
+            if older.len() > 2 * newer.len() {
+                break;
+            }
+            let both = Spans::new(older.ranges().chain(newer.ranges()).collect());
+            self.0.truncate(self.0.len() - 2);
+            self.0.push(Arc::new(both));
+        }
+    }
+
+    fn retain(&mut self, keep: impl Fn(&RangeDelete) -> bool) {
+        let all = self.0.iter().flat_map(|run| run.ranges());
+        let kept: Vec<RangeDelete> = all.filter(keep).collect();
+        self.0.clear();
+        if !kept.is_empty() {
+            self.0.push(Arc::new(Spans::new(kept)));
+        }
+    }
+
+    pub(super) fn set(&self) -> RangeSet {
+        RangeSet::of(self.0.clone())
+    }
+}
+
+/// The range deletes of memtables and of the buffer.
+#[derive(Default)]
+pub(crate) struct LiveRanges(Mutex<Body>);
+
+#[derive(Default)]
+struct Body {
+    runs: Runs,
+    /// What the views before these range deletes must be given.
+    tokens: Vec<Arc<()>>,
+    /// Range deletes that a view may lack, while the token that such views hold is there.
+    unsettled: Vec<(SeqNo, Weak<()>)>,
+}
+
+impl LiveRanges {
+    /// Adds range deletes, which nobody may see before a view with them is installed.
+    pub(crate) fn add(&self, ranges: Vec<RangeDelete>) {
+        let Some(least) = ranges.iter().map(|range| range.seq).min() else {
+            return;
+        };
+        let mut body = self.0.lock();
+        body.runs.add(ranges);
+        let token = Arc::new(());
+        body.unsettled.retain(|(_, token)| token.strong_count() > 0);
+        body.unsettled.push((least, Arc::downgrade(&token)));
+        body.tokens.push(token);
+    }
+
+    /// What a view that is installed now must hand to the view before it, to be dropped with that
+    /// view and all before it. Asked before `set`.
+    pub(crate) fn take_tokens(&self) -> Vec<Arc<()>> {
+        std::mem::take(&mut self.0.lock().tokens)
+    }
+
+    /// The range deletes for a view, with those of the bottom, which is asked last: what goes down is
+    /// in one of the two at every moment. `None` without any.
+    pub(crate) fn set_above(
+        &self,
+        bottom: impl FnOnce() -> Option<Arc<Spans>>,
+    ) -> Option<Arc<RangeSet>> {
+        let mut runs = self.0.lock().runs.0.clone();
+        runs.extend(bottom());
+        (!runs.is_empty()).then(|| Arc::new(RangeSet::of(runs)))
+    }
+
+    /// Forgets those up to a number: they are in the bottom, and nothing above it is so old.
+    pub(crate) fn trim(&self, upto: SeqNo) {
+        let mut body = self.0.lock();
+        if !body.runs.0.is_empty() {
+            body.runs.retain(|range| range.seq > upto);
+        }
+    }
+
+    /// What a job may apply that writes elsewhere: range deletes up to `upto`, which are durable.
+    pub(crate) fn applicable(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
+        let set = self.set_above(|| bottom)?;
+        Some(Applicable { set, upto })
+    }
+
+    /// What a job may apply to entries in their place, where readers of any view may come by: those up
+    /// to `upto` of which every view knows (D2).
+    pub(crate) fn settled(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
+        let mut applicable = self.applicable(upto, bottom)?;
+        applicable.upto = upto.min(self.settled_upto());
+        Some(applicable)
+    }
+
+    /// The number up to which every view has all range deletes.
+    pub(crate) fn settled_upto(&self) -> SeqNo {
+        let mut body = self.0.lock();
+        body.unsettled.retain(|(_, token)| token.strong_count() > 0);
+        let least = body.unsettled.iter().map(|(seq, _)| *seq).min();
+        least.map_or(SeqNo::MAX, |seq| seq.saturating_sub(1))
+    }
+}
+
+/// Range deletes that a job may act on.
+pub(crate) struct Applicable {
+    set: Arc<RangeSet>,
+    upto: SeqNo,
+}
+
+impl Applicable {
+    /// Whether nobody can read a version, because of one of them.
+    #[inline]
+    pub(crate) fn hides(&self, key: (u32, &[u8]), seq: SeqNo, stripes: &Stripes) -> bool {
+        self.set.hides(key, seq, self.upto, stripes)
+    }
+}

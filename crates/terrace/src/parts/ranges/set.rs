@@ -1,0 +1,237 @@
+//! This file is sets of fragments that never change, and what readers and jobs ask them.
+
+use std::sync::Arc;
+
+use super::fragment::{RangeDelete, compare_ends, fragment};
+use crate::parts::snapshots::Stripes;
+use crate::types::SeqNo;
+
+/// A keyspace and a key.
+pub(crate) type Key<'a> = (u32, &'a [u8]);
+
+/// A piece of the key space, and the numbers of the range deletes over it, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    pub(crate) keyspace: u32,
+    pub(crate) begin: Vec<u8>,
+    /// Exclusive. Empty: to the end of the keyspace.
+    pub(crate) end: Vec<u8>,
+    seqs: Vec<SeqNo>,
+}
+
+impl Fragment {
+    /// The newest range delete that a read at `at` sees.
+    fn newest(&self, at: SeqNo) -> Option<SeqNo> {
+        self.seqs.iter().copied().find(|&seq| seq <= at)
+    }
+}
+
+/// Fragments in order, none over another.
+#[derive(Debug, Default)]
+pub(crate) struct Spans {
+    fragments: Vec<Fragment>,
+    count: usize,
+}
+
+impl Spans {
+    /// The fragments of these ranges.
+    pub(crate) fn new(ranges: Vec<RangeDelete>) -> Spans {
+        let mut spans = Spans::default();
+        for piece in fragment(ranges) {
+            spans.count += 1;
+            match spans.fragments.last_mut() {
+                Some(last) if last.keyspace == piece.keyspace && last.begin == piece.begin => {
+                    last.seqs.push(piece.seq);
+                }
+                _ => spans.fragments.push(Fragment {
+                    keyspace: piece.keyspace,
+                    begin: piece.begin,
+                    end: piece.end,
+                    seqs: vec![piece.seq],
+                }),
+            }
+        }
+        spans
+    }
+
+    /// Fragments, each counted once for every range delete over it.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The range deletes whose fragments these are, cut as they are here.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeDelete> {
+        self.fragments.iter().flat_map(|piece| {
+            piece.seqs.iter().map(|&seq| RangeDelete {
+                keyspace: piece.keyspace,
+                begin: piece.begin.clone(),
+                end: piece.end.clone(),
+                seq,
+            })
+        })
+    }
+
+    /// The position of the fragment that has a key.
+    fn position(&self, keyspace: u32, key: &[u8]) -> Option<usize> {
+        let place = (keyspace, key);
+        let after = self
+            .fragments
+            .partition_point(|f| (f.keyspace, f.begin.as_slice()) <= place);
+        let at = after.checked_sub(1)?;
+        let found = &self.fragments[at];
+        let has =
+            found.keyspace == keyspace && (found.end.is_empty() || key < found.end.as_slice());
+        has.then_some(at)
+    }
+
+    /// The position of the fragment that has keys just before `end`, empty for the keyspace's end.
+    fn position_before(&self, keyspace: u32, end: &[u8]) -> Option<usize> {
+        let after = self.fragments.partition_point(|f| {
+            f.keyspace < keyspace
+                || f.keyspace == keyspace && (end.is_empty() || f.begin.as_slice() < end)
+        });
+        let at = after.checked_sub(1)?;
+        let found = &self.fragments[at];
+        let has = found.keyspace == keyspace && compare_ends(&found.end, end).is_ge();
+        has.then_some(at)
+    }
+}
+
+/// A stretch of keys that a range delete covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cover {
+    pub(crate) seq: SeqNo,
+    pub(crate) begin: Vec<u8>,
+    /// Exclusive; empty: to the end of the keyspace.
+    pub(crate) end: Vec<u8>,
+}
+
+/// All range deletes of a view.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RangeSet {
+    runs: Vec<Arc<Spans>>,
+}
+
+impl RangeSet {
+    /// The union of some spans.
+    pub(crate) fn of(runs: Vec<Arc<Spans>>) -> RangeSet {
+        RangeSet { runs }
+    }
+
+    /// Fragments in all, counted once for every range delete over them.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.iter().map(|run| run.len()).sum()
+    }
+
+    /// The newest range delete over a key that a read at `at` sees: older versions are deleted.
+    pub(crate) fn newest(&self, keyspace: u32, key: &[u8], at: SeqNo) -> Option<SeqNo> {
+        let over = self.runs.iter().filter_map(|run| {
+            run.position(keyspace, key)
+                .and_then(|i| run.fragments[i].newest(at))
+        });
+        over.max()
+    }
+
+    /// The stretch from `key` on that the newest range delete over it covers, which a read at `at`
+    /// sees.
+    pub(crate) fn cover(&self, keyspace: u32, key: &[u8], at: SeqNo) -> Option<Cover> {
+        let over = self.runs.iter().filter_map(|run| {
+            let i = run.position(keyspace, key)?;
+            Some((run.fragments[i].newest(at)?, run, i))
+        });
+        let (seq, run, i) = over.max_by_key(|(seq, ..)| *seq)?;
+        let mut end = &run.fragments[i].end;
+        // A range that others have cut into pieces is one stretch all the same.
+        for next in &run.fragments[i + 1..] {
+            let joins = next.keyspace == keyspace && !end.is_empty() && next.begin == *end;
+            if !joins || next.newest(at).is_none_or(|next| next < seq) {
+                break;
+            }
+            end = &next.end;
+        }
+        Some(Cover {
+            seq,
+            begin: run.fragments[i].begin.clone(),
+            end: end.clone(),
+        })
+    }
+
+    /// The stretch up to `end` (exclusive; empty: the keyspace's end) that the newest range delete over
+    /// the keys just before it covers.
+    pub(crate) fn cover_before(&self, keyspace: u32, end: &[u8], at: SeqNo) -> Option<Cover> {
+        let over = self.runs.iter().filter_map(|run| {
+            let i = run.position_before(keyspace, end)?;
+            Some((run.fragments[i].newest(at)?, run, i))
+        });
+        let (seq, run, i) = over.max_by_key(|(seq, ..)| *seq)?;
+        let mut begin = &run.fragments[i].begin;
+        for before in run.fragments[..i].iter().rev() {
+            let joins = before.keyspace == keyspace && before.end == *begin;
+            if !joins || before.newest(at).is_none_or(|before| before < seq) {
+                break;
+            }
+            begin = &before.begin;
+        }
+        Some(Cover {
+            seq,
+            begin: begin.clone(),
+            end: end.to_vec(),
+        })
+    }
+
+    /// Whether nobody can read version `seq` of a key, because of a range delete that is not above
+    /// `upto` and that no snapshot separates from the version.
+    pub(crate) fn hides(
+        &self,
+        (keyspace, key): (u32, &[u8]),
+        seq: SeqNo,
+        upto: SeqNo,
+        stripes: &Stripes,
+    ) -> bool {
+        self.runs.iter().any(|run| {
+            let Some(i) = run.position(keyspace, key) else {
+                return false;
+            };
+            let above = run.fragments[i].seqs.iter();
+            above
+                .filter(|&&range| range > seq && range <= upto)
+                .any(|&range| stripes.same(range, seq))
+        })
+    }
+
+    /// Whether one range delete above `newest` covers all keys between two, both included, and no
+    /// snapshot tells it apart from versions down to `oldest`.
+    pub(crate) fn hides_all(
+        &self,
+        (first, last): (Key<'_>, Key<'_>),
+        (oldest, newest): (SeqNo, SeqNo),
+        stripes: &Stripes,
+    ) -> bool {
+        if first.0 != last.0 {
+            return false;
+        }
+        self.runs.iter().any(|run| {
+            let Some(i) = run.position(first.0, first.1) else {
+                return false;
+            };
+            let suits = |range: SeqNo| range > newest && stripes.same(range, oldest);
+            run.fragments[i]
+                .seqs
+                .iter()
+                .copied()
+                .filter(|&r| suits(r))
+                .any(|range| {
+                    let mut end: &[u8] = &run.fragments[i].end;
+                    for next in &run.fragments[i + 1..] {
+                        let joins =
+                            next.keyspace == first.0 && !end.is_empty() && next.begin == end;
+                        if !joins || !next.seqs.contains(&range) {
+                            break;
+                        }
+                        end = &next.end;
+                    }
+                    end.is_empty() || last.1 < end
+                })
+        })
+    }
+}

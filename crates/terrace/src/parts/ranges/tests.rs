@@ -1,0 +1,262 @@
+//! Range deletes against a plain list of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::layout::{SHADOW, decode, encode};
+use super::*;
+use crate::parts::sequence::Sequencer;
+use crate::parts::skiplist::Target;
+use crate::parts::snapshots::{SnapshotList, Stripes};
+use crate::types::{SEQ_MAX, SeqNo};
+
+fn key(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let len = rng.usize(0..4);
+    (0..len).map(|_| b"ab\xff"[rng.usize(..3)]).collect()
+}
+
+fn ranges(rng: &mut fastrand::Rng, count: usize) -> Vec<RangeDelete> {
+    let mut made = Vec::new();
+    // BOUND: half of the draws have keys.
+    while made.len() < count {
+        let range = RangeDelete {
+            keyspace: rng.u32(1..3),
+            begin: key(rng),
+            end: key(rng),
+            seq: made.len() as SeqNo * 2 + 1,
+        };
+        if range.is_some() {
+            made.push(range);
+        }
+    }
+    made
+}
+
+fn every_key() -> Vec<Vec<u8>> {
+    let mut keys = BTreeSet::from([Vec::new()]);
+    for _ in 0..4 {
+        let longer: Vec<Vec<u8>> = keys
+            .iter()
+            .flat_map(|k: &Vec<u8>| b"ab\xff".map(|c| [k.as_slice(), &[c]].concat()))
+            .collect();
+        keys.extend(longer);
+    }
+    keys.into_iter().collect()
+}
+
+fn stripes(at: &[SeqNo]) -> Stripes {
+    let list = SnapshotList::default();
+    for &seq in at {
+        let sequencer = Sequencer::default();
+        sequencer.start_after(seq);
+        list.register(&sequencer);
+    }
+    list.stripes()
+}
+
+/// The bytes of a range delete lead to its ends, and what cannot be one is refused.
+#[test]
+fn entries_round_trip() {
+    for (begin, end) in [("", ""), ("a", ""), ("", "b"), ("a", "ab"), ("a\0", "b")] {
+        let bytes = encode(begin.as_bytes(), end.as_bytes());
+        assert_eq!(decode(&bytes, 0), Ok((begin.as_bytes(), end.as_bytes())));
+        let range = RangeDelete::from_entry(7 | SHADOW, &bytes, 5, 0).unwrap();
+        assert_eq!((range.keyspace, range.seq), (7, 5));
+    }
+    for bad in [
+        vec![],
+        vec![1, 0, 0],
+        vec![2, 0, 0, 0, b'a'],
+        encode(b"b", b"a"),
+        encode(b"a", b"a"),
+        vec![0xff; 8],
+    ] {
+        assert!(decode(&bad, 0).is_err(), "{bad:?}");
+    }
+    let mut rng = fastrand::Rng::with_seed(3);
+    for _ in 0..20_000 {
+        let len = rng.usize(0..12);
+        let bytes: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
+        if let Ok((begin, end)) = decode(&bytes, 0) {
+            assert_eq!(encode(begin, end), bytes);
+        }
+    }
+}
+
+/// A set, put together piece by piece, says of every key at every moment what the plain list says;
+/// stretches have no hole and reach no further than they should.
+#[test]
+fn sets_agree_with_a_plain_list() {
+    let keys = every_key();
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let all = ranges(&mut rng, 1 + seed as usize / 3);
+        let live = LiveRanges::default();
+        for range in &all {
+            live.add(vec![range.clone()]);
+        }
+        let set = live.set_above(|| None).unwrap();
+        let upto = rng.u64(..all.len() as u64 * 2 + 2);
+        let stripes = stripes(&[rng.u64(..upto + 1), rng.u64(..upto + 1)]);
+        let naive = |keyspace, key: &[u8], at| {
+            let over = all.iter().filter(|r| r.seq <= at && r.has(keyspace, key));
+            over.map(|r| r.seq).max()
+        };
+        for (i, key) in keys.iter().enumerate() {
+            for keyspace in 1..3 {
+                for at in [0, upto, SEQ_MAX] {
+                    let newest = naive(keyspace, key, at);
+                    assert_eq!(set.newest(keyspace, key, at), newest, "seed {seed}");
+                    let cover = set.cover(keyspace, key, at);
+                    assert_eq!(cover.as_ref().map(|c| c.seq), newest);
+                    let Some(cover) = cover else { continue };
+                    let inside = keys[i..]
+                        .iter()
+                        .take_while(|k| cover.end.is_empty() || **k < cover.end);
+                    for k in inside {
+                        assert!(
+                            naive(keyspace, k, at) >= newest,
+                            "seed {seed}, {key:?} {k:?}"
+                        );
+                    }
+                    if let Some(before) = set.cover_before(keyspace, &cover.end, at) {
+                        let inside = keys.iter().filter(|k| {
+                            **k >= before.begin && (before.end.is_empty() || **k < before.end)
+                        });
+                        for k in inside {
+                            assert!(naive(keyspace, k, at) >= Some(before.seq), "seed {seed}");
+                        }
+                    }
+                }
+                let seq = rng.u64(..upto + 1);
+                let hidden = all.iter().any(|r| {
+                    r.has(keyspace, key) && r.seq > seq && r.seq <= upto && stripes.same(r.seq, seq)
+                });
+                let hides = set.hides((keyspace, key), seq, upto, &stripes);
+                assert_eq!(hides, hidden, "seed {seed}, key {key:?}, version {seq}");
+            }
+        }
+        for _ in 0..50 {
+            let (a, b) = (
+                &keys[rng.usize(..keys.len())],
+                &keys[rng.usize(..keys.len())],
+            );
+            let (low, high) = (a.min(b), a.max(b));
+            let seqs = (rng.u64(..upto + 1), upto);
+            let all_hidden = all.iter().any(|r| {
+                r.has(1, low) && r.has(1, high) && r.seq > seqs.1 && stripes.same(r.seq, seqs.0)
+            });
+            assert_eq!(
+                set.hides_all(((1, low), (1, high)), seqs, &stripes),
+                all_hidden,
+                "seed {seed}"
+            );
+        }
+        live.trim(upto);
+        let left = live.set_above(|| None);
+        for key in &keys {
+            let newest = naive(1, key, SEQ_MAX).filter(|seq| *seq > upto);
+            let found = left.as_ref().and_then(|set| set.newest(1, key, SEQ_MAX));
+            assert_eq!(found, newest, "seed {seed}: trimmed at {upto}");
+        }
+    }
+}
+
+/// The parts that a range is cut into have its keys, each once.
+#[test]
+fn parts_of_a_range_have_its_keys_once() {
+    let keys = every_key();
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let range = ranges(&mut rng, 1).remove(0);
+        let mut cuts: Vec<(u32, Vec<u8>)> = (0..rng.usize(0..4))
+            .map(|_| (rng.u32(1..3), key(&mut rng)))
+            .collect();
+        cuts.sort();
+        let bounds = cuts
+            .iter()
+            .map(|(keyspace, key)| Some((*keyspace, key.as_slice())));
+        let bounds: Vec<_> = [None].into_iter().chain(bounds).chain([None]).collect();
+        let parts: Vec<RangeDelete> = bounds
+            .windows(2)
+            .filter_map(|w| range.cut(w[0], w[1]))
+            .collect();
+        for keyspace in 1..3 {
+            for key in &keys {
+                let having = parts.iter().filter(|part| part.has(keyspace, key)).count();
+                assert_eq!(
+                    having,
+                    usize::from(range.has(keyspace, key)),
+                    "seed {seed}: {parts:?}"
+                );
+            }
+        }
+    }
+}
+
+/// What a job may apply in place ends before a range delete that some view may lack.
+#[test]
+fn jobs_apply_only_what_every_view_has() {
+    let live = LiveRanges::default();
+    let range = |seq| RangeDelete {
+        keyspace: 1,
+        begin: b"a".to_vec(),
+        end: b"b".to_vec(),
+        seq,
+    };
+    live.add(vec![range(10)]);
+    assert_eq!(live.settled_upto(), 9, "no view has it yet");
+    let older_views = live.take_tokens();
+    live.add(vec![range(20)]);
+    let hides = |seq| {
+        let settled = live.settled(100, None).unwrap();
+        settled.hides((1, b"a"), seq, &Stripes::default())
+    };
+    assert!(!hides(5), "a view without it is left");
+    drop(older_views);
+    assert_eq!(live.settled_upto(), 19);
+    assert!(hides(5) && !hides(10), "only the first is in every view");
+    drop(live.take_tokens());
+    assert!(hides(15));
+    let limited = live.settled(12, None).unwrap();
+    assert!(
+        !limited.hides((1, b"a"), 11, &Stripes::default()),
+        "not durable yet"
+    );
+}
+
+/// Keys written into a range after it was deleted are found from both sides; without any, a stretch
+/// has nothing newer; what was deleted elsewhere is not known.
+#[test]
+fn late_keys_are_found() {
+    let late = Arc::new(LateKeys::default());
+    let range = RangeDelete {
+        keyspace: 1,
+        begin: b"c".to_vec(),
+        end: b"x".to_vec(),
+        seq: 10,
+    };
+    let at = |key| Target::first_of(1, key);
+    assert_eq!(late.newer(&at(b"a"), &at(b"z"), 10, false), Newer::Unknown);
+    late.add(std::slice::from_ref(&range));
+    assert_eq!(late.newer(&at(b"a"), &at(b"z"), 10, false), Newer::No);
+    assert_eq!(late.newer(&at(b"a"), &at(b"z"), 9, false), Newer::Unknown);
+    for (key, seq) in [(b"b", 11), (b"g", 12), (b"m", 13), (b"x", 14)] {
+        late.note(1, key, seq);
+    }
+    let found = |from, to: &Target<'_>, last| late.newer(&at(from), to, 10, last);
+    assert_eq!(found(b"a", &at(b"z"), false), Newer::Key(b"g".to_vec()));
+    assert_eq!(found(b"a", &at(b"z"), true), Newer::Key(b"m".to_vec()));
+    assert_eq!(found(b"h", &at(b"m"), true), Newer::No);
+    let behind = Target { seq: 0, ..at(b"m") };
+    assert_eq!(found(b"h", &behind, true), Newer::Key(b"m".to_vec()));
+    let ages = Ages::new(20, Some(Arc::clone(&late)));
+    assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 10, false), Newer::No);
+    assert_eq!(
+        ages.newer(&at(b"a"), &at(b"z"), 20, false),
+        Newer::No,
+        "all is older"
+    );
+    ages.raise(30);
+    assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 20, false), Newer::Unknown);
+}

@@ -1,0 +1,248 @@
+//! This file applies range deletes to the repository.
+//!
+//! A drain brings a range delete like any other entry. When no snapshot is older than it, every view
+//! knows it and no entry above the repository is so old, a sweep unlinks what it covers, in bounded steps,
+//! and then the range delete itself.
+//!
+//! CRASH: a sweep that is interrupted begins again: the range delete is still in the list, and what
+//! it had unlinked is marked dead (P3).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_media::Purpose;
+
+use super::Body;
+use crate::canary::{self, Canary};
+use crate::error::Result;
+use crate::parts::manifest::Edit;
+use crate::parts::ranges::layout::{self, SHADOW};
+use crate::parts::ranges::{RangeDelete, Spans};
+use crate::parts::skiplist::Target;
+use crate::parts::skiplist::fingers::Fingers;
+use crate::stages::{Completion, Job, JobKind, Step};
+use crate::types::SeqNo;
+
+/// Nodes looked at in one step.
+const STEP_NODES: u32 = 128;
+
+/// The range deletes in the repository.
+#[derive(Default)]
+pub(super) struct Swept(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    ranges: Vec<RangeDelete>,
+    /// The same, as readers ask them.
+    spans: Option<Arc<Spans>>,
+    /// Everything up to this number is in the repository and nowhere above it.
+    drained: SeqNo,
+    sweeping: bool,
+}
+
+impl Held {
+    fn changed(&mut self) {
+        let ranges = (!self.ranges.is_empty()).then(|| self.ranges.clone());
+        self.spans = ranges.map(|ranges| Arc::new(Spans::new(ranges)));
+    }
+}
+
+impl Swept {
+    /// Those that were found when the repository was opened.
+    pub(super) fn over(ranges: Vec<RangeDelete>, drained: SeqNo) -> Swept {
+        let mut held = Held {
+            ranges,
+            drained,
+            ..Held::default()
+        };
+        held.changed();
+        Swept(Mutex::new(held))
+    }
+
+    /// As readers ask them.
+    pub(super) fn spans(&self) -> Option<Arc<Spans>> {
+        self.0.lock().spans.clone()
+    }
+
+    /// Adds what a drain has brought; once, though a drain that begins again brings it again.
+    pub(super) fn add(&self, brought: Vec<RangeDelete>) {
+        if brought.is_empty() {
+            return;
+        }
+        let mut held = self.0.lock();
+        held.ranges.extend(brought);
+        held.ranges.sort_by_key(|range| range.seq);
+        held.ranges.dedup_by_key(|range| range.seq);
+        held.changed();
+    }
+
+    /// A drain of everything up to a number has ended.
+    pub(super) fn drained(&self, upto: SeqNo) {
+        let mut held = self.0.lock();
+        held.drained = held.drained.max(upto);
+    }
+}
+
+/// The sweep of all range deletes that can be applied now.
+pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
+    let mut held = body.ranges.0.lock();
+    if held.ranges.is_empty() || held.sweeping {
+        return Ok(None);
+    }
+    // A step that holds it may be syncing, and the scheduler must not wait for that.
+    let Some(mut relinker) = body.relinker.try_lock() else {
+        return Ok(None);
+    };
+    // What a reclaim had begun before a crash goes first.
+    if relinker.reclaiming.is_some() || relinker.resume.is_some() {
+        return Ok(None);
+    }
+    let stripes = body.ground.snapshots.stripes();
+    let upto = held.drained.min(body.ground.ranges.settled_upto());
+    let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
+    let ranges: Vec<RangeDelete> = held.ranges.iter().filter(ready).cloned().collect();
+    if ranges.is_empty() {
+        return Ok(None);
+    }
+    held.sweeping = true;
+    // Nothing else may move nodes about meanwhile.
+    relinker.reclaiming = Some(0);
+    Ok(Some(Box::new(Sweep {
+        body: Arc::clone(body),
+        at: ranges[0].begin.clone(),
+        ranges,
+        current: 0,
+        entries: 0,
+        done: false,
+    })))
+}
+
+/// Applies some range deletes, one after the other.
+struct Sweep {
+    body: Arc<Body>,
+    ranges: Vec<RangeDelete>,
+    /// Which one, and the key from which on it has not been applied.
+    current: usize,
+    at: Vec<u8>,
+    entries: u64,
+    done: bool,
+}
+
+impl Sweep {
+    /// Unlinks the next of what the current range delete covers. True: that was all of it.
+    fn apply_some(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<bool> {
+        let range = &self.ranges[self.current];
+        if canary::breaks(Canary::SweepSkipped) {
+            return Ok(true);
+        }
+        let from = Target::first_of(range.keyspace, &self.at);
+        let mut fingers = Fingers::at(&body.list, &from)?;
+        let mut finished = false;
+        let mut looked_at = 0;
+        // BOUND: the rest of a key, and STEP_NODES.
+        loop {
+            if !relinker.has_room() {
+                relinker.settle(&mut fingers);
+                relinker.commit(body, Purpose::Reclaim)?;
+            }
+            let off = fingers.following();
+            if off == 0 {
+                finished = true;
+                break;
+            }
+            let node = body.list.node(off)?;
+            if !range.has(node.header.keyspace, node.key) {
+                finished = true;
+                break;
+            }
+            looked_at += 1;
+            if self.at != node.key {
+                self.at.clear();
+                self.at.extend_from_slice(node.key);
+                if looked_at > STEP_NODES {
+                    break;
+                }
+            }
+            if node.header.seq < range.seq {
+                relinker.unlink_dead(&body.list, &mut fingers)?;
+                self.entries += 1;
+            } else {
+                fingers.pass(&body.list, &mut relinker.plan())?;
+            }
+        }
+        relinker.settle(&mut fingers);
+        relinker.commit(body, Purpose::Reclaim)?;
+        Ok(finished)
+    }
+
+    /// Takes the range delete itself out, when all that it covers is dead.
+    fn finish(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+        let range = &self.ranges[self.current];
+        let key = layout::encode(&range.begin, &range.end);
+        let place = Target {
+            keyspace: range.keyspace | SHADOW,
+            key: &key,
+            seq: range.seq,
+        };
+        // PERSIST: the dead flags before the range delete goes. Reversed, a power loss on `Mapped`
+        // could bring back what it deleted.
+        body.sync(relinker)?;
+        let mut fingers = Fingers::at(&body.list, &place)?;
+        let off = fingers.following();
+        if off != 0 && body.list.node(off)?.compare(&place).is_eq() {
+            relinker.unlink_dead(&body.list, &mut fingers)?;
+            relinker.settle(&mut fingers);
+            relinker.commit(body, Purpose::Reclaim)?;
+        }
+        Ok(())
+    }
+
+    /// What was applied so far is forgotten, as part of a completion or of the drop of the job.
+    fn end(body: &Body, applied: &[RangeDelete]) {
+        let mut held = body.ranges.0.lock();
+        let gone = |range: &RangeDelete| applied.iter().any(|done| done.seq == range.seq);
+        held.ranges.retain(|range| !gone(range));
+        held.changed();
+        held.sweeping = false;
+    }
+}
+
+impl Job for Sweep {
+    fn kind(&self) -> JobKind {
+        JobKind::Reclaim
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let body = Arc::clone(&self.body);
+        let mut relinker = body.relinker.lock();
+        if !self.apply_some(&body, &mut relinker)? {
+            return Ok(Step::More);
+        }
+        self.finish(&body, &mut relinker)?;
+        self.current += 1;
+        if let Some(next) = self.ranges.get(self.current) {
+            self.at.clone_from(&next.begin);
+            return Ok(Step::More);
+        }
+        relinker.reclaiming = None;
+        self.done = true;
+        drop(relinker);
+        let ranges = std::mem::take(&mut self.ranges);
+        Ok(Step::Done(Completion {
+            edit: Edit::default(),
+            apply: Box::new(move || Sweep::end(&body, &ranges)),
+            garbage: Vec::new(),
+            entries: self.entries,
+        }))
+    }
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        if !self.done {
+            // Cancelled: what is not applied yet waits for another sweep.
+            self.body.relinker.lock().reclaiming = None;
+            Sweep::end(&self.body, &self.ranges[..self.current]);
+        }
+    }
+}
