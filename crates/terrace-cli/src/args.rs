@@ -8,6 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
 use terrace_bench::{Step, units};
 
+mod tools;
+
+pub(crate) use tools::{EntryArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs};
+
 const EXAMPLES: &str = "\
 Examples:
   terrace put /data/words hello world       write a key (makes the database)
@@ -126,6 +130,12 @@ pub(crate) enum Command {
     /// List, create or drop keyspaces.
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),
+    /// Show a table file: what it says of itself, its blocks, its entries.
+    SstDump(SstDumpArgs),
+    /// Show the logs of a database, their records and entries.
+    LogDump(LogDumpArgs),
+    /// Show the manifest: what is live, and the edits that made it so.
+    ManifestDump(ManifestDumpArgs),
     /// Measure throughput and latency, beside what the medium alone allows.
     Bench(Box<BenchArgs>),
 }

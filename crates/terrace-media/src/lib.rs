@@ -75,7 +75,7 @@ pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::region::Region;
 pub use pool::{
-    Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolUsage, Prefault,
-    Shutdown,
+    Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
+    Prefault, Shutdown,
 };
 pub use sim::{Image, Machine, PersistPoint, Survive};

@@ -52,6 +52,7 @@ mod stages;
 pub mod testing;
 mod types;
 
+pub use db::inspect;
 pub use db::{
     Db, DbBuilder, Iter, KeyValue, Keyspace, Progress, RecoveryReport, Snapshot, VerifyReport,
     WriteBatch,

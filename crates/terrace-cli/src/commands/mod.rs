@@ -3,6 +3,7 @@
 mod bench;
 mod dump;
 mod get_put;
+mod inspect;
 mod keyspaces;
 mod load;
 mod scan;
@@ -29,6 +30,9 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Stat(args) => stat::stat(&args.db, &store, json),
         Command::Verify(args) => verify::verify(&args.db, &store, json),
         Command::Keyspaces(command) => keyspaces::keyspaces(&command, &store, json),
+        Command::SstDump(args) => inspect::table::dump(&args, json),
+        Command::LogDump(args) => inspect::log::dump(&args, json),
+        Command::ManifestDump(args) => inspect::manifest::dump(&args, json),
         Command::Bench(args) => bench::bench(&args, &store, json),
     }
 }

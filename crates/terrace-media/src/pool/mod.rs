@@ -14,6 +14,7 @@
 mod backing;
 pub(crate) mod error;
 pub(crate) mod faults;
+mod header;
 mod layout;
 mod medium;
 mod space;
@@ -24,6 +25,7 @@ mod tests;
 pub use backing::Backing;
 pub use error::PoolError;
 pub use faults::PoolFaults;
+pub use header::PoolHeader;
 pub use medium::{Medium, MediumChoice, Prefault};
 
 use crate::extent::{AllocError, Extent, Span};

@@ -2,6 +2,7 @@
 
 mod batch;
 mod check;
+pub mod inspect;
 mod iter;
 mod keyspace;
 mod open;

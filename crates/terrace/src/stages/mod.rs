@@ -12,6 +12,7 @@
 pub(crate) mod bottom;
 pub(crate) mod buffer;
 pub(crate) mod front;
+pub(crate) mod names;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod faults;
 mod files;
+mod inspect;
 mod kill;
 mod linear;
 mod model;

@@ -17,12 +17,14 @@
 
 mod edit;
 pub(crate) mod layout;
+pub(crate) mod salvage;
 mod state;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta};
+pub(crate) use state::State;
 pub(crate) use writer::Manifest;
 
 use std::error::Error;

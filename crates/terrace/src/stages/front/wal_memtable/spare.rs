@@ -14,6 +14,7 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{FileLog, Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
+pub(super) use crate::stages::names::{log_file_id, log_file_name};
 use crate::stages::{Completion, Folder, Ground, Job, JobKind, Step};
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
@@ -131,17 +132,4 @@ pub(super) fn new_memtable(
         memtable.logs.push(id);
     }
     Ok(memtable)
-}
-
-/// The name of the file of log `id`.
-pub(super) fn log_file_name(id: u64) -> String {
-    format!("wal-{id:016}.log")
-}
-
-/// The id in the name of a log file.
-pub(super) fn log_file_id(name: &str) -> Option<u64> {
-    name.strip_prefix("wal-")?
-        .strip_suffix(".log")?
-        .parse()
-        .ok()
 }

@@ -1,0 +1,95 @@
+//! This file is the grammar of the commands that look inside files.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::TextArgs;
+
+/// Which entries a dump prints.
+#[derive(Debug, Args)]
+pub(crate) struct EntryArgs {
+    /// Print entries too: sequence number, kind, keyspace number, key and value.
+    #[arg(long)]
+    pub(crate) entries: bool,
+    /// Only entries with this key and after; implies --entries.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Only entries before this key; implies --entries.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// At most so many entries; implies --entries. The whole file is checked all the same.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Leave the values out.
+    #[arg(long)]
+    pub(crate) keys_only: bool,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+}
+
+/// `terrace sst-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is only read: a process that has the database open may go on, and a damaged file shows \
+what is left of it. The exit code is 1 if anything is not sound.
+
+Examples:
+  terrace sst-dump /data/words/0000000000000007.sst
+  terrace sst-dump /data/words/0000000000000007.sst --from he --to hf
+  terrace sst-dump /data/words/0000000000000007.sst --entries --json | jq .key")]
+pub(crate) struct SstDumpArgs {
+    /// The table file.
+    pub(crate) file: PathBuf,
+    /// List the blocks: where each is, what it holds.
+    #[arg(long)]
+    pub(crate) blocks: bool,
+    #[command(flatten)]
+    pub(crate) show: EntryArgs,
+}
+
+/// `terrace log-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Logs are files of the database's folder (wal-N.log), or are in the pool, where they have an id. \
+They are only read: a process that has the database open may go on. Records behind damage are \
+shown if they verify. The exit code is 1 if anything is not sound; a record that a crash left \
+unfinished at the end is no damage.
+
+Examples:
+  terrace log-dump /data/words                       list the logs
+  terrace log-dump /data/words --id 12               a log in the pool or in a file
+  terrace log-dump /data/words/wal-0000000000000012.log --entries")]
+pub(crate) struct LogDumpArgs {
+    /// A log file; or, with --id or to list the logs, the database's folder or its pool.
+    #[arg(value_name = "FILE|DB")]
+    pub(crate) path: PathBuf,
+    /// The id of the log.
+    #[arg(long)]
+    pub(crate) id: Option<u64>,
+    /// List the records: where each is, what it holds.
+    #[arg(long)]
+    pub(crate) records: bool,
+    #[command(flatten)]
+    pub(crate) show: EntryArgs,
+}
+
+/// `terrace manifest-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The manifest names everything that is live. It is only read: a process that has the database open \
+may go on. The exit code is 1 if anything is not sound.
+
+Examples:
+  terrace manifest-dump /data/words            what is live
+  terrace manifest-dump /data/words --edits    how it came to that
+  terrace manifest-dump /mnt/pmem/pool         of a pool alone")]
+pub(crate) struct ManifestDumpArgs {
+    /// The database's folder, or its pool.
+    #[arg(value_name = "DB|POOL")]
+    pub(crate) path: PathBuf,
+    /// Print every edit, with its number and offset.
+    #[arg(long)]
+    pub(crate) edits: bool,
+}

@@ -1,0 +1,82 @@
+//! Commands that look inside files, and those that copy, load and rescue whole databases.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use super::{Place, assert_fails, terrace, text};
+
+/// Objects of an output with one a line.
+fn lines_of_json(out: &[u8]) -> Vec<serde_json::Value> {
+    let lines = text(out);
+    let parse = |line: &str| serde_json::from_str(line).expect(line);
+    lines.lines().map(parse).collect()
+}
+
+/// Files are shown without a database that is open, with exact bytes, and damage is told with its
+/// offset and an exit code.
+#[test]
+fn files_are_dumped() {
+    let place = Place::new();
+    let input: String = (0..3000)
+        .map(|n| format!("key{n:04}\tvalue {n}\n"))
+        .collect();
+    let design = "--design leveled --table-size 64KiB --level1-size 256KiB";
+    let loaded = place.feed(&format!("{design} load"), &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    place.stdout("put -e", &[&"a\\x00\\xff", &"tab\\t"]);
+
+    let run = |arguments: &[&dyn AsRef<OsStr>]| {
+        let mut run = terrace();
+        run.args(arguments.iter().map(|a| a.as_ref()));
+        run.output().expect("the command runs")
+    };
+    let mut files: Vec<_> = fs::read_dir(place.db())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension() == Some(OsStr::new("sst")))
+        .collect();
+    files.sort();
+    let shown = run(&[
+        &"sst-dump",
+        &files[0],
+        &"--from",
+        &"key0007",
+        &"--limit",
+        &"2",
+    ]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("put       1  key0007\tvalue 7\n"), "{shown}");
+    assert!(
+        shown.contains("key0008") && !shown.contains("key0009"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("the table is sound\n"), "{shown}");
+    let json = lines_of_json(&run(&[&"sst-dump", &"--json", &"--blocks", &files[0]]).stdout);
+    let (summary, blocks) = json.split_last().expect("a summary");
+    assert_eq!(summary["blocks_read"], blocks.len() as u64);
+    assert_eq!(summary["first"]["key"], "key0000");
+
+    let logs = lines_of_json(&run(&[&"log-dump", &"--json", &place.db()]).stdout);
+    let id = logs.last().expect("a log")["id"].to_string();
+    let log = run(&[&"log-dump", &place.db(), &"--id", &id, &"--entries"]);
+    let log = text(&log.stdout);
+    assert!(log.contains("a\\x00\\xff\ttab\\t\n"), "{log}");
+    assert_fails(
+        &run(&[&"log-dump", &place.db(), &"--id", &"999"]),
+        1,
+        &format!("there is no log 999 in {}", place.db().display()),
+    );
+
+    let manifest = lines_of_json(&run(&[&"manifest-dump", &"--json", &place.db()]).stdout);
+    let state = manifest[0]["state"].as_array().expect("a state").clone();
+    let named = state.iter().filter(|c| c["change"] == "file-added");
+    assert_eq!(named.count(), files.len());
+    assert!(text(&run(&[&"manifest-dump", &place.db()]).stdout).contains("file-added"));
+
+    let mut bytes = fs::read(&files[0]).expect("a table");
+    bytes[100] ^= 1;
+    fs::write(&files[0], bytes).expect("a table");
+    let damaged = run(&[&"sst-dump", &files[0]]);
+    assert!(text(&damaged.stdout).contains("problem at offset 0: "));
+    assert_fails(&damaged, 1, "has 1 problem");
+}
