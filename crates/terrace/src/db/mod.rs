@@ -2,6 +2,7 @@
 
 mod batch;
 mod check;
+mod ingest;
 pub mod inspect;
 mod iter;
 mod keyspace;
@@ -28,6 +29,7 @@ use iter::Bounds;
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
 pub use check::{Progress, VerifyReport};
+pub use ingest::{Ingest, IngestReport};
 pub use iter::{Iter, KeyValue};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;

@@ -9,6 +9,7 @@
 //! ```
 
 pub(crate) mod commit;
+pub(crate) mod ingest;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
@@ -76,6 +77,8 @@ pub(crate) struct Engine {
     /// The first failure of a write or of a job: nothing is written after it.
     failure: OnceLock<Error>,
     closed: AtomicBool,
+    /// An ingest has begun and not ended.
+    ingesting: AtomicBool,
 }
 
 impl Engine {
@@ -91,6 +94,7 @@ impl Engine {
             pipeline,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
+            ingesting: AtomicBool::new(false),
         }
     }
 

@@ -96,7 +96,18 @@ impl Views {
 
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
-    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, mut garbage: Vec<Arc<Extent>>) {
+    pub(crate) fn install(&self, build: impl FnOnce() -> Sources, garbage: Vec<Arc<Extent>>) {
+        self.install_during(build, garbage, |show| show());
+    }
+
+    /// As `install`; `publish` calls its argument to make the new view the current one, and may do
+    /// before and after it what must not be told apart from it.
+    pub(crate) fn install_during(
+        &self,
+        build: impl FnOnce() -> Sources,
+        mut garbage: Vec<Arc<Extent>>,
+        publish: impl FnOnce(&mut dyn FnMut()),
+    ) {
         if canary::breaks(Canary::GarbageEarly) {
             garbage.clear();
         }
@@ -106,7 +117,12 @@ impl Views {
             sources: build(),
             tail: Arc::clone(&tail),
         });
-        let old = self.current.swap(view);
+        let mut old = None;
+        publish(&mut || old = Some(self.current.swap(Arc::clone(&view))));
+        drop(view);
+        let Some(old) = old else {
+            return;
+        };
         let mut body = old.tail.0.lock();
         body.garbage.extend(garbage);
         body.next = Some(tail);

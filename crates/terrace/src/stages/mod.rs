@@ -347,6 +347,16 @@ pub(crate) trait Front: Send + Sync {
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
     /// replaced already there is nothing to do. False: there is no spare, or it is too small.
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
+    /// Takes every number up to `upto` for entries that come in below the front, and returns the first
+    /// of them; they become visible when the caller publishes them. Before that it replaces the
+    /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
+    /// spare for that, and nothing was taken.
+    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<SeqNo>>;
+    /// Whether a sealed memtable has an entry below `seq`.
+    fn has_sealed_before(&self, seq: SeqNo) -> bool;
+    /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
+    /// log has: for a buffer to take.
+    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
     /// Work inside the front, before a spare is made.
     fn next_job(&self) -> Option<Box<dyn Job>>;
     /// Whether a spare memtable is missing and may be made.
@@ -445,10 +455,24 @@ impl Drain {
     }
 }
 
+/// Sorted entries on their way into a bottom, past the stages above. Nobody sees any of them before
+/// `publish`; dropped before, they leave nothing.
+pub(crate) trait Intake: Send {
+    /// Takes the next put; keys ascend.
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Makes all that was taken durable, without a name.
+    fn close(&mut self) -> Result<()>;
+    /// The change that makes it part of the bottom, newer than all that is there at this moment.
+    fn publish(self: Box<Self>) -> Completion;
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
+    /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:
+    /// this bottom cannot take them so that they appear at once.
+    fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should

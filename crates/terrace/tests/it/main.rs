@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod faults;
 mod files;
+mod ingest;
 mod inspect;
 mod kill;
 mod linear;
