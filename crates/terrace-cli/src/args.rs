@@ -10,7 +10,7 @@ use terrace_bench::{Step, units};
 
 mod tools;
 
-pub(crate) use tools::{EntryArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs};
+pub(crate) use tools::{EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,6 +121,8 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     /// Load a file of keys and values.
     Load(LoadArgs),
+    /// Load a sorted file in bulk: past log and memtables, all of it at once or nothing.
+    Ingest(IngestArgs),
     /// Write all keys and values to a file.
     Dump(DumpArgs),
     /// Show what the database holds, and where.

@@ -1,11 +1,36 @@
-//! This file is the grammar of the commands that look inside files.
+//! This file is the grammar of the commands that look inside files, and of those that load and copy
+//! whole databases.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::TextArgs;
+use super::{FormatArg, TextArgs};
+
+/// `terrace ingest`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Lines must be sorted by the bytes of their keys, each key once: so writes \"terrace dump\", and so \
+sorts \"LC_ALL=C sort -u -t $'\\t' -k1,1\" a file of tsv lines without escapes. Nothing is seen \
+before all of it is, and nothing stays of an ingest that fails. Pairs take the place of those with \
+the same keys. Formats are those of load.
+
+Examples:
+  terrace dump /data/old - | terrace ingest /data/new -
+  terrace ingest /data/words words.tsv --design leveled
+  terrace ingest /data/words words.jsonl --keyspace english")]
+pub(crate) struct IngestArgs {
+    /// The database's folder; it is made where it does not exist.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard input ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+}
 
 /// Which entries a dump prints.
 #[derive(Debug, Args)]

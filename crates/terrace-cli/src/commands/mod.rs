@@ -3,6 +3,7 @@
 mod bench;
 mod dump;
 mod get_put;
+mod ingest;
 mod inspect;
 mod keyspaces;
 mod load;
@@ -26,6 +27,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Delete(args) => get_put::delete(&args, &store, json),
         Command::Scan(args) => scan::scan(&args, &store, json),
         Command::Load(args) => load::load(&args, &store, json),
+        Command::Ingest(args) => ingest::ingest(&args, &store, json),
         Command::Dump(args) => dump::dump(&args, &store, json),
         Command::Stat(args) => stat::stat(&args.db, &store, json),
         Command::Verify(args) => verify::verify(&args.db, &store, json),

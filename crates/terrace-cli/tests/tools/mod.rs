@@ -80,3 +80,31 @@ fn files_are_dumped() {
     assert!(text(&damaged.stdout).contains("problem at offset 0: "));
     assert_fails(&damaged, 1, "has 1 problem");
 }
+
+/// Sorted lines are loaded at once; a line out of order is named, and nothing of the file is there.
+#[test]
+fn sorted_lines_are_ingested() {
+    for design in ["miodb", "miodb-ssd", "leveled"] {
+        let place = Place::new();
+        let command = format!("--design {design} ingest");
+        let input = b"a\t1\nb\\x00\t2\nc\t3\n";
+        let out = place.feed(&command, &[], input);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(text(&out.stdout).starts_with("ingested 3 lines"));
+        let bad = place.feed("ingest", &[], b"c\tx\nd\tx\nd\ty\n");
+        assert_fails(
+            &bad,
+            1,
+            "standard input: line 3: the key \"d\" is not above",
+        );
+        assert_fails(&bad, 1, "nothing was ingested");
+        assert_eq!(text(&place.stdout("dump", &[])), text(input));
+        let again = place.feed(
+            "ingest --json --format jsonl",
+            &[],
+            br#"{"key":"b","value":"9"}"#,
+        );
+        assert_eq!(text(&again.stdout), "{\"bytes\":2,\"ingested\":1}\n");
+        assert_eq!(place.stdout("get --raw", &[&"b"]), b"9");
+    }
+}
