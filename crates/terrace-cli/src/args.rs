@@ -10,7 +10,9 @@ use terrace_bench::{Step, units};
 
 mod tools;
 
-pub(crate) use tools::{EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs};
+pub(crate) use tools::{
+    CheckpointArgs, EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,6 +131,8 @@ pub(crate) enum Command {
     Stat(DbArg),
     /// Read everything and check it.
     Verify(DbArg),
+    /// Copy the database, as it is now, into a new one that can be opened by itself.
+    Checkpoint(CheckpointArgs),
     /// List, create or drop keyspaces.
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),

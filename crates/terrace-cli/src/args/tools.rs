@@ -32,6 +32,30 @@ pub(crate) struct IngestArgs {
     pub(crate) format: Option<FormatArg>,
 }
 
+/// `terrace checkpoint`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Table files are linked where the file system can do that, so that both databases share them; what \
+is in the pool is copied. The copy is whole when the command has ended; one that failed or was \
+interrupted is no database. A database that another process has open is copied by that process, \
+with Db::checkpoint.
+
+Examples:
+  terrace checkpoint /data/words /data/words-monday
+  terrace checkpoint /data/words /backup/words --to-pool /backup/words/pool")]
+pub(crate) struct CheckpointArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The folder of the copy, which must not exist or be empty.
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: PathBuf,
+    /// The pool's file of the copy [default: as that of the database if it is in its folder, else
+    /// the file "pool" in the folder of the copy].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) to_pool: Option<PathBuf>,
+}
+
 /// Which entries a dump prints.
 #[derive(Debug, Args)]
 pub(crate) struct EntryArgs {

@@ -1,6 +1,7 @@
 //! This file is which function does which command.
 
 mod bench;
+mod checkpoint;
 mod dump;
 mod get_put;
 mod ingest;
@@ -28,6 +29,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Scan(args) => scan::scan(&args, &store, json),
         Command::Load(args) => load::load(&args, &store, json),
         Command::Ingest(args) => ingest::ingest(&args, &store, json),
+        Command::Checkpoint(args) => checkpoint::checkpoint(&args, &store, json),
         Command::Dump(args) => dump::dump(&args, &store, json),
         Command::Stat(args) => stat::stat(&args.db, &store, json),
         Command::Verify(args) => verify::verify(&args.db, &store, json),

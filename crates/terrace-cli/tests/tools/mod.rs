@@ -108,3 +108,25 @@ fn sorted_lines_are_ingested() {
         assert_eq!(place.stdout("get --raw", &[&"b"]), b"9");
     }
 }
+
+/// A copy is a database, and nothing is replaced by one.
+#[test]
+fn a_database_is_copied() {
+    for design in ["miodb", "leveled"] {
+        let place = Place::new();
+        let input: String = (0..4000).map(|n| format!("key{n:04}\tvalue\n")).collect();
+        let load = format!("--design {design} load");
+        assert!(place.feed(&load, &[], input.as_bytes()).status.success());
+        let target = place.path("copy");
+        let report = place.json("checkpoint", &[&target]);
+        assert_eq!(report["files_linked"] != 0, design == "leveled", "{report}");
+        let dump = terrace()
+            .arg("dump")
+            .arg(&target)
+            .output()
+            .expect("it runs");
+        assert!(dump.stdout == input.as_bytes(), "{}", text(&dump.stderr));
+        assert_fails(&place.run("checkpoint", &[&target]), 1, "is not empty");
+        assert_eq!(place.stdout("get", &[&"key0001"]), b"value\n");
+    }
+}

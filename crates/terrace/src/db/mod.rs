@@ -2,6 +2,7 @@
 
 mod batch;
 mod check;
+mod checkpoint;
 mod ingest;
 pub mod inspect;
 mod iter;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::FileLock;
+use terrace_media::{FileLock, FileSystem};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ use iter::Bounds;
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
 pub use check::{Progress, VerifyReport};
+pub use checkpoint::CheckpointReport;
 pub use ingest::{Ingest, IngestReport};
 pub use iter::{Iter, KeyValue};
 pub use keyspace::Keyspace;
@@ -43,6 +45,7 @@ pub struct Db(Arc<Handle>);
 pub(super) struct Handle {
     engine: Arc<Engine>,
     path: PathBuf,
+    fs: Arc<dyn FileSystem>,
     recovery: RecoveryReport,
     /// Guards the catalog of keyspaces while one is created or dropped.
     catalog: Mutex<()>,
@@ -76,6 +79,11 @@ impl Db {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
+    }
+
+    /// Where the database's files are.
+    pub(super) fn file_system(&self) -> &Arc<dyn FileSystem> {
+        &self.0.fs
     }
 
     pub(super) fn catalog(&self) -> &Mutex<()> {

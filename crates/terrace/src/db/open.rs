@@ -37,9 +37,9 @@ type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// Opens a database with components of the caller's choice.
 pub struct DbBuilder {
-    path: PathBuf,
-    options: Options,
-    fs: Arc<dyn FileSystem>,
+    pub(super) path: PathBuf,
+    pub(super) options: Options,
+    pub(super) fs: Arc<dyn FileSystem>,
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
@@ -150,13 +150,14 @@ impl DbBuilder {
         Ok(Db(Arc::new(Handle {
             engine,
             path: self.path,
+            fs: self.fs,
             recovery: report,
             catalog: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
         })))
     }
 
-    fn report(&self, progress: Progress) {
+    pub(super) fn report(&self, progress: Progress) {
         if let Some(hook) = &self.progress {
             hook(&progress);
         }
@@ -214,7 +215,7 @@ impl DbBuilder {
         ))
     }
 
-    fn pool_config(&self, options: &Options) -> PoolConfig {
+    pub(super) fn pool_config(&self, options: &Options) -> PoolConfig {
         let backing = match (&options.pool.path, &self.machine) {
             (None, _) => Backing::Anonymous,
             (Some(_), Some(machine)) => Backing::Simulated(machine.clone()),
@@ -245,7 +246,7 @@ impl DbBuilder {
         self.new_ground(pool, options)
     }
 
-    fn new_ground(&self, pool: Pool, options: Options) -> Result<Ground> {
+    pub(super) fn new_ground(&self, pool: Pool, options: Options) -> Result<Ground> {
         let manifest = Manifest::create(&pool, MANIFEST_BYTES.min(options.pool.size_bytes / 32))?;
         let extent = pool.alloc(RedoArea::BYTES)?;
         let span = extent.span();
@@ -270,7 +271,7 @@ impl DbBuilder {
     }
 
     /// Says in the pool and in the folder that the database is complete.
-    fn finish_creation(&self, ground: &Ground) -> Result<()> {
+    pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
         let uuid = uuid_text(&ground.pool);
         // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, and
         // OPTIONS before the word that makes the pool somebody's. Between the two, opening

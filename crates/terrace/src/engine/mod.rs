@@ -9,6 +9,7 @@
 //! ```
 
 pub(crate) mod commit;
+pub(crate) mod freeze;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
 pub(crate) mod read;

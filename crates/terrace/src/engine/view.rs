@@ -82,6 +82,12 @@ impl Views {
         self.current.load_full()
     }
 
+    /// Pins the current view, and runs `f` while no other one can be installed.
+    pub(crate) fn hold_during<T>(&self, f: impl FnOnce() -> T) -> (Arc<View>, T) {
+        let _one = self.install.lock();
+        (self.hold(), f())
+    }
+
     /// Whether `view` is still current.
     pub(crate) fn is_current(&self, view: &Arc<View>) -> bool {
         Arc::ptr_eq(&self.current.load(), view)

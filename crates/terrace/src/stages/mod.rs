@@ -26,7 +26,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
-use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::manifest::{Change, Edit, FileMeta, Manifest};
 use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
 use crate::parts::skiplist::{Node, Target};
@@ -209,6 +209,17 @@ pub(crate) trait Source: Send + Sync {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
     /// About how many bytes `verify` will read.
     fn verify_bytes(&self) -> u64;
+    /// The files that the source consists of, for those who copy it; empty for a source in memory or
+    /// in the pool. They stay for as long as the source is held.
+    fn files(&self) -> Vec<NamedFile> {
+        Vec::new()
+    }
+}
+
+/// A table file and what the manifest says of it.
+pub(crate) struct NamedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) meta: Arc<FileMeta>,
 }
 
 /// Sources, newest first.
