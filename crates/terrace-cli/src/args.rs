@@ -104,6 +104,11 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "HOW", value_enum)]
     pub(crate) compression: Option<CompressionArg>,
 
+    /// Open the database without changing a byte of it: commands that read work beside others that do
+    /// so too, and those that write are refused.
+    #[arg(long, global = true)]
+    pub(crate) read_only: bool,
+
     /// The keyspace to work in; put and load make it where it does not exist
     /// [default: default].
     #[arg(long, global = true, value_name = "NAME")]

@@ -69,6 +69,7 @@ pub use extent::{AllocError, Extent, Span};
 pub use fs::append::Appender;
 pub use fs::fault::FaultFs;
 pub use fs::os::OsFs;
+pub use fs::overlay::OverlayFs;
 pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};
 pub use pm::arena::Arena;
 pub use pm::count::{Counts, PersistCounts, Purpose};

@@ -130,3 +130,27 @@ fn a_database_is_copied() {
         assert_eq!(place.stdout("get", &[&"key0001"]), b"value\n");
     }
 }
+
+/// Commands that read work on a database that nothing may change, and those that write say why not.
+#[test]
+fn reading_commands_change_nothing() {
+    let place = Place::new();
+    place.stdout("put", &[&"hello", &"world"]);
+    let pool = place.db().join("pool");
+    let before = (
+        fs::read(&pool).expect("a pool"),
+        fs::read_dir(place.db()).expect("it").count(),
+    );
+    for command in ["get", "scan", "dump", "stat", "verify"] {
+        let key: &[&dyn AsRef<OsStr>] = if command == "get" { &[&"hello"] } else { &[] };
+        let out = place.stdout(&format!("{command} --read-only"), key);
+        assert!(!out.is_empty(), "{command}");
+    }
+    let refused = place.run("put --read-only", &[&"hello", &"other"]);
+    assert_fails(&refused, 1, "opened to be read only");
+    let after = (
+        fs::read(&pool).expect("a pool"),
+        fs::read_dir(place.db()).expect("it").count(),
+    );
+    assert!(before == after);
+}

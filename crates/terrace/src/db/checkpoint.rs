@@ -101,6 +101,7 @@ impl DbBuilder {
         };
         options.pool.prefault = Prefault::None;
         options.background.workers = Workers::Manual;
+        options.read_only = false;
         options
     }
 
@@ -206,7 +207,7 @@ impl DbBuilder {
             match self.fs.link(&file.path, &to) {
                 Ok(()) => report.files_linked += 1,
                 Err(_) => {
-                    copy(db.file_system(), &file.path, &self.fs, &to)?;
+                    copy(db.files(), &file.path, &self.fs, &to)?;
                     report.files_copied += 1;
                 }
             }

@@ -45,7 +45,10 @@ pub struct Db(Arc<Handle>);
 pub(super) struct Handle {
     engine: Arc<Engine>,
     path: PathBuf,
+    /// Where the folder is.
     fs: Arc<dyn FileSystem>,
+    /// The folder as this database sees it: what it has changed lies in memory, if it is only read.
+    files: Arc<dyn FileSystem>,
     recovery: RecoveryReport,
     /// Guards the catalog of keyspaces while one is created or dropped.
     catalog: Mutex<()>,
@@ -81,9 +84,14 @@ impl Db {
         &self.0.engine
     }
 
-    /// Where the database's files are.
+    /// Where the database's folder is.
     pub(super) fn file_system(&self) -> &Arc<dyn FileSystem> {
         &self.0.fs
+    }
+
+    /// The database's files as it sees them.
+    pub(super) fn files(&self) -> &Arc<dyn FileSystem> {
+        &self.0.files
     }
 
     pub(super) fn catalog(&self) -> &Mutex<()> {
@@ -321,6 +329,13 @@ impl Handle {
     fn close(&self) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
+        if engine.ground.options.read_only {
+            if !engine.mark_closed() {
+                return Err(Error::closed());
+            }
+            *self.lock.lock() = None;
+            return Ok(());
+        }
         // A full pool must not keep anyone from closing: the log has what is not flushed.
         let front = &engine.pipeline.front;
         let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;

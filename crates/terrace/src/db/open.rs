@@ -12,15 +12,16 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, FileSystem, Machine, Medium, OsFs, Pool, PoolConfig, PoolError, PoolFaults, Shutdown,
+    Backing, FileSystem, Machine, Medium, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
+    Prefault, Shutdown,
 };
 
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::options::file::Fixed;
+use crate::options::{Options, Workers};
 use crate::parts::manifest::Manifest;
 use crate::parts::redo::RedoArea;
 use crate::stages::Folder;
@@ -94,10 +95,20 @@ impl DbBuilder {
     }
 
     /// Opens the database. Errors as [`Db::open`].
-    pub fn open(self) -> Result<Db> {
+    pub fn open(mut self) -> Result<Db> {
         let started = Instant::now();
         self.options.validate()?;
-        let lock = self.lock_folder()?;
+        let lock = match self.options.read_only {
+            true => self.lock_to_read()?,
+            false => Some(self.lock_folder()?),
+        };
+        let base = Arc::clone(&self.fs);
+        if self.options.read_only {
+            // From here on all is done as ever, and stays in memory.
+            self.fs = Arc::new(OverlayFs::new(Arc::clone(&base)));
+            self.options.pool.prefault = Prefault::None;
+            self.options.background.workers = Workers::Manual;
+        }
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
         let (ground, pool_is_new) = match &fixed {
@@ -150,10 +161,11 @@ impl DbBuilder {
         Ok(Db(Arc::new(Handle {
             engine,
             path: self.path,
-            fs: self.fs,
+            fs: base,
+            files: self.fs,
             recovery: report,
             catalog: Mutex::new(()),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(lock),
         })))
     }
 
@@ -163,7 +175,8 @@ impl DbBuilder {
         }
     }
 
-    fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
+    /// Whether there is a database; an error when there must be one.
+    fn exists(&self, must_exist: bool) -> Result<bool> {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
         let exists = exists.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
@@ -172,12 +185,35 @@ impl DbBuilder {
             )),
             _ => Error::io("look into", &self.path, e),
         })?;
-        if !exists && self.options.error_if_missing {
+        if !exists && must_exist {
             return Err(Error::invalid(format!(
                 "there is no database in {}; create it first, or check the path",
                 self.path.display()
             )));
         }
+        Ok(exists)
+    }
+
+    /// Keeps out who would change the database, as far as it has a lock: one that was copied without,
+    /// or to media that cannot be written, is changed by nobody.
+    fn lock_to_read(&self) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
+        self.exists(true)?;
+        let lock = self.path.join("LOCK");
+        self.fs.lock_shared(&lock).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => Error::new(
+                ErrorKind::Locked,
+                format!(
+                    "the database in {} is open to be written, in another process or elsewhere in \
+                     this one: close it there first, or copy it there with a checkpoint",
+                    self.path.display()
+                ),
+            ),
+            _ => Error::io("lock", &lock, e),
+        })
+    }
+
+    fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
+        let exists = self.exists(self.options.error_if_missing)?;
         if !exists {
             self.check_design_without_pool()?;
         }
@@ -227,6 +263,7 @@ impl DbBuilder {
         config.emulation = options.pool.emulation;
         config.grow_bytes = GROW_BYTES.min(options.pool.size_bytes);
         config.faults = self.faults.clone();
+        config.private = options.read_only;
         // Small databases, as tests make them, would lose too much to rounding.
         if options.pool.size_bytes < 64 << 20 {
             config.granule = 4096;

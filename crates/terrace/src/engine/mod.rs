@@ -109,6 +109,9 @@ impl Engine {
     /// An error when the database takes no writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        if self.ground.options.read_only {
+            return Err(Error::read_only());
+        }
         match self.failure.get() {
             Some(first) => Err(Error::stopped(first)),
             None => Ok(()),

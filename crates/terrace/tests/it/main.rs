@@ -15,5 +15,6 @@ mod kill;
 mod linear;
 mod model;
 mod persist_count;
+mod read_only;
 mod refusals;
 mod space;
