@@ -203,13 +203,13 @@ impl Ingest {
         }
         let first = engine.reserve(self.seq)?;
         // From here on writers wait, so every way out makes the numbers visible.
-        let published = self.publish(first, into_buffer);
-        if published.is_err() && !engine.has_failed() {
+        let appeared = self.appear(first, into_buffer);
+        if appeared.is_err() && !engine.has_failed() {
             let count = self.seq - first + 1;
-            // Numbers without entries: readers find nothing.
+            // PERSIST: nothing. No entry has these numbers, so nobody is shown what a crash could take.
             let _ = engine.ground.sequencer.publish(first, count);
         }
-        published?;
+        appeared?;
         let counters = &engine.ground.counters;
         counters.add(OpCounter::Puts, self.entries);
         counters.add(OpCounter::UserBytes, self.bytes);
@@ -219,7 +219,7 @@ impl Ingest {
     }
 
     /// Names the tables and shows them, with the numbers from `first` on taken.
-    fn publish(&mut self, first: SeqNo, into_buffer: bool) -> Result<()> {
+    fn appear(&mut self, first: SeqNo, into_buffer: bool) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         let ground = &engine.ground;
         // BOUND: writers that hold smaller numbers only have to finish copying.
@@ -233,7 +233,7 @@ impl Ingest {
             self.wait_unhidden(false)?;
         }
         let completions = match std::mem::replace(&mut self.sink, Sink::empty()) {
-            Sink::Bottom(intake) => vec![intake.publish()],
+            Sink::Bottom(intake) => vec![intake.complete()],
             Sink::Buffer { tables, .. } => tables,
         };
         let mut edit = Edit {
@@ -266,6 +266,8 @@ impl Ingest {
             // that have seen an entry are followed by snapshots that do.
             ground.snapshots.hold_off(|| {
                 show();
+                // PERSIST: the edit, before anybody is shown an entry. Reversed, a crash could take
+                // back what a reader has seen.
                 published = ground.sequencer.publish(first, self.seq - first + 1);
             });
         });

@@ -24,7 +24,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
         Run {
-            // Its number among the runs is drawn when it is published.
+            // Its number among the runs is drawn when it is complete.
             output: Output::new(body, body.version(), 0, 0),
             body: Arc::clone(body),
             seq,
@@ -50,7 +50,7 @@ impl Intake for Run {
         self.output.close_table()
     }
 
-    fn publish(mut self: Box<Self>) -> Completion {
+    fn complete(mut self: Box<Self>) -> Completion {
         // Above every run that is there: whatever has a number already is older.
         self.output.rename_run(self.body.ground.next_id());
         let entries = self.output.entries();
