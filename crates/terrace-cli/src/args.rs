@@ -8,6 +8,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
 use terrace_bench::{Step, units};
 
+mod tools;
+
+pub(crate) use tools::{
+    CheckpointArgs, EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs,
+};
+
 const EXAMPLES: &str = "\
 Examples:
   terrace put /data/words hello world       write a key (makes the database)
@@ -98,6 +104,11 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "HOW", value_enum)]
     pub(crate) compression: Option<CompressionArg>,
 
+    /// Open the database without changing a byte of it: commands that read work beside others that do
+    /// so too, and those that write are refused.
+    #[arg(long, global = true)]
+    pub(crate) read_only: bool,
+
     /// The keyspace to work in; put and load make it where it does not exist
     /// [default: default].
     #[arg(long, global = true, value_name = "NAME")]
@@ -117,15 +128,25 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     /// Load a file of keys and values.
     Load(LoadArgs),
+    /// Load a sorted file in bulk: past log and memtables, all of it at once or nothing.
+    Ingest(IngestArgs),
     /// Write all keys and values to a file.
     Dump(DumpArgs),
     /// Show what the database holds, and where.
     Stat(DbArg),
     /// Read everything and check it.
     Verify(DbArg),
+    /// Copy the database, as it is now, into a new one that can be opened by itself.
+    Checkpoint(CheckpointArgs),
     /// List, create or drop keyspaces.
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),
+    /// Show a table file: what it says of itself, its blocks, its entries.
+    SstDump(SstDumpArgs),
+    /// Show the logs of a database, their records and entries.
+    LogDump(LogDumpArgs),
+    /// Show the manifest: what is live, and the edits that made it so.
+    ManifestDump(ManifestDumpArgs),
     /// Measure throughput and latency, beside what the medium alone allows.
     Bench(Box<BenchArgs>),
 }

@@ -79,6 +79,7 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
             *option = given.into();
         }
     }
+    options.read_only |= args.read_only;
     set(&mut options.design, args.design);
     set(&mut options.durability, args.durability);
     set(&mut options.pool.path, args.pool.as_ref().map(pool_path));

@@ -9,6 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+mod tools;
+
 /// A folder for one test, with a database in it that is small enough to make in no time.
 struct Place {
     folder: TempDir,

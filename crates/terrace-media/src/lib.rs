@@ -70,14 +70,15 @@ pub use extent::{AllocError, Extent, Span};
 pub use fs::append::Appender;
 pub use fs::fault::FaultFs;
 pub use fs::os::OsFs;
+pub use fs::overlay::OverlayFs;
 pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};
 pub use pm::arena::Arena;
 pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::region::Region;
 pub use pool::{
-    Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolUsage, Prefault,
-    Shutdown,
+    Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
+    Prefault, Shutdown,
 };
 pub use sched::ask_for_slices;
 pub use sim::{Image, Machine, PersistPoint, Survive};

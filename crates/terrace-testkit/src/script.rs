@@ -3,6 +3,7 @@
 //! Every operation makes sense in any state, so that a script stays valid when a shrinker leaves
 //! operations out: one that names a keyspace or a snapshot that is not there does nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 
@@ -106,6 +107,8 @@ impl Range {
 pub enum Op {
     /// Writes entries together; single ones by the calls for single ones.
     Write(Vec<Entry>, Durability),
+    /// Loads sorted pairs of one keyspace in bulk.
+    Ingest(u8, Vec<(Key, Value)>),
     /// Reads one key.
     Get(u8, Key),
     /// Reads several keys at one moment.
@@ -384,7 +387,14 @@ impl Generator<'_> {
                     self.durability(),
                 )
             }
-            70..84 => {
+            70 => {
+                let bulk = self.profile.bulk && self.rng.u8(0..3) == 0;
+                let count = self.rng.usize(if bulk { 100..BULK_MAX } else { 0..12 });
+                let pairs = (0..count).map(|_| (self.key(), self.value()));
+                let pairs: BTreeMap<Key, Value> = pairs.collect();
+                Op::Ingest(self.space(), pairs.into_iter().collect())
+            }
+            71..84 => {
                 // Few steps leave large jobs half done.
                 let few = self.profile.bulk && self.rng.bool();
                 Op::Step(self.rng.u32(..), self.rng.u8(1..if few { 3 } else { 20 }))

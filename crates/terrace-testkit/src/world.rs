@@ -107,6 +107,7 @@ impl World {
     pub fn run_hooked(&mut self, op: &Op, unanswered: Unanswered<'_>) -> Outcome {
         match op {
             Op::Write(entries, durability) => self.write(entries, *durability, unanswered),
+            Op::Ingest(space, pairs) => self.ingest(*space, pairs, unanswered),
             Op::Get(space, key) => self.get(*space, key),
             Op::MultiGet(space, keys) => self.multi_get(*space, keys),
             Op::Scan(space, range, moves) => self.scan(*space, range, *moves),
@@ -227,6 +228,39 @@ impl World {
                 self.oracle.refused(write);
             }
             Err(e) => return Err(format!("a write fails: {e:?}")),
+        }
+        Ok(())
+    }
+
+    fn ingest(&mut self, space: u8, pairs: &[(Key, Value)], hook: Unanswered<'_>) -> Outcome {
+        let Some(handle) = self.space(space)? else {
+            return Ok(());
+        };
+        let entries = pairs.iter().map(|(key, value)| Entry {
+            space,
+            key: key.clone(),
+            value: Some(*value),
+            until: None,
+        });
+        let write = self.oracle.begin(&entries.collect::<Vec<_>>());
+        let ingested = handle.ingest().and_then(|mut ingest| {
+            for (key, value) in pairs {
+                ingest.add(key, value.bytes())?;
+            }
+            ingest.finish()
+        });
+        hook(&self.oracle)?;
+        let unsupported = self.oracle.medium() == terrace_media::Medium::Dram;
+        match ingested {
+            Ok(_) => self.oracle.acknowledged(write, Durability::Sync),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                self.refusals += 1;
+                self.oracle.refused(write);
+            }
+            Err(e) if e.kind() == ErrorKind::Unsupported && unsupported => {
+                self.oracle.refused(write);
+            }
+            Err(e) => return Err(format!("an ingest fails: {e:?}")),
         }
         Ok(())
     }

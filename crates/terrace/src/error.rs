@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Stopped,
     /// The handle was closed: open the database again.
     Closed,
+    /// The database was opened to be read only: open it without `read_only` to change it.
+    ReadOnly,
 }
 
 impl ErrorKind {
@@ -50,6 +52,7 @@ impl ErrorKind {
             ErrorKind::Io => "io",
             ErrorKind::Stopped => "stopped",
             ErrorKind::Closed => "closed",
+            ErrorKind::ReadOnly => "read-only",
         }
     }
 }
@@ -96,6 +99,13 @@ impl Error {
         Error::new(
             ErrorKind::Closed,
             "the database is closed: open it again to go on",
+        )
+    }
+
+    pub(crate) fn read_only() -> Error {
+        Error::new(
+            ErrorKind::ReadOnly,
+            "the database was opened to be read only: open it without read_only to change it",
         )
     }
 

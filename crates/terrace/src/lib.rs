@@ -52,9 +52,10 @@ mod stages;
 pub mod testing;
 mod types;
 
+pub use db::inspect;
 pub use db::{
-    Db, DbBuilder, Iter, KeyValue, Keyspace, Progress, RecoveryReport, Snapshot, VerifyReport,
-    WriteBatch,
+    CheckpointReport, Db, DbBuilder, Ingest, IngestReport, Iter, KeyValue, Keyspace, Progress,
+    RecoveryReport, Snapshot, VerifyReport, WriteBatch,
 };
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};

@@ -171,7 +171,7 @@ impl Loader<'_> {
     }
 }
 
-fn check_key(entry: Option<Entry>) -> Result<Option<Entry>, String> {
+pub(super) fn check_key(entry: Option<Entry>) -> Result<Option<Entry>, String> {
     match &entry {
         Some((key, _)) if key.len() > KEY_BYTES_MAX => Err(format!(
             "its key has {} bytes, more than {KEY_BYTES_MAX}",
@@ -182,7 +182,7 @@ fn check_key(entry: Option<Entry>) -> Result<Option<Entry>, String> {
 }
 
 /// The input, and its size where that is known.
-fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>), CliError> {
+pub(super) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>), CliError> {
     if path == Path::new("-") {
         let input: Box<dyn Read> = Box::new(io::stdin());
         return Ok((Box::new(BufReader::with_capacity(READ_BYTES, input)), None));
@@ -199,7 +199,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>), CliError> 
     Ok((Box::new(BufReader::with_capacity(READ_BYTES, file)), total))
 }
 
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     if path == Path::new("-") {
         "standard input".into()
     } else {
@@ -207,7 +207,7 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-fn input_bar(total: Option<u64>) -> ProgressBar {
+pub(super) fn input_bar(total: Option<u64>) -> ProgressBar {
     let template = match total {
         Some(_) => "loading [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
         None => "loading {spinner} {bytes} {bytes_per_sec}",

@@ -1,8 +1,11 @@
 //! This file is which function does which command.
 
 mod bench;
+mod checkpoint;
 mod dump;
 mod get_put;
+mod ingest;
+mod inspect;
 mod keyspaces;
 mod load;
 mod scan;
@@ -25,10 +28,15 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Delete(args) => get_put::delete(&args, &store, json),
         Command::Scan(args) => scan::scan(&args, &store, json),
         Command::Load(args) => load::load(&args, &store, json),
+        Command::Ingest(args) => ingest::ingest(&args, &store, json),
+        Command::Checkpoint(args) => checkpoint::checkpoint(&args, &store, json),
         Command::Dump(args) => dump::dump(&args, &store, json),
         Command::Stat(args) => stat::stat(&args.db, &store, json),
         Command::Verify(args) => verify::verify(&args.db, &store, json),
         Command::Keyspaces(command) => keyspaces::keyspaces(&command, &store, json),
+        Command::SstDump(args) => inspect::table::dump(&args, json),
+        Command::LogDump(args) => inspect::log::dump(&args, json),
+        Command::ManifestDump(args) => inspect::manifest::dump(&args, json),
         Command::Bench(args) => bench::bench(&args, &store, json),
     }
 }

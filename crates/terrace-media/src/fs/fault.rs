@@ -246,4 +246,9 @@ impl FileSystem for FaultFs {
         self.shared.step("lock")?;
         self.inner.lock(path)
     }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.shared.step("lock")?;
+        self.inner.lock_shared(path)
+    }
 }

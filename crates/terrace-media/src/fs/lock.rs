@@ -16,7 +16,16 @@ const PAUSES_MS: [u64; 8] = [1, 2, 5, 10, 20, 40, 60, 60];
 
 /// Takes the lock of `file`; `WouldBlock` if somebody else has it and keeps it.
 pub(crate) fn exclusive(file: &File) -> io::Result<()> {
-    let take = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    keep_asking(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Takes the lock of `file` beside others who do the same; `WouldBlock` if somebody has it for himself.
+pub(crate) fn shared(file: &File) -> io::Result<()> {
+    keep_asking(file, FlockOperation::NonBlockingLockShared)
+}
+
+fn keep_asking(file: &File, operation: FlockOperation) -> io::Result<()> {
+    let take = || rustix::fs::flock(file, operation);
     for pause in PAUSES_MS {
         match take() {
             Err(rustix::io::Errno::WOULDBLOCK) => {

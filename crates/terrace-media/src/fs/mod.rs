@@ -12,6 +12,7 @@ pub(crate) mod append;
 pub(crate) mod fault;
 pub(crate) mod lock;
 pub(crate) mod os;
+pub(crate) mod overlay;
 #[cfg(test)]
 mod tests;
 
@@ -128,4 +129,12 @@ pub trait FileSystem: Send + Sync {
     /// keeps it. On a real file system it is asked for again for about 200 ms, since a process that
     /// is being started holds the locks of the one that starts it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+
+    /// Takes a lock on a file that exists, beside others who share it, without writing anything;
+    /// `WouldBlock` if somebody has it for himself. `None`: there is no such file, or the file system
+    /// has no shared locks, and nobody is kept out.
+    fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        let _ = path;
+        Ok(None)
+    }
 }

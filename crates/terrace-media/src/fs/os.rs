@@ -222,4 +222,15 @@ impl FileSystem for OsFs {
         lock::exclusive(&file)?;
         Ok(Box::new(OsLock(file)))
     }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        match fs::File::open(path) {
+            Ok(file) => {
+                lock::shared(&file)?;
+                Ok(Some(Box::new(OsLock(file))))
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
 }

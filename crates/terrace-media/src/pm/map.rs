@@ -91,6 +91,51 @@ impl Memory {
         Ok(memory)
     }
 
+    /// The first `file_bytes` of `file`, copy-on-write, and plain memory behind them up to `len`: no
+    /// store reaches the file. `file_bytes` are whole pages.
+    pub(crate) fn private(len: usize, file: &File, file_bytes: usize) -> io::Result<Memory> {
+        let memory = Memory::anonymous(len, false)?;
+        let mapped = file_bytes.min(memory.len);
+        if mapped == 0 {
+            return Ok(memory);
+        }
+        // SAFETY: the range is inside our own reservation and nothing refers to it yet.
+        let result = unsafe {
+            rustix::mm::mmap(
+                memory.base.cast(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+                file.as_fd(),
+                0,
+            )
+        };
+        if let Err(e) = result {
+            // The range is not ours to unmap any more, if the kernel left a hole.
+            std::mem::forget(memory);
+            return Err(e.into());
+        }
+        Ok(memory)
+    }
+
+    /// Whether `file`, open for reading, could be mapped synchronously: it is on persistent memory.
+    pub(crate) fn may_be_synchronous(file: &File) -> bool {
+        let kind = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
+        unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ,
+                kind,
+                file.as_fd(),
+                0,
+            )
+            .and_then(|probe| rustix::mm::munmap(probe, PAGE))
+            .is_ok()
+        }
+    }
+
     /// Anonymous memory for a simulated machine, with the number of its bytes that may not be
     /// zero: tests make machines by the thousand, and faulting pages in anew would be most of it.
     pub(crate) fn recycled(len: usize) -> io::Result<(Memory, u64)> {

@@ -46,6 +46,11 @@ pub(crate) enum Store {
         device: bool,
     },
     Anonymous,
+    /// A file that is only read; what is stored lies in memory.
+    Private {
+        #[expect(dead_code, reason = "held for its lock")]
+        file: File,
+    },
     Simulated(Machine),
 }
 
@@ -263,9 +268,15 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
 
-/// Opens the backing of a pool that exists.
-pub(crate) fn open(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
+/// Opens the backing of a pool that exists; `private`: without changing it.
+pub(crate) fn open(
+    backing: &Backing,
+    cap: u64,
+    choice: MediumChoice,
+    private: bool,
+) -> Result<Opened, PoolError> {
     match backing {
+        backing if private => open_private(backing, cap, choice),
         Backing::Anonymous => Err(PoolError::NotFound {
             path: backing.path(),
         }),
@@ -305,6 +316,65 @@ pub(crate) fn open(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<
     }
 }
 
+/// Opens the backing of a pool that exists, without changing a byte of it: what is stored into the
+/// pool goes with the process. Others may do the same at the same time.
+fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
+    let Backing::File(path) = backing else {
+        return Err(PoolError::Unsupported(format!(
+            "the pool {} is no file, and only files can be opened without being changed",
+            backing.path().display()
+        )));
+    };
+    match look(path)? {
+        Found::Nothing | Found::EmptyFile => {
+            return Err(PoolError::NotFound { path: path.clone() });
+        }
+        Found::Device => {
+            return Err(PoolError::Unsupported(format!(
+                "{} is a device, and only files can be opened without being changed",
+                path.display()
+            )));
+        }
+        Found::File => {}
+    }
+    let file = File::open(path).map_err(io_error(path, "open"))?;
+    lock::shared(&file).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => PoolError::Locked { path: path.clone() },
+        _ => io_error(path, "lock")(e),
+    })?;
+    let bytes = file.metadata().map_err(io_error(path, "examine"))?.len();
+    let committed = bytes - bytes % 4096;
+    if committed < HEADER_BYTES {
+        return Err(match refuse_existing(path) {
+            PoolError::Exists { path } => PoolError::Truncated {
+                path,
+                len: bytes,
+                expected: HEADER_BYTES,
+            },
+            other => other,
+        });
+    }
+    if committed > cap {
+        return Err(PoolError::Invalid(format!(
+            "the pool {} has {committed} bytes, more than the size of {cap} bytes it is opened \
+             with; open it with at least as much",
+            path.display()
+        )));
+    }
+    let mapped = medium::map_private(&file, cap as usize, committed as usize, choice)
+        .map_err(io_error(path, "map"))?;
+    Ok(Opened {
+        store: Store::Private { file },
+        memory: Arc::new(mapped.memory),
+        committed,
+        medium: mapped.medium,
+        forced: mapped.forced,
+        flush: mapped.flush,
+        hook: None,
+        boot_id: system_boot_id(),
+    })
+}
+
 impl Store {
     /// Gives a file that was just made its own name, durably.
     pub(crate) fn adopt_name(&self) -> io::Result<()> {
@@ -340,7 +410,7 @@ impl Store {
     pub(crate) fn grow(&self, from: u64, to: u64) -> io::Result<()> {
         match self {
             Store::File { device: true, .. } => Err(io::ErrorKind::StorageFull.into()),
-            Store::Anonymous => Ok(()),
+            Store::Anonymous | Store::Private { .. } => Ok(()),
             Store::Simulated(machine) => {
                 machine.pm_resize(to);
                 Ok(())
@@ -362,7 +432,7 @@ impl Store {
     /// Gives the bytes after `to` back.
     pub(crate) fn shrink(&self, to: u64) -> io::Result<()> {
         match self {
-            Store::File { device: true, .. } | Store::Anonymous => Ok(()),
+            Store::File { device: true, .. } | Store::Anonymous | Store::Private { .. } => Ok(()),
             Store::File { file, .. } => file.set_len(to),
             Store::Simulated(machine) => {
                 machine.pm_resize(to);
@@ -374,7 +444,7 @@ impl Store {
     /// Makes every byte of the pool durable.
     pub(crate) fn sync_all(&self) -> io::Result<()> {
         match self {
-            Store::File { device: true, .. } | Store::Anonymous => Ok(()),
+            Store::File { device: true, .. } | Store::Anonymous | Store::Private { .. } => Ok(()),
             Store::File { file, .. } => file.sync_all(),
             Store::Simulated(machine) => {
                 machine.pm_sync_all();

@@ -117,6 +117,28 @@ pub(crate) fn map_file(
     })
 }
 
+/// Maps a file so that stores stay in this process; the medium is that of the file, which says in what
+/// order it was written.
+pub(crate) fn map_private(
+    file: &File,
+    cap: usize,
+    file_bytes: usize,
+    choice: MediumChoice,
+) -> io::Result<MappedFile> {
+    let memory = Memory::private(cap, file, file_bytes)?;
+    let dax = match choice {
+        MediumChoice::ForceDax => true,
+        MediumChoice::Mapped => false,
+        MediumChoice::Auto => Memory::may_be_synchronous(file),
+    };
+    Ok(MappedFile {
+        memory,
+        medium: if dax { Medium::Dax } else { Medium::Mapped },
+        forced: choice == MediumChoice::ForceDax,
+        flush: Flush::Nothing,
+    })
+}
+
 /// Whether every persistent-memory region of this machine has the caches in its persistence
 /// domain, so that a store is durable once it is visible.
 fn caches_are_durable() -> bool {

@@ -14,6 +14,7 @@
 mod backing;
 pub(crate) mod error;
 pub(crate) mod faults;
+mod header;
 mod layout;
 mod medium;
 mod space;
@@ -24,6 +25,7 @@ mod tests;
 pub use backing::Backing;
 pub use error::PoolError;
 pub use faults::PoolFaults;
+pub use header::PoolHeader;
 pub use medium::{Medium, MediumChoice, Prefault};
 
 use crate::extent::{AllocError, Extent, Span};
@@ -59,6 +61,8 @@ pub struct PoolConfig {
     pub granule: u64,
     /// Faults to inject; none by default.
     pub faults: Option<Arc<PoolFaults>>,
+    /// Opens a pool file without changing it: what is stored lies in memory. Off by default.
+    pub private: bool,
 }
 
 impl PoolConfig {
@@ -73,6 +77,7 @@ impl PoolConfig {
             grow_bytes: 64 << 20,
             granule: 16 << 10,
             faults: None,
+            private: false,
         }
     }
 
@@ -255,7 +260,8 @@ impl Pool {
     pub fn open(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
         let path = config.backing.path();
-        let opened = backing::open(&config.backing, config.cap(), config.medium)?;
+        let private = config.private;
+        let opened = backing::open(&config.backing, config.cap(), config.medium, private)?;
         let (region, opened) = map(opened, &config, 0);
         region
             .map()
@@ -491,7 +497,8 @@ fn map(opened: Opened, config: &PoolConfig, committed: u64) -> (Region, Opened) 
             .map(|emulation| Arc::new(Emulator::new(emulation))),
         faults: config.faults.clone(),
     };
-    let needs_sync = opened.medium == Medium::Mapped;
+    let private = matches!(opened.store, Store::Private { .. });
+    let needs_sync = opened.medium == Medium::Mapped && !private;
     let memory = Arc::clone(&opened.memory);
     let map = Mapping::new(memory, committed, opened.flush, needs_sync, extras);
     (Region::new(Arc::new(map), 0), opened)

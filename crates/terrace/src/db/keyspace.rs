@@ -47,6 +47,10 @@ impl Keyspace {
         }
     }
 
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        self.db.engine()
+    }
+
     pub(super) fn id(&self) -> u32 {
         self.id
     }

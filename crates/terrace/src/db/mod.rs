@@ -3,6 +3,9 @@
 mod batch;
 mod bounds;
 mod check;
+mod checkpoint;
+mod ingest;
+pub mod inspect;
 mod iter;
 mod keyspace;
 mod open;
@@ -14,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::FileLock;
+use terrace_media::{FileLock, FileSystem};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -29,6 +32,8 @@ use bounds::Bounds;
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
 pub use check::{Progress, VerifyReport};
+pub use checkpoint::CheckpointReport;
+pub use ingest::{Ingest, IngestReport};
 pub use iter::{Iter, KeyValue};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;
@@ -42,6 +47,10 @@ pub struct Db(Arc<Handle>);
 pub(super) struct Handle {
     engine: Arc<Engine>,
     path: PathBuf,
+    /// Where the folder is.
+    fs: Arc<dyn FileSystem>,
+    /// The folder as this database sees it: what it has changed lies in memory, if it is only read.
+    files: Arc<dyn FileSystem>,
     recovery: RecoveryReport,
     /// Guards the catalog of keyspaces while one is created or dropped.
     catalog: Mutex<()>,
@@ -77,6 +86,16 @@ impl Db {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
+    }
+
+    /// Where the database's folder is.
+    pub(super) fn file_system(&self) -> &Arc<dyn FileSystem> {
+        &self.0.fs
+    }
+
+    /// The database's files as it sees them.
+    pub(super) fn files(&self) -> &Arc<dyn FileSystem> {
+        &self.0.files
     }
 
     pub(super) fn catalog(&self) -> &Mutex<()> {
@@ -349,6 +368,13 @@ impl Handle {
     fn close(&self) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
+        if engine.ground.options.read_only {
+            if !engine.mark_closed() {
+                return Err(Error::closed());
+            }
+            *self.lock.lock() = None;
+            return Ok(());
+        }
         // A full pool or disk must not keep anyone from closing: the log has what is not written out.
         let written_out = engine.write_out(&|done, total| {
             if let Some(progress) = &self.progress {

@@ -13,15 +13,16 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, FileSystem, Machine, Medium, OsFs, Pool, PoolConfig, PoolError, PoolFaults, Shutdown,
+    Backing, FileSystem, Machine, Medium, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
+    Prefault, Shutdown,
 };
 
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::options::file::Fixed;
+use crate::options::{Options, Workers};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::stages::{Folder, Ground};
@@ -37,9 +38,9 @@ pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// Opens a database with components of the caller's choice.
 pub struct DbBuilder {
-    path: PathBuf,
-    options: Options,
-    fs: Arc<dyn FileSystem>,
+    pub(super) path: PathBuf,
+    pub(super) options: Options,
+    pub(super) fs: Arc<dyn FileSystem>,
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
@@ -94,10 +95,20 @@ impl DbBuilder {
     }
 
     /// Opens the database. Errors as [`Db::open`].
-    pub fn open(self) -> Result<Db> {
+    pub fn open(mut self) -> Result<Db> {
         let started = Instant::now();
         self.options.validate()?;
-        let lock = self.lock_folder()?;
+        let lock = match self.options.read_only {
+            true => self.lock_to_read()?,
+            false => Some(self.lock_folder()?),
+        };
+        let base = Arc::clone(&self.fs);
+        if self.options.read_only {
+            // From here on all is done as ever, and stays in memory.
+            self.fs = Arc::new(OverlayFs::new(Arc::clone(&base)));
+            self.options.pool.prefault = Prefault::None;
+            self.options.background.workers = Workers::Manual;
+        }
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
         let (ground, pool_is_new) = match &fixed {
@@ -150,20 +161,23 @@ impl DbBuilder {
         Ok(Db(Arc::new(Handle {
             engine,
             path: self.path,
+            fs: base,
+            files: self.fs,
             recovery: report,
             progress: self.progress,
             catalog: Mutex::new(()),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(lock),
         })))
     }
 
-    fn report(&self, progress: Progress) {
+    pub(super) fn report(&self, progress: Progress) {
         if let Some(hook) = &self.progress {
             hook(&progress);
         }
     }
 
-    fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
+    /// Whether there is a database; an error when there must be one.
+    fn exists(&self, must_exist: bool) -> Result<bool> {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
         let exists = exists.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
@@ -172,12 +186,35 @@ impl DbBuilder {
             )),
             _ => Error::io("look into", &self.path, e),
         })?;
-        if !exists && self.options.error_if_missing {
+        if !exists && must_exist {
             return Err(Error::invalid(format!(
                 "there is no database in {}; create it first, or check the path",
                 self.path.display()
             )));
         }
+        Ok(exists)
+    }
+
+    /// Keeps out who would change the database, as far as it has a lock: one that was copied without,
+    /// or to media that cannot be written, is changed by nobody.
+    fn lock_to_read(&self) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
+        self.exists(true)?;
+        let lock = self.path.join("LOCK");
+        self.fs.lock_shared(&lock).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => Error::new(
+                ErrorKind::Locked,
+                format!(
+                    "the database in {} is open to be written, in another process or elsewhere in \
+                     this one: close it there first, or copy it there with a checkpoint",
+                    self.path.display()
+                ),
+            ),
+            _ => Error::io("lock", &lock, e),
+        })
+    }
+
+    fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
+        self.exists(self.options.error_if_missing)?;
         self.fs
             .create_dir_all(&self.path)
             .map_err(|e| Error::io("create", &self.path, e))?;
@@ -195,7 +232,7 @@ impl DbBuilder {
         })
     }
 
-    fn pool_config(&self, options: &Options) -> PoolConfig {
+    pub(super) fn pool_config(&self, options: &Options) -> PoolConfig {
         let backing = match (&options.pool.path, &self.machine) {
             (None, _) => Backing::Anonymous,
             (Some(_), Some(machine)) => Backing::Simulated(machine.clone()),
@@ -207,6 +244,7 @@ impl DbBuilder {
         config.emulation = options.pool.emulation;
         config.grow_bytes = GROW_BYTES.min(options.pool.size_bytes);
         config.faults = self.faults.clone();
+        config.private = options.read_only;
         // Small databases, as tests make them, would lose too much to rounding.
         if options.pool.size_bytes < 64 << 20 {
             config.granule = 4096;
@@ -231,6 +269,19 @@ impl DbBuilder {
             Err(e) => return Err(e.into()),
         };
         let manifest = Manifest::create(&pool, MANIFEST_BYTES.min(options.pool.size_bytes / 32))?;
+        self.new_ground(pool, manifest, options)
+    }
+
+    /// The ground of a copy, of which nobody knows before it is complete.
+    pub(super) fn ground_of_copy(&self, pool: Pool) -> Result<Ground> {
+        let options = self.options.clone();
+        let manifest = match options.pool.path {
+            None => Manifest::create_file(&self.fs, &self.path)?,
+            Some(_) => {
+                let bytes = MANIFEST_BYTES.min(options.pool.size_bytes / 32);
+                Manifest::create(&pool, bytes)?
+            }
+        };
         self.new_ground(pool, manifest, options)
     }
 
@@ -297,7 +348,7 @@ impl DbBuilder {
     }
 
     /// Says in the pool and in the folder that the database is complete.
-    fn finish_creation(&self, ground: &Ground) -> Result<()> {
+    pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
         let uuid = uuid_text(&ground.pool);
         // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, and
         // OPTIONS before the word that makes the pool somebody's. Between the two, opening

@@ -56,6 +56,11 @@ impl Design {
         }
     }
 
+    /// Whether what the bottom takes outlives the process when the pool is on `medium`.
+    pub(crate) fn keeps_bottom(self, medium: terrace_media::Medium) -> bool {
+        self.keeps_table_files() || medium != terrace_media::Medium::Dram
+    }
+
     /// Whether data ends in table files, in the database's folder.
     pub fn keeps_table_files(self) -> bool {
         match self {

@@ -67,7 +67,7 @@ impl Engine {
         Ok(())
     }
 
-    fn check_batch(&self, batch: &Batch) -> Result<()> {
+    pub(super) fn check_batch(&self, batch: &Batch) -> Result<()> {
         if batch.longest_key() > KEY_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a key has {} bytes, but at most {KEY_BYTES_MAX} are possible",
@@ -272,7 +272,7 @@ impl Engine {
         spare.inspect_err(|e| self.fail(e))
     }
 
-    fn full_error(&self) -> Error {
+    pub(super) fn full_error(&self) -> Error {
         let usage = self.ground.pool.usage();
         Error::new(
             ErrorKind::Full,

@@ -10,6 +10,8 @@
 
 mod chores;
 pub(crate) mod commit;
+pub(crate) mod freeze;
+pub(crate) mod ingest;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
@@ -94,6 +96,8 @@ pub(crate) struct Engine {
     /// The first failure of a write or of a job: nothing is written after it.
     failure: OnceLock<Error>,
     closed: AtomicBool,
+    /// An ingest has begun and not ended.
+    ingesting: AtomicBool,
 }
 
 impl Engine {
@@ -109,6 +113,7 @@ impl Engine {
             pipeline,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
+            ingesting: AtomicBool::new(false),
         }
     }
 
@@ -122,6 +127,9 @@ impl Engine {
     /// An error when the database takes no writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        if self.ground.options.read_only {
+            return Err(Error::read_only());
+        }
         match self.failure.get() {
             Some(first) => Err(Error::stopped(first)),
             None => Ok(()),

@@ -13,7 +13,7 @@ use super::Engine;
 
 impl Engine {
     /// Waits until `done`, letting background work go on meanwhile.
-    fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
+    pub(super) fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
         let mut idle_turns = 0;
         while !done() {
             self.check_writable()?;

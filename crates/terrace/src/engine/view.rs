@@ -98,6 +98,12 @@ impl Views {
         self.current.load_full()
     }
 
+    /// Pins the current view, and runs `f` while no other one can be installed.
+    pub(crate) fn hold_during<T>(&self, f: impl FnOnce() -> T) -> (Arc<View>, T) {
+        let _one = self.install.lock();
+        (self.hold(), f())
+    }
+
     /// Whether `view` is still current.
     pub(crate) fn is_current(&self, view: &Arc<View>) -> bool {
         Arc::ptr_eq(&self.current.load(), view)
@@ -112,7 +118,18 @@ impl Views {
 
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
-    pub(crate) fn install(&self, build: impl FnOnce() -> Parts, mut garbage: Vec<Arc<Extent>>) {
+    pub(crate) fn install(&self, build: impl FnOnce() -> Parts, garbage: Vec<Arc<Extent>>) {
+        self.install_during(build, garbage, |show| show());
+    }
+
+    /// As `install`; `publish` calls its argument to make the new view the current one, and may do
+    /// before and after it what must not be told apart from it.
+    pub(crate) fn install_during(
+        &self,
+        build: impl FnOnce() -> Parts,
+        mut garbage: Vec<Arc<Extent>>,
+        publish: impl FnOnce(&mut dyn FnMut()),
+    ) {
         if canary::breaks(Canary::GarbageEarly) {
             garbage.clear();
         }
@@ -128,7 +145,12 @@ impl Views {
             ranges,
             tail: Arc::clone(&tail),
         });
-        let old = self.current.swap(view);
+        let mut old = None;
+        publish(&mut || old = Some(self.current.swap(Arc::clone(&view))));
+        drop(view);
+        let Some(old) = old else {
+            return;
+        };
         let mut body = old.tail.0.lock();
         body.garbage.extend(garbage);
         body.tokens = tokens;

@@ -41,6 +41,12 @@ pub struct Options {
     /// Whether a database that does not exist is an error instead of being created.
     /// Default: false. Changes: on reopen.
     pub error_if_missing: bool,
+    /// Whether the database is opened without changing a byte of its files: it must exist, a process
+    /// that has it open to write is refused and refuses, others may read it too, and calls that write
+    /// get `ReadOnly`. Recovery works in memory, which it takes as much of as there are logs; no work
+    /// runs in the background.
+    /// Default: false. Changes: on reopen.
+    pub read_only: bool,
     /// The pool: where the buffer and the bottom live.
     pub pool: PoolOptions,
     /// The front: where writes become durable.

@@ -73,6 +73,7 @@ struct Mark {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Taking {
+    pub(crate) first: SeqNo,
     last: SeqNo,
     ticket: u64,
 }
@@ -103,6 +104,7 @@ impl Sequencer {
         let number = ticket.load(Ordering::Relaxed);
         ticket.store(number + 1, Ordering::Relaxed);
         Taking {
+            first,
             last: first + count - 1,
             ticket: number,
         }
@@ -125,7 +127,7 @@ impl Sequencer {
     /// after reopening: its record is in the log.
     #[must_use]
     pub(crate) fn publish(&self, taking: &Taking) -> bool {
-        let Taking { last, ticket } = *taking;
+        let Taking { last, ticket, .. } = *taking;
         let Shown { visible, head } = &self.shown.0;
         if head.load(Ordering::Acquire) == ticket {
             // Nobody else raises `head` from here, since there is no mark. In this order, so that

@@ -26,6 +26,13 @@ impl SnapshotList {
         seq
     }
 
+    /// Runs `f` while nobody can register: what it makes visible is seen by no snapshot before it, and
+    /// by each one after it.
+    pub(crate) fn hold_off(&self, f: impl FnOnce()) {
+        let _nobody = self.seqs.lock();
+        f();
+    }
+
     /// Registers one more holder of `seq`, which is registered already.
     pub(crate) fn register_again(&self, seq: SeqNo) {
         *self.seqs.lock().entry(seq).or_insert(0) += 1;

@@ -12,6 +12,7 @@
 pub(crate) mod bottom;
 pub(crate) mod buffer;
 pub(crate) mod front;
+pub(crate) mod names;
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -26,11 +27,11 @@ use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
-use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::manifest::{Change, Edit, FileMeta, Manifest};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LateKeys, LiveRanges, RangeDelete, Spans};
 use crate::parts::redo::RedoArea;
-use crate::parts::sequence::Sequencer;
+use crate::parts::sequence::{Sequencer, Taking};
 use crate::parts::skiplist::{Node, Target};
 use crate::parts::snapshots::SnapshotList;
 use crate::types::{Durability, EntryKind, SeqNo};
@@ -222,6 +223,17 @@ pub(crate) trait Source: Send + Sync {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
     /// About how many bytes `verify` will read.
     fn verify_bytes(&self) -> u64;
+    /// The files that the source consists of, for those who copy it; empty for a source in memory or
+    /// in the pool. They stay for as long as the source is held.
+    fn files(&self) -> Vec<NamedFile> {
+        Vec::new()
+    }
+}
+
+/// A table file and what the manifest says of it.
+pub(crate) struct NamedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) meta: Arc<FileMeta>,
 }
 
 /// Sources, newest first.
@@ -437,6 +449,16 @@ pub(crate) trait Front: Send + Sync {
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
     /// replaced already there is nothing to do. False: there is no spare, or it is too small.
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
+    /// Takes every number up to `upto` for entries that come in below the front, and returns the first
+    /// of them; they become visible when the caller publishes them. Before that it replaces the
+    /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
+    /// spare for that, and nothing was taken.
+    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
+    /// Whether a sealed memtable has an entry below `seq`.
+    fn has_sealed_before(&self, seq: SeqNo) -> bool;
+    /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
+    /// log has: for a buffer to take.
+    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
     /// Work inside the front, before a spare is made.
     fn next_job(&self) -> Option<Box<dyn Job>>;
     /// Whether a spare memtable is missing and may be made.
@@ -573,10 +595,24 @@ impl Drain {
     }
 }
 
+/// Sorted entries on their way into a bottom, past the stages above. Nobody sees any of them before the
+/// completion is applied; dropped before, they leave nothing.
+pub(crate) trait Intake: Send {
+    /// Takes the next put; keys ascend.
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Makes all that was taken durable, without a name.
+    fn close(&mut self) -> Result<()>;
+    /// The change that makes it part of the bottom, newer than all that is there at this moment.
+    fn complete(self: Box<Self>) -> Completion;
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
+    /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:
+    /// this bottom cannot take them so that they appear at once.
+    fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
     /// Whether what it has taken outlives the process.

@@ -4,15 +4,19 @@
     reason = "a test may stop at the first surprise, in its helpers too"
 )]
 
+mod checkpoint;
 mod crash;
 mod damage;
 mod faults;
 mod files;
 mod folder;
+mod ingest;
+mod inspect;
 mod kill;
 mod linear;
 mod model;
 mod persist_count;
 mod ranges;
+mod read_only;
 mod refusals;
 mod space;

@@ -84,6 +84,12 @@ pub(crate) fn encode_log_header(id: u64) -> [u8; LOG_HEADER_BYTES] {
     bytes
 }
 
+/// The id in the header of a log, if there is one; nothing else of it is looked at.
+pub(crate) fn log_id(bytes: &[u8]) -> Option<u64> {
+    let rest = bytes.strip_prefix(&MAGIC)?.get(4..)?;
+    rest.first_chunk().map(|id| u64::from_le_bytes(*id))
+}
+
 /// Accepts only the header of log `id`; `base` is the offset that errors name.
 pub(crate) fn check_log_header(bytes: &[u8], id: u64, base: u64) -> Result<(), DecodeError> {
     let mut r = Reader::new("log header", base, bytes);

@@ -21,6 +21,7 @@ pub(crate) mod layout;
 mod pool;
 mod record;
 mod replay;
+pub(crate) mod salvage;
 mod settle;
 mod sync;
 #[cfg(test)]

@@ -124,6 +124,12 @@ pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
     (sound && version > VERSION).then_some(version)
 }
 
+/// The generation in a header, if there is one; nothing else of it is looked at.
+pub(crate) fn generation_of(bytes: &[u8]) -> Option<u64> {
+    let rest = bytes.strip_prefix(&MAGIC)?.get(4..)?;
+    rest.first_chunk().map(|word| u64::from_le_bytes(*word))
+}
+
 /// Reads a header; `base` is the offset that errors name.
 pub(crate) fn decode_header(bytes: &[u8], base: u64) -> Result<Header, DecodeError> {
     let refuse = |at: u64, expected: String, found: String| {

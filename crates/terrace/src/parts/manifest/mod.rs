@@ -24,6 +24,7 @@ mod home;
 pub(crate) mod layout;
 mod pool;
 mod replay;
+pub(crate) mod salvage;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta};
 pub(crate) use file::NAME as FILE_NAME;
+pub(crate) use state::State;
 pub(crate) use writer::Manifest;
 
 use std::error::Error;

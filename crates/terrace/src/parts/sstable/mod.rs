@@ -39,6 +39,7 @@ mod multi;
 mod properties;
 mod ranges;
 mod reader;
+mod salvage;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -47,11 +48,12 @@ mod writer;
 
 pub(crate) use cursor::SstCursor;
 pub(crate) use fetch::{CachedBlock, ReadCounts};
-pub(crate) use layout::{Compression, VALUE_BYTES_MAX, kind};
+pub(crate) use layout::{BlockKind, Compression, VALUE_BYTES_MAX, kind};
 pub(crate) use multi::MultiRead;
 pub(crate) use properties::{Place, Properties};
 pub(crate) use ranges::{RangeDelete, RangeDeletes};
 pub(crate) use reader::{Answer, Found, ReadMode, SsTable};
+pub(crate) use salvage::{Piece, Salvaged, salvage};
 pub(crate) use verify::Verified;
 pub(crate) use writer::{Finished, NewEntry, SstOptions, SstWriter};
 

@@ -24,6 +24,7 @@
 
 mod absorb;
 mod compact;
+mod intake;
 mod output;
 mod pick;
 pub(crate) mod recover;
@@ -48,7 +49,8 @@ use crate::options::{LeveledOptions, Options};
 use crate::parts::cache::FileCache;
 use crate::parts::ranges::Spans;
 use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
-use crate::stages::{Bottom, Drain, Folder, Ground, Job, Source, Sources, Urgency};
+use crate::stages::{Bottom, Drain, Folder, Ground, Intake, Job, Source, Sources, Urgency};
+use crate::types::SeqNo;
 
 use source::RunSource;
 use version::{Table, Version};
@@ -163,6 +165,10 @@ impl Body {
 impl Bottom for Leveled {
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
         Ok(Box::new(absorb::Absorb::begin(&self.body, drain)))
+    }
+
+    fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>> {
+        Some(Box::new(intake::Run::begin(&self.body, seq)))
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {

@@ -295,6 +295,12 @@ impl Output {
         }
     }
 
+    /// Makes the tables written so far those of another run of level 0.
+    pub(super) fn rename_run(&mut self, run: u64) {
+        self.run = run;
+        self.done.iter_mut().for_each(|(meta, _)| meta.run = run);
+    }
+
     /// Entries written so far.
     pub(super) fn entries(&self) -> u64 {
         self.entries

@@ -8,7 +8,7 @@ use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::parts::sstable::{Answer, ReadCounts, SstCursor};
-use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
+use crate::stages::{Census, Lookup, NamedFile, Probe, ReadStats, Source};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A run as readers see it.
@@ -108,6 +108,16 @@ impl Source for RunSource {
 
     fn verify_bytes(&self) -> u64 {
         self.0.bytes()
+    }
+
+    fn files(&self) -> Vec<NamedFile> {
+        let tables = self.0.tables.iter();
+        tables
+            .map(|table| NamedFile {
+                path: table.path(),
+                meta: Arc::clone(&table.meta),
+            })
+            .collect()
     }
 }
 

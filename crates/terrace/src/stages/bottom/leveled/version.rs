@@ -11,18 +11,11 @@ use crate::error::Result;
 use crate::parts::manifest::FileMeta;
 use crate::parts::ranges::{Key, RangeDelete, Spans};
 use crate::parts::sstable::SsTable;
+pub(super) use crate::stages::names::{
+    table_file_name as file_name, table_file_number as file_number,
+};
 
 use super::Shelf;
-
-/// The name of the file of table `number`.
-pub(super) fn file_name(number: u64) -> String {
-    format!("{number:016}.sst")
-}
-
-/// The number in the name of a table file.
-pub(super) fn file_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".sst")?.parse().ok()
-}
 
 /// A file, for as long as a version has it.
 pub(super) struct Handle {

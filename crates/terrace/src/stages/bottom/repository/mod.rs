@@ -44,9 +44,9 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
+    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
 };
-use crate::types::EntryKind;
+use crate::types::{EntryKind, SeqNo};
 
 use fresh::{Fresh, FreshPlan};
 use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
@@ -293,6 +293,11 @@ impl Bottom for Repository {
             Arc::clone(&self.body),
             drain,
         )))
+    }
+
+    fn intake(&self, _seq: SeqNo) -> Option<Box<dyn Intake>> {
+        // Entries are linked one by one, and plain reads see each as soon as it is.
+        None
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {

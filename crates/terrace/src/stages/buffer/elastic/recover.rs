@@ -110,9 +110,9 @@ fn open_table(
         let off = extent.span.off;
         let bytes = region.bytes(off, TABLE_HEADER_BYTES).unwrap_or_default();
         let id = decode_table_header(bytes, off)?;
-        // The first extent is the table's own; what was merged into it came from newer ones.
-        let own = extents.is_empty();
-        if (own && id != meta.id) || (!own && id <= meta.id) {
+        // The first extent is the table's own. What was merged into it came from newer ones, whose ids
+        // may be smaller: a table that was ingested has its id before its place in the order of age.
+        if extents.is_empty() && id != meta.id {
             return Err(Error::corruption(format!(
                 "the extent of table {} at pool offset {off:#x} has the header of table {id}; \
                  restore the database from a copy",

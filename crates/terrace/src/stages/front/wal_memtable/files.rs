@@ -18,6 +18,7 @@ use terrace_media::{FileSystem, OpenMode};
 use crate::error::{Error, Result};
 use crate::parts::log::FileLog;
 use crate::stages::Folder;
+use crate::stages::names::{log_file_id, log_file_name};
 
 /// BOUND: more files than this are not kept for logs to come.
 const IDLE_MAX: usize = 2;
@@ -55,7 +56,7 @@ impl LogFiles {
     }
 
     pub(super) fn path(&self, id: u64) -> PathBuf {
-        self.folder.dir.join(file_name(id))
+        self.folder.dir.join(log_file_name(id))
     }
 
     /// Makes the file of log `id`, with all its space taken: what is refused here for want of room
@@ -85,7 +86,7 @@ impl LogFiles {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
         let mut next = 0;
-        for id in names.iter().filter_map(|name| file_id(name)) {
+        for id in names.iter().filter_map(|name| log_file_id(name)) {
             next = next.max(id + 1);
             let path = self.path(id);
             if named.contains(&id) {
@@ -157,17 +158,4 @@ impl LogFiles {
             let _ = self.folder.fs.remove(&path);
         }
     }
-}
-
-/// The name of the file of log `id`.
-fn file_name(id: u64) -> String {
-    format!("wal-{id:016}.log")
-}
-
-/// The id in the name of a log file.
-fn file_id(name: &str) -> Option<u64> {
-    name.strip_prefix("wal-")?
-        .strip_suffix(".log")?
-        .parse()
-        .ok()
 }

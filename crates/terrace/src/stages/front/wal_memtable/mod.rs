@@ -37,11 +37,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::Edit;
+use crate::parts::sequence::Taking;
 use crate::stages::{
     Front, Ground, Job, ReplayEnded, ReplayStart, Replayed, SealedTable, Source, Sources, Spare,
     SpareBytes, Written, retired,
 };
-use crate::types::Durability;
+use crate::types::{Durability, SeqNo};
 
 use files::LogFiles;
 use memtable::{Arenas, Memtable};
@@ -101,6 +102,48 @@ impl WalMemtable {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
             spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
         })
+    }
+
+    /// As `Front::rotate`, under the commit lock.
+    fn rotate_held(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> bool {
+        let active = self.active.load();
+        let batch = full.map(|(batch, _)| batch);
+        let replaced = full.is_some_and(|(_, id)| id != active.id);
+        let empty = full.is_none() && active.entry_count() == 0;
+        if replaced || empty {
+            return true;
+        }
+        {
+            let mut spare = self.spare.lock();
+            if !spare
+                .as_ref()
+                .is_some_and(|spare| self.spare_fits(spare, batch))
+            {
+                return false;
+            }
+            let Some(next) = spare.take() else {
+                return false;
+            };
+            self.active.store(Arc::new(next));
+        }
+        {
+            let mut shown = self.tables.0.lock();
+            let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
+            if canary::breaks(Canary::FlushTwice) {
+                let memtable = Arc::clone(&sealed);
+                let taken = false;
+                shown.sealed.push(Sealed { memtable, taken });
+            }
+            shown.sealed.push(Sealed {
+                memtable: sealed,
+                taken: false,
+            });
+        }
+        // Readers must be able to see the new memtable before anything in it is published.
+        if !canary::breaks(Canary::ViewSkipped) {
+            install();
+        }
+        true
     }
 }
 
@@ -234,44 +277,32 @@ impl Front for WalMemtable {
 
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
         let _commit = self.commit.lock();
-        let active = self.active.load();
-        let batch = full.map(|(batch, _)| batch);
-        let replaced = full.is_some_and(|(_, id)| id != active.id);
-        let empty = full.is_none() && active.entry_count() == 0;
-        if replaced || empty {
-            return Ok(true);
+        Ok(self.rotate_held(full, install))
+    }
+
+    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>> {
+        let sequencer = &self.ground.sequencer;
+        let _commit = self.commit.lock();
+        if !self.rotate_held(None, install) {
+            return Ok(None);
         }
-        {
-            let mut spare = self.spare.lock();
-            if !spare
-                .as_ref()
-                .is_some_and(|spare| self.spare_fits(spare, batch))
-            {
-                return Ok(false);
-            }
-            let Some(next) = spare.take() else {
-                return Ok(false);
-            };
-            self.active.store(Arc::new(next));
+        let first = sequencer.last_taken() + 1;
+        if first > upto {
+            return Err(Error::invalid(
+                "more was written since the ingest began than fits between two numbers: begin it \
+                 again",
+            ));
         }
-        {
-            let mut shown = self.tables.0.lock();
-            let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
-            if canary::breaks(Canary::FlushTwice) {
-                let memtable = Arc::clone(&sealed);
-                let taken = false;
-                shown.sealed.push(Sealed { memtable, taken });
-            }
-            shown.sealed.push(Sealed {
-                memtable: sealed,
-                taken: false,
-            });
-        }
-        // Readers must be able to see the new memtable before anything in it is published.
-        if !canary::breaks(Canary::ViewSkipped) {
-            install();
-        }
-        Ok(true)
+        Ok(Some(sequencer.take(upto - first + 1)))
+    }
+
+    fn has_sealed_before(&self, seq: SeqNo) -> bool {
+        let shown = self.tables.0.lock();
+        shown.sealed.iter().any(|s| s.memtable.seqs().0 < seq)
+    }
+
+    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
+        self.sealed_apart(batch, seq)
     }
 
     fn wants_spare(&self) -> bool {

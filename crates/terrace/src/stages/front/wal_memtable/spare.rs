@@ -13,7 +13,9 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::stages::{Completion, Ground, Job, JobKind, Step};
+use crate::parts::skiplist::layout::TABLE_NODES_AT;
+use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Source, Step};
+use crate::types::SeqNo;
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -38,6 +40,41 @@ impl WalMemtable {
         let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
         let table = Memtable::bytes_for(payload, batch.len()).max(memtable);
         (table, log_bytes(table).max(record))
+    }
+
+    /// See `Front::seal_apart`.
+    pub(super) fn sealed_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
+        let nodes = batch.payload.iter();
+        let nodes: usize = nodes.map(|entry| Memtable::entry_bytes(&entry, seq)).sum();
+        let bytes = (TABLE_NODES_AT + nodes) as u64;
+        let extent = self.ground.pool.alloc(bytes)?;
+        let id = self.ground.next_id();
+        let in_place = !self.ground.pool_outlives();
+        let memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
+        for entry in batch.payload.iter() {
+            if !memtable.replay(&entry, seq, &mut Vec::new())? {
+                return Err(Error::corruption("a table is larger than its entries"));
+            }
+        }
+        let memtable = Arc::new(memtable);
+        Ok(SealedTable {
+            id: memtable.id,
+            image: memtable.bump.region().clone(),
+            extent: Arc::clone(&memtable.extent),
+            used: memtable.bump.used(),
+            entries: memtable.entry_count(),
+            seq_first: seq,
+            seq_last: seq,
+            logs: Vec::new(),
+            unlogged: false,
+            in_place,
+            readers: Arc::clone(&memtable.readers),
+            late: None,
+            cursor: memtable.cursor(),
+            settle: Box::new(|| Ok(())),
+            // The arena is used again when the copy is done.
+            forget: Box::new(move || drop(memtable)),
+        })
     }
 
     /// Makes a spare that takes `batch`.

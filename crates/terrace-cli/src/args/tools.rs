@@ -1,0 +1,144 @@
+//! This file is the grammar of the commands that look inside files, and of those that load and copy
+//! whole databases.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{FormatArg, TextArgs};
+
+/// `terrace ingest`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Lines must be sorted by the bytes of their keys, each key once: so writes \"terrace dump\", and so \
+sorts \"LC_ALL=C sort -u -t $'\\t' -k1,1\" a file of tsv lines without escapes. Nothing is seen \
+before all of it is, and nothing stays of an ingest that fails. Pairs take the place of those with \
+the same keys. Formats are those of load.
+
+Examples:
+  terrace dump /data/old - | terrace ingest /data/new -
+  terrace ingest /data/words words.tsv --design leveled
+  terrace ingest /data/words words.jsonl --keyspace english")]
+pub(crate) struct IngestArgs {
+    /// The database's folder; it is made where it does not exist.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard input ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+}
+
+/// `terrace checkpoint`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Table files are linked where the file system can do that, so that both databases share them; what \
+is in the pool is copied. The copy is whole when the command has ended; one that failed or was \
+interrupted is no database. A database that another process has open is copied by that process, \
+with Db::checkpoint.
+
+Examples:
+  terrace checkpoint /data/words /data/words-monday
+  terrace checkpoint /data/words /backup/words --to-pool /backup/words/pool")]
+pub(crate) struct CheckpointArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The folder of the copy, which must not exist or be empty.
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: PathBuf,
+    /// The pool's file of the copy [default: as that of the database if it is in its folder, else
+    /// the file "pool" in the folder of the copy].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) to_pool: Option<PathBuf>,
+}
+
+/// Which entries a dump prints.
+#[derive(Debug, Args)]
+pub(crate) struct EntryArgs {
+    /// Print entries too: sequence number, kind, keyspace number, key and value.
+    #[arg(long)]
+    pub(crate) entries: bool,
+    /// Only entries with this key and after; implies --entries.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Only entries before this key; implies --entries.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// At most so many entries; implies --entries. The whole file is checked all the same.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Leave the values out.
+    #[arg(long)]
+    pub(crate) keys_only: bool,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+}
+
+/// `terrace sst-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is only read: a process that has the database open may go on, and a damaged file shows \
+what is left of it. The exit code is 1 if anything is not sound.
+
+Examples:
+  terrace sst-dump /data/words/0000000000000007.sst
+  terrace sst-dump /data/words/0000000000000007.sst --from he --to hf
+  terrace sst-dump /data/words/0000000000000007.sst --entries --json | jq .key")]
+pub(crate) struct SstDumpArgs {
+    /// The table file.
+    pub(crate) file: PathBuf,
+    /// List the blocks: where each is, what it holds.
+    #[arg(long)]
+    pub(crate) blocks: bool,
+    #[command(flatten)]
+    pub(crate) show: EntryArgs,
+}
+
+/// `terrace log-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Logs are files of the database's folder (wal-N.log), or are in the pool, where they have an id. \
+They are only read: a process that has the database open may go on. Records behind damage are \
+shown if they verify. The exit code is 1 if anything is not sound; a record that a crash left \
+unfinished at the end is no damage.
+
+Examples:
+  terrace log-dump /data/words                       list the logs
+  terrace log-dump /data/words --id 12               a log in the pool or in a file
+  terrace log-dump /data/words/wal-0000000000000012.log --entries")]
+pub(crate) struct LogDumpArgs {
+    /// A log file; or, with --id or to list the logs, the database's folder or its pool.
+    #[arg(value_name = "FILE|DB")]
+    pub(crate) path: PathBuf,
+    /// The id of the log.
+    #[arg(long)]
+    pub(crate) id: Option<u64>,
+    /// List the records: where each is, what it holds.
+    #[arg(long)]
+    pub(crate) records: bool,
+    #[command(flatten)]
+    pub(crate) show: EntryArgs,
+}
+
+/// `terrace manifest-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The manifest names everything that is live. It is only read: a process that has the database open \
+may go on. The exit code is 1 if anything is not sound.
+
+Examples:
+  terrace manifest-dump /data/words            what is live
+  terrace manifest-dump /data/words --edits    how it came to that
+  terrace manifest-dump /mnt/pmem/pool         of a pool alone")]
+pub(crate) struct ManifestDumpArgs {
+    /// The database's folder, or its pool.
+    #[arg(value_name = "DB|POOL")]
+    pub(crate) path: PathBuf,
+    /// Print every edit, with its number and offset.
+    #[arg(long)]
+    pub(crate) edits: bool,
+}

@@ -1,0 +1,156 @@
+//! Commands that look inside files, and those that copy, load and rescue whole databases.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use super::{Place, assert_fails, terrace, text};
+
+/// Objects of an output with one a line.
+fn lines_of_json(out: &[u8]) -> Vec<serde_json::Value> {
+    let lines = text(out);
+    let parse = |line: &str| serde_json::from_str(line).expect(line);
+    lines.lines().map(parse).collect()
+}
+
+/// Files are shown without a database that is open, with exact bytes, and damage is told with its
+/// offset and an exit code.
+#[test]
+fn files_are_dumped() {
+    let place = Place::new();
+    let input: String = (0..3000)
+        .map(|n| format!("key{n:04}\tvalue {n}\n"))
+        .collect();
+    let design = "--design leveled --table-size 64KiB --level1-size 256KiB";
+    let loaded = place.feed(&format!("{design} load"), &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    place.stdout("put -e", &[&"a\\x00\\xff", &"tab\\t"]);
+
+    let run = |arguments: &[&dyn AsRef<OsStr>]| {
+        let mut run = terrace();
+        run.args(arguments.iter().map(|a| a.as_ref()));
+        run.output().expect("the command runs")
+    };
+    let mut files: Vec<_> = fs::read_dir(place.db())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension() == Some(OsStr::new("sst")))
+        .collect();
+    files.sort();
+    let shown = run(&[
+        &"sst-dump",
+        &files[0],
+        &"--from",
+        &"key0007",
+        &"--limit",
+        &"2",
+    ]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("put       1  key0007\tvalue 7\n"), "{shown}");
+    assert!(
+        shown.contains("key0008") && !shown.contains("key0009"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("the table is sound\n"), "{shown}");
+    let json = lines_of_json(&run(&[&"sst-dump", &"--json", &"--blocks", &files[0]]).stdout);
+    let (summary, blocks) = json.split_last().expect("a summary");
+    assert_eq!(summary["blocks_read"], blocks.len() as u64);
+    assert_eq!(summary["first"]["key"], "key0000");
+
+    let logs = lines_of_json(&run(&[&"log-dump", &"--json", &place.db()]).stdout);
+    let id = logs.last().expect("a log")["id"].to_string();
+    let log = run(&[&"log-dump", &place.db(), &"--id", &id, &"--entries"]);
+    let log = text(&log.stdout);
+    assert!(log.contains("a\\x00\\xff\ttab\\t\n"), "{log}");
+    assert_fails(
+        &run(&[&"log-dump", &place.db(), &"--id", &"999"]),
+        1,
+        &format!("there is no log 999 in {}", place.db().display()),
+    );
+
+    let manifest = lines_of_json(&run(&[&"manifest-dump", &"--json", &place.db()]).stdout);
+    let state = manifest[0]["state"].as_array().expect("a state").clone();
+    let named = state.iter().filter(|c| c["change"] == "file-added");
+    assert_eq!(named.count(), files.len());
+    assert!(text(&run(&[&"manifest-dump", &place.db()]).stdout).contains("file-added"));
+
+    let mut bytes = fs::read(&files[0]).expect("a table");
+    bytes[100] ^= 1;
+    fs::write(&files[0], bytes).expect("a table");
+    let damaged = run(&[&"sst-dump", &files[0]]);
+    assert!(text(&damaged.stdout).contains("problem at offset 0: "));
+    assert_fails(&damaged, 1, "has 1 problem");
+}
+
+/// Sorted lines are loaded at once; a line out of order is named, and nothing of the file is there.
+#[test]
+fn sorted_lines_are_ingested() {
+    for design in ["miodb", "miodb-ssd", "leveled"] {
+        let place = Place::new();
+        let command = format!("--design {design} ingest");
+        let input = b"a\t1\nb\\x00\t2\nc\t3\n";
+        let out = place.feed(&command, &[], input);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(text(&out.stdout).starts_with("ingested 3 lines"));
+        let bad = place.feed("ingest", &[], b"c\tx\nd\tx\nd\ty\n");
+        assert_fails(
+            &bad,
+            1,
+            "standard input: line 3: the key \"d\" is not above",
+        );
+        assert_fails(&bad, 1, "nothing was ingested");
+        assert_eq!(text(&place.stdout("dump", &[])), text(input));
+        let again = place.feed(
+            "ingest --json --format jsonl",
+            &[],
+            br#"{"key":"b","value":"9"}"#,
+        );
+        assert_eq!(text(&again.stdout), "{\"bytes\":2,\"ingested\":1}\n");
+        assert_eq!(place.stdout("get --raw", &[&"b"]), b"9");
+    }
+}
+
+/// A copy is a database, and nothing is replaced by one.
+#[test]
+fn a_database_is_copied() {
+    for design in ["miodb", "leveled"] {
+        let place = Place::new();
+        let input: String = (0..4000).map(|n| format!("key{n:04}\tvalue\n")).collect();
+        let load = format!("--design {design} load");
+        assert!(place.feed(&load, &[], input.as_bytes()).status.success());
+        let target = place.path("copy");
+        let report = place.json("checkpoint", &[&target]);
+        assert_eq!(report["files_linked"] != 0, design == "leveled", "{report}");
+        let dump = terrace()
+            .arg("dump")
+            .arg(&target)
+            .output()
+            .expect("it runs");
+        assert!(dump.stdout == input.as_bytes(), "{}", text(&dump.stderr));
+        assert_fails(&place.run("checkpoint", &[&target]), 1, "is not empty");
+        assert_eq!(place.stdout("get", &[&"key0001"]), b"value\n");
+    }
+}
+
+/// Commands that read work on a database that nothing may change, and those that write say why not.
+#[test]
+fn reading_commands_change_nothing() {
+    let place = Place::new();
+    place.stdout("put", &[&"hello", &"world"]);
+    let pool = place.db().join("pool");
+    let before = (
+        fs::read(&pool).expect("a pool"),
+        fs::read_dir(place.db()).expect("it").count(),
+    );
+    for command in ["get", "scan", "dump", "stat", "verify"] {
+        let key: &[&dyn AsRef<OsStr>] = if command == "get" { &[&"hello"] } else { &[] };
+        let out = place.stdout(&format!("{command} --read-only"), key);
+        assert!(!out.is_empty(), "{command}");
+    }
+    let refused = place.run("put --read-only", &[&"hello", &"other"]);
+    assert_fails(&refused, 1, "opened to be read only");
+    let after = (
+        fs::read(&pool).expect("a pool"),
+        fs::read_dir(place.db()).expect("it").count(),
+    );
+    assert!(before == after);
+}

@@ -1,0 +1,294 @@
+//! This file copies a database as it is at one moment into a new one, while writers go on.
+//!
+//! Table files are linked, since they never change, or copied where the file system cannot link; what
+//! is in memory or in the pool goes through the new database's own bottom. The new database is made
+//! in the order in which any is: pool, files, manifest, and OPTIONS last.
+//!
+//! CRASH: a folder without OPTIONS is no database. What an interrupted checkpoint leaves is removed
+//! by hand, or by whoever makes a database there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use terrace_media::{FileSystem, OpenMode, Pool, Prefault};
+
+use super::open::DbBuilder;
+use super::{Db, Progress};
+use crate::engine::Engine;
+use crate::engine::freeze::{Frozen, FrozenCursor};
+use crate::error::{Error, Result};
+use crate::options::Workers;
+use crate::parts::batch::Batch;
+use crate::parts::iter::Cursor;
+use crate::parts::manifest::{Change, Edit, FileMeta};
+use crate::parts::skiplist::Target;
+use crate::stages::names::table_file_name;
+use crate::stages::{Folder, Ground};
+use crate::types::{Durability, EntryKind};
+
+/// Bytes copied at once where a file cannot be linked.
+const COPY_BYTES: usize = 1 << 20;
+/// Bytes of one batch where the copy goes through logs.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// What a checkpoint has copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointReport {
+    /// Table files that both databases share from now on, as long as both need them.
+    pub files_linked: u64,
+    /// Table files that were copied, since the file system could not link them.
+    pub files_copied: u64,
+    /// Bytes of those files, linked and copied.
+    pub file_bytes: u64,
+    /// Entries that were in memory or in the pool.
+    pub entries: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Db {
+    /// Makes a copy of the database, as it is at one moment, that can be opened by itself: in the
+    /// folder `path`, which must not exist or be empty, with a pool beside the files where this
+    /// database has one. Writers and readers go on; creating and dropping keyspaces waits.
+    ///
+    /// Table files are linked where the file system can, so that designs with files copy little.
+    /// `MioDb` copies all that is live.
+    ///
+    /// # Errors
+    /// `Invalid` when something is at `path`; `Full` and `Io` of the copy; `Closed`. After an error
+    /// what was made is removed, as far as that is possible, and `path` is no database.
+    pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointReport> {
+        Db::builder(path)
+            .file_system(Arc::clone(self.file_system()))
+            .checkpoint_of(self)
+    }
+}
+
+impl DbBuilder {
+    /// Makes the builder's folder a copy of `db`, as [`Db::checkpoint`] does. Of the builder's options
+    /// only the pool's path counts: where the copy gets its pool, if `db` has one.
+    pub fn checkpoint_of(mut self, db: &Db) -> Result<CheckpointReport> {
+        let started = Instant::now();
+        self.options = self.options_of_copy(db);
+        let pool_file = self.options.pool.path.as_ref();
+        let pool_file = pool_file.map(|pool| self.path.join(pool));
+        self.check_target()?;
+        // LOCK: the first of all. What is dropped while it is copied would be there in part.
+        let _catalog = db.catalog().lock();
+        let frozen = Arc::new(db.engine().freeze()?);
+        let mut made_pool = false;
+        let made = self.make_copy(db, &frozen, &mut made_pool);
+        if made.is_err() {
+            self.remove_copy(pool_file.filter(|_| made_pool));
+        }
+        Ok(CheckpointReport {
+            elapsed: started.elapsed(),
+            ..made?
+        })
+    }
+
+    fn options_of_copy(&self, db: &Db) -> crate::Options {
+        let mut options = db.options().clone();
+        options.pool.path = match (&options.pool.path, &self.options.pool.path) {
+            (None, _) => None,
+            (Some(_), Some(given)) => Some(given.clone()),
+            (Some(own), None) if own.is_relative() => Some(own.clone()),
+            // Not the pool of the database that is copied.
+            (Some(_), None) => Some(PathBuf::from("pool")),
+        };
+        options.pool.prefault = Prefault::None;
+        options.background.workers = Workers::Manual;
+        options.read_only = false;
+        options
+    }
+
+    /// Refuses a folder in which anything is.
+    fn check_target(&self) -> Result<()> {
+        let failed = |e| Error::io("look into", &self.path, e);
+        if !self.fs.exists(&self.path).map_err(failed)? {
+            return Ok(());
+        }
+        let names = self.fs.list(&self.path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotADirectory => Error::invalid(format!(
+                "{} is a file: a copy needs a folder of its own, so name a path where there is none",
+                self.path.display()
+            )),
+            _ => failed(e),
+        })?;
+        match names.first() {
+            None => Ok(()),
+            Some(name) => Err(Error::invalid(format!(
+                "{} is not empty, it has {name}: a copy needs a folder of its own, so name another \
+                 path, or remove what is there if it is left of a checkpoint that was interrupted",
+                self.path.display()
+            ))),
+        }
+    }
+
+    fn make_copy(
+        &self,
+        db: &Db,
+        frozen: &Arc<Frozen>,
+        made_pool: &mut bool,
+    ) -> Result<CheckpointReport> {
+        let mut report = CheckpointReport::default();
+        self.fs
+            .create_dir_all(&self.path)
+            .map_err(|e| Error::io("create", &self.path, e))?;
+        let lock = self.path.join("LOCK");
+        let _lock = self
+            .fs
+            .lock(&lock)
+            .map_err(|e| Error::io("lock", &lock, e))?;
+        let pool = Pool::create(self.pool_config(&self.options))?;
+        *made_pool = true;
+        let ground = Arc::new(self.ground_of_copy(pool)?);
+        self.name_files(db, frozen, &ground, &mut report)?;
+        let design = ground.options.design_of_new();
+        design.create(&ground)?;
+        let folder = Folder {
+            fs: Arc::clone(&self.fs),
+            dir: self.path.clone(),
+        };
+        let (pipeline, _) = design.open(&ground, folder, false, &mut |_, _, _| {})?;
+        let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
+        let total = frozen.bytes_beside_files();
+        let cursor = frozen.cursor();
+        let handed_out = cursor.handed_out();
+        let mut watch = || {
+            let done = handed_out.bytes.load(Ordering::Relaxed);
+            self.report(Progress {
+                what: "copying",
+                done: done.min(total),
+                total,
+                unit: "bytes",
+            });
+        };
+        if design.keeps_bottom(ground.pool.medium()) {
+            engine.absorb_all(Box::new(cursor), frozen.seq(), &mut watch)?;
+        } else {
+            write_all(&engine, cursor, &mut watch)?;
+        }
+        report.entries = handed_out.entries.load(Ordering::Relaxed);
+        engine.pipeline.front.sync()?;
+        // PERSIST: everything before OPTIONS, which makes the folder a database. Reversed, a crash
+        // could leave one that opens and lacks what was being copied.
+        ground
+            .pool
+            .sync_all()
+            .map_err(|e| Error::io("sync the pool of", &self.path, e))?;
+        self.finish_creation(&ground)?;
+        ground.pool.mark_clean()?;
+        Ok(report)
+    }
+
+    /// Links or copies the files, and names them in the new manifest.
+    fn name_files(
+        &self,
+        db: &Db,
+        frozen: &Frozen,
+        ground: &Ground,
+        report: &mut CheckpointReport,
+    ) -> Result<()> {
+        let files = frozen.files();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let total: u64 = files.iter().map(|file| file.meta.bytes).sum();
+        let mut changes = vec![Change::LastSeq { seq: frozen.seq() }];
+        let mut next = 0;
+        for file in &files {
+            let number = file.meta.number;
+            let to = self.path.join(table_file_name(number));
+            // Any refusal to link leads to a copy, and a copy tells what is wrong.
+            match self.fs.link(&file.path, &to) {
+                Ok(()) => report.files_linked += 1,
+                Err(_) => {
+                    copy(db.files(), &file.path, &self.fs, &to)?;
+                    report.files_copied += 1;
+                }
+            }
+            report.file_bytes += file.meta.bytes;
+            changes.push(Change::FileAdded(FileMeta::clone(&file.meta)));
+            next = next.max(number + 1).max(file.meta.run + 1);
+            self.report(Progress {
+                what: "linking files",
+                done: report.file_bytes,
+                total,
+                unit: "bytes",
+            });
+        }
+        changes.push(Change::NextId { id: next });
+        ground.skip_ids(next);
+        // PERSIST: the files' names before the edit that names them. Reversed, a crash could leave a
+        // manifest that names files which are not there.
+        self.fs
+            .sync_dir(&self.path)
+            .map_err(|e| Error::io("sync", &self.path, e))?;
+        Ok(ground.manifest.commit(Edit { changes })?)
+    }
+
+    /// Removes what a checkpoint that failed has made. What cannot be removed is no database.
+    fn remove_copy(&self, pool: Option<PathBuf>) {
+        for name in self.fs.list(&self.path).unwrap_or_default() {
+            let _ = self.fs.remove(&self.path.join(name));
+        }
+        if let Some(pool) = pool {
+            let _ = self.fs.remove(&pool);
+        }
+    }
+}
+
+/// Copies a file, durably but for its name.
+fn copy(
+    from_fs: &Arc<dyn FileSystem>,
+    from: &Path,
+    to_fs: &Arc<dyn FileSystem>,
+    to: &Path,
+) -> Result<()> {
+    let reading = |e| Error::io("read", from, e);
+    let writing = |e| Error::io("write", to, e);
+    let source = from_fs.open(from, OpenMode::Read).map_err(reading)?;
+    let target = to_fs.open(to, OpenMode::CreateNew).map_err(writing)?;
+    let len = source.len().map_err(reading)?;
+    let mut buffer = vec![0; COPY_BYTES.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        let size = ((len - at) as usize).min(buffer.len());
+        let piece = &mut buffer[..size];
+        source.read_exact_at(at, piece).map_err(reading)?;
+        target.write_at(at, piece).map_err(writing)?;
+        at += size as u64;
+    }
+    // PERSIST: the bytes before the edit that names the file; its name is made durable with others.
+    target.sync_data().map_err(writing)
+}
+
+/// Writes all of `cursor` as any writer does, for a database whose logs are all that it keeps.
+fn write_all(
+    engine: &Arc<Engine>,
+    mut cursor: FrozenCursor,
+    watch: &mut dyn FnMut(),
+) -> Result<()> {
+    cursor.seek(&Target::first_of(0, &[]))?;
+    let mut batch = Batch::default();
+    loop {
+        let entry = cursor.entry()?;
+        if batch.len() > 0 && (entry.is_none() || batch.payload.len_bytes() >= BATCH_BYTES) {
+            engine.write(&mut batch, Durability::Buffered)?;
+            batch.clear();
+            watch();
+        }
+        let Some(entry) = entry else {
+            return Ok(());
+        };
+        // There is nothing below that a tombstone could hide.
+        if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
+            batch.push(EntryKind::Put, entry.keyspace, entry.key, cursor.value()?);
+        }
+        cursor.advance()?;
+    }
+}

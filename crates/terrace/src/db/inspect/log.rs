@@ -1,0 +1,228 @@
+//! This file shows logs, in files and in pools.
+
+use std::path::{Path, PathBuf};
+
+use terrace_media::{FileSystem, OsFs, Span};
+
+use super::{Entry, Finding, Kept, Kind};
+use crate::error::{Error, Result};
+use crate::parts::log::RecordView;
+use crate::parts::log::salvage::{self, Piece, Salvaged};
+use crate::parts::manifest::LogPlace as NamedPlace;
+use crate::stages::names::log_file_id;
+
+/// One piece of a log, in the order of the file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LogPiece<'a> {
+    /// A record, which is one batch, that verifies.
+    Record {
+        /// Where it begins.
+        offset: u64,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Its entries.
+        entries: Vec<Entry<'a>>,
+        /// A replay does not come to it: something before it is missing. It was in flight when a
+        /// crash ended the log, or, where the log has problems, is what is left behind damage.
+        stranded: bool,
+    },
+    /// Bytes that are not what was written.
+    Problem(Finding),
+}
+
+/// What a walk over a log found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct LogSummary {
+    /// The log's id; `None` when its header is damaged.
+    pub id: Option<u64>,
+    /// Where the log begins in the file.
+    pub offset: u64,
+    /// Bytes from there to the end of the last record that a replay hands out.
+    pub bytes: u64,
+    /// Records that a replay hands out.
+    pub records: u64,
+    /// Records behind those.
+    pub stranded: u64,
+    /// A record was begun at the end and not finished: a crash, or a writer that is at it now.
+    pub torn: bool,
+    /// How many problems were handed out.
+    pub problems: u64,
+}
+
+/// Where a log is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogPlace {
+    /// In a file of its own.
+    File {
+        /// The log's id.
+        id: u64,
+        /// The file.
+        path: PathBuf,
+    },
+    /// In the pool.
+    Pool {
+        /// The log's id.
+        id: u64,
+        /// The pool's file.
+        path: PathBuf,
+        /// Where in it the log begins.
+        offset: u64,
+        /// How much room it has, in bytes.
+        bytes: u64,
+    },
+}
+
+impl LogPlace {
+    /// The log's id.
+    pub fn id(&self) -> u64 {
+        match self {
+            LogPlace::File { id, .. } | LogPlace::Pool { id, .. } => *id,
+        }
+    }
+}
+
+/// The logs of the database in the folder `path`, or of the pool in the file `path`, by id: those
+/// that the manifest names in the pool, and the log files of the folder.
+///
+/// # Errors
+/// `Io`, and those of the pool's header. A damaged manifest gives the logs that it still names.
+pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
+    let path = path.as_ref();
+    let mut found = Vec::new();
+    if path.is_dir() {
+        let names = OsFs.list(path).map_err(|e| Error::io("list", path, e))?;
+        found.extend(names.iter().filter_map(|name| {
+            let id = log_file_id(name)?;
+            let path = path.join(name);
+            Some(LogPlace::File { id, path })
+        }));
+    }
+    if let Some(pool) = super::pool_of(path)? {
+        let state = super::manifest::pool_state(&pool)?;
+        found.extend(state.logs.iter().filter_map(|(&id, place)| match place {
+            NamedPlace::Pool(span) => Some(LogPlace::Pool {
+                id,
+                path: pool.clone(),
+                offset: span.off,
+                bytes: span.len,
+            }),
+            NamedPlace::File => None,
+        }));
+    }
+    found.sort_by_key(LogPlace::id);
+    Ok(found)
+}
+
+/// Walks the log file at `path`. Reads all of it once.
+///
+/// # Errors
+/// `Io` when the file cannot be read, and what `visit` returns. Damage is no error.
+pub fn file_log<E: From<Error>>(
+    path: impl AsRef<Path>,
+    visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
+) -> Result<LogSummary, E> {
+    let path = path.as_ref();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = super::open(path)?;
+    let len = file
+        .len()
+        .map_err(|e| Error::io("learn the length of", path, e))?;
+    let span = Span { off: 0, len };
+    walk(&*file, path, span, log_file_id(&name), visit)
+}
+
+/// Walks log `id` of the database in the folder `path`, or of the pool in the file `path`, wherever
+/// it is. Reads all of it once.
+///
+/// # Errors
+/// `Invalid` when there is no such log, `Io`, and what `visit` returns. Damage is no error.
+pub fn pool_log<E: From<Error>>(
+    path: impl AsRef<Path>,
+    id: u64,
+    visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
+) -> Result<LogSummary, E> {
+    let places = logs(path.as_ref())?;
+    match places.iter().find(|place| place.id() == id) {
+        Some(LogPlace::File { path, .. }) => file_log(path, visit),
+        Some(LogPlace::Pool {
+            path,
+            offset,
+            bytes,
+            ..
+        }) => {
+            let file = super::open(path)?;
+            let have = file.len().map_err(|e| Error::io("examine", path, e))?;
+            let span = Span {
+                off: *offset,
+                len: have.saturating_sub(*offset).min(*bytes),
+            };
+            walk(&*file, path, span, Some(id), visit)
+        }
+        None => {
+            let ids: Vec<_> = places.iter().map(|place| place.id().to_string()).collect();
+            Err(E::from(Error::invalid(format!(
+                "there is no log {id} in {}; there are: {}",
+                path.as_ref().display(),
+                ids.join(", ")
+            ))))
+        }
+    }
+}
+
+fn walk<E: From<Error>>(
+    file: &dyn terrace_media::File,
+    path: &Path,
+    span: Span,
+    id: Option<u64>,
+    visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
+) -> Result<LogSummary, E> {
+    let mut kept = Kept(None);
+    let walked = salvage::salvage(file, path, span, id, &mut |piece| match piece {
+        Piece::Record {
+            view,
+            bytes,
+            stranded,
+        } => {
+            let entries = entries(&view)?;
+            kept.note(visit(LogPiece::Record {
+                offset: view.offset,
+                bytes,
+                entries,
+                stranded,
+            }))
+        }
+        Piece::Problem { offset, text } => {
+            kept.note(visit(LogPiece::Problem(Finding::new(offset, text))))
+        }
+    });
+    let summary = |found: Salvaged| LogSummary {
+        id: found.id,
+        offset: span.off,
+        bytes: found.end,
+        records: found.records,
+        stranded: found.stranded,
+        torn: found.torn,
+        problems: found.problems,
+    };
+    kept.end(walked.map(summary))
+}
+
+fn entries<'a>(view: &RecordView<'a>) -> Result<Vec<Entry<'a>>> {
+    let numbered = (view.first_seq..).zip(view.entries());
+    numbered
+        .map(|(seq, entry)| {
+            let entry = entry?;
+            Ok(Entry {
+                keyspace: entry.keyspace,
+                key: entry.key,
+                seq,
+                kind: Kind::of(entry.kind),
+                value: entry.value,
+                expiry: None,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,274 @@
+//! This file shows manifests.
+
+use std::path::{Path, PathBuf};
+
+use terrace_media::PoolHeader;
+
+use super::{Finding, Kept};
+use crate::error::{Error, Result};
+use crate::parts::manifest::layout::Roots;
+use crate::parts::manifest::salvage::{self, Piece, Salvaged};
+use crate::parts::manifest::{Change as Made, FileMeta, LogPlace, State, TableMeta};
+
+/// One piece of a manifest, in the order of its records.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ManifestPiece<'a> {
+    /// An edit: changes that became true together.
+    Edit {
+        /// Its number; 0 is the state that the generation began with.
+        number: u64,
+        /// Where it begins.
+        offset: u64,
+        /// The changes.
+        changes: &'a [Change],
+    },
+    /// Bytes that are not what was written, or a change that does not fit the others.
+    Problem(Finding),
+}
+
+/// One change of the manifest, by name, with its fields by theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// What changed, such as "file-added".
+    pub name: &'static str,
+    /// The fields in a fixed order.
+    pub fields: Vec<(&'static str, Field)>,
+}
+
+/// The value of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Field {
+    /// A number.
+    Number(u64),
+    /// A place in the pool, in bytes.
+    Span {
+        /// Where it begins.
+        offset: u64,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// A key and the number of its keyspace.
+    Key(u32, Vec<u8>),
+}
+
+/// What a walk over a manifest found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ManifestSummary {
+    /// The file that the manifest is in.
+    pub path: PathBuf,
+    /// Where in it the manifest begins.
+    pub offset: u64,
+    /// Counts how often the manifest was written anew.
+    pub generation: u64,
+    /// Edits that were handed out.
+    pub edits: u64,
+    /// What they add up to, as the changes that lead there from nothing.
+    pub state: Vec<Change>,
+    /// An edit was begun at the end and not finished: a crash, or a writer that is at it now.
+    pub torn: bool,
+    /// How many problems were handed out.
+    pub problems: u64,
+}
+
+/// Walks the manifest of the database in the folder `path`, or of the pool in the file `path`.
+///
+/// # Errors
+/// `Invalid` when there is none, `Io` and `Corruption` when what leads to it cannot be read,
+/// `Unsupported` when a later version wrote it, and what `visit` returns. Damage of the manifest
+/// itself is no error.
+pub fn manifest<E: From<Error>>(
+    path: impl AsRef<Path>,
+    visit: &mut dyn FnMut(ManifestPiece<'_>) -> Result<(), E>,
+) -> Result<ManifestSummary, E> {
+    let path = path.as_ref();
+    let Some(pool) = super::pool_of(path)? else {
+        return Err(E::from(Error::invalid(format!(
+            "the database in {} has no pool, and so no manifest: its logs are all there is",
+            path.display()
+        ))));
+    };
+    let read = read_pool(&pool)?;
+    let mut kept = Kept(None);
+    let walked = salvage::salvage(
+        &read.bytes,
+        read.roots.current.off,
+        Some(read.roots.generation),
+        &mut |piece| match piece {
+            Piece::Record {
+                number,
+                offset,
+                changes,
+            } => {
+                let changes: Vec<_> = changes.iter().map(shown).collect();
+                kept.note(visit(ManifestPiece::Edit {
+                    number,
+                    offset,
+                    changes: &changes,
+                }))
+            }
+            Piece::Problem { offset, text } => {
+                kept.note(visit(ManifestPiece::Problem(Finding::new(offset, text))))
+            }
+        },
+    );
+    let summary = |found: Salvaged| ManifestSummary {
+        path: pool,
+        offset: read.roots.current.off,
+        generation: found.generation,
+        edits: found.records,
+        state: found.state.to_changes().iter().map(shown).collect(),
+        torn: found.torn,
+        problems: found.problems,
+    };
+    kept.end(walked.map(summary))
+}
+
+/// What is live as the manifest in the pool file `pool` has it, as far as it can be read.
+pub(super) fn pool_state(pool: &Path) -> Result<State> {
+    let read = read_pool(pool)?;
+    let (base, generation) = (read.roots.current.off, read.roots.generation);
+    let found = salvage::salvage(&read.bytes, base, Some(generation), &mut |_| Ok(()))?;
+    Ok(found.state)
+}
+
+struct Read {
+    roots: Roots,
+    bytes: Vec<u8>,
+}
+
+/// BOUND: how often the manifest may move while it is read.
+const TRIES: usize = 5;
+
+/// Reads the manifest's extent. A process that has the pool open may write the manifest anew
+/// meanwhile, so the roots have to be the same before and after.
+fn read_pool(pool: &Path) -> Result<Read> {
+    let (file, mut header) = super::open_pool(pool)?;
+    for _ in 0..TRIES {
+        let roots = Roots::read(|i| header.roots[i]);
+        let bytes = super::read_span(&*file, pool, roots.current)?;
+        let again = PoolHeader::read(&*file, pool)?;
+        if again.roots == header.roots {
+            if roots.generation == 0 {
+                break;
+            }
+            return Ok(Read { roots, bytes });
+        }
+        header = again;
+    }
+    Err(Error::invalid(format!(
+        "{} names no manifest that stays where it is: its creation did not finish, or it is \
+         rewritten all the time",
+        pool.display()
+    )))
+}
+
+/// A change as callers see it.
+fn shown(change: &Made) -> Change {
+    let number = |name, value| (name, Field::Number(value));
+    let span = |name, span: &terrace_media::Span| {
+        let (offset, bytes) = (span.off, span.len);
+        (name, Field::Span { offset, bytes })
+    };
+    let (name, fields) = match change {
+        Made::LogCreated { id, place } => {
+            let mut fields = vec![number("log", *id)];
+            if let LogPlace::Pool(at) = place {
+                fields.push(span("at", at));
+            }
+            ("log-created", fields)
+        }
+        Made::LogRetired { id } => ("log-retired", vec![number("log", *id)]),
+        Made::TableAdded(table) => ("table-added", table_fields(table)),
+        Made::TableRemoved { id } => ("table-removed", vec![number("table", *id)]),
+        Made::TableMoved { id, level } => (
+            "table-moved",
+            vec![number("table", *id), number("level", u64::from(*level))],
+        ),
+        Made::MergeBegun { newer, older } => (
+            "merge-begun",
+            vec![number("newer", *newer), number("older", *older)],
+        ),
+        Made::MergeEnded {
+            newer,
+            older,
+            level,
+            filter,
+            entries,
+            bytes,
+        } => {
+            let mut fields = vec![
+                number("newer", *newer),
+                number("older", *older),
+                number("level", u64::from(*level)),
+                number("entries", *entries),
+                number("bytes", *bytes),
+            ];
+            fields.extend(filter.iter().map(|at| span("filter", at)));
+            ("merge-ended", fields)
+        }
+        Made::RepositoryCreated { head } => ("repository-created", vec![span("head", head)]),
+        Made::RepositoryExtentAdded { span: at } => {
+            ("repository-extent-added", vec![span("at", at)])
+        }
+        Made::RepositoryExtentRemoved { off } => {
+            ("repository-extent-removed", vec![number("offset", *off)])
+        }
+        Made::FileAdded(file) => ("file-added", file_fields(file)),
+        Made::FileRemoved { number: file } => ("file-removed", vec![number("file", *file)]),
+        Made::FileMoved {
+            number: file,
+            level,
+        } => (
+            "file-moved",
+            vec![number("file", *file), number("level", u64::from(*level))],
+        ),
+        Made::LastSeq { seq } => ("last-seq", vec![number("seq", *seq)]),
+        Made::NextId { id } => ("next-id", vec![number("id", *id)]),
+        Made::Closed => ("closed", Vec::new()),
+        Made::Created => ("created", Vec::new()),
+    };
+    Change { name, fields }
+}
+
+fn table_fields(table: &TableMeta) -> Vec<(&'static str, Field)> {
+    let mut fields: Vec<_> = [
+        ("table", table.id),
+        ("level", u64::from(table.level)),
+        ("head", table.head),
+        ("entries", table.entries),
+        ("bytes", table.bytes),
+        ("seq_first", table.seq_first),
+        ("seq_last", table.seq_last),
+    ]
+    .map(|(name, value)| (name, Field::Number(value)))
+    .into();
+    let spans = table.extents.iter().map(|extent| ("extent", extent.span));
+    for (name, span) in spans.chain(table.filter.map(|span| ("filter", span))) {
+        let (offset, bytes) = (span.off, span.len);
+        fields.push((name, Field::Span { offset, bytes }));
+    }
+    fields
+}
+
+fn file_fields(file: &FileMeta) -> Vec<(&'static str, Field)> {
+    let mut fields: Vec<_> = [
+        ("file", file.number),
+        ("level", u64::from(file.level)),
+        ("run", file.run),
+        ("bytes", file.bytes),
+        ("entries", file.entries),
+        ("tombstones", file.tombstones),
+        ("seq_first", file.seq_first),
+        ("seq_last", file.seq_last),
+    ]
+    .map(|(name, value)| (name, Field::Number(value)))
+    .into();
+    let key = |(keyspace, key): &(u32, Vec<u8>)| Field::Key(*keyspace, key.clone());
+    fields.push(("first", key(&file.first)));
+    fields.push(("last", key(&file.last)));
+    fields
+}

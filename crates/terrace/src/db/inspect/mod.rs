@@ -1,0 +1,203 @@
+//! Inspect: what is in the files of a database, without opening it.
+//!
+//! For programs that show, check or rescue files: nothing is locked and no byte is written, a
+//! process that has the database open may go on, and damage is no error. What is sound is handed
+//! out piece by piece, what is not becomes a [`Finding`] with its place, and the walk goes on behind
+//! it. Errors are for files that cannot be read at all and for those of later versions.
+//!
+//! ```
+//! use terrace::inspect::{self, TablePiece};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let mut options = terrace::testing::small_options();
+//! # options.design = terrace::Design::Leveled;
+//! # let db = terrace::Db::open(folder.path(), options)?;
+//! # db.put("k", "v")?;
+//! # db.flush()?;
+//! let mut values = 0;
+//! for table in inspect::tables(db.path())? {
+//!     let found = inspect::table::<terrace::Error>(&table, &mut |piece| {
+//!         if let TablePiece::Entry(entry) = piece {
+//!             values += entry.value.len();
+//!         }
+//!         Ok(())
+//!     })?;
+//!     assert_eq!(found.problems, 0);
+//! }
+//! # assert!(values > 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What was in flight while a file was read, such as a record that its writer had begun, may appear
+//! as unfinished; it is told from damage where the format can tell.
+
+mod log;
+mod manifest;
+mod table;
+
+pub use log::{LogPiece, LogPlace, LogSummary, file_log, logs, pool_log};
+pub use manifest::{Change, Field, ManifestPiece, ManifestSummary, manifest};
+pub use table::{TableBlock, TablePiece, TableSummary, table, tables};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_media::{File, FileSystem, OpenMode, OsFs, PoolHeader};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::file::Fixed;
+use crate::types::EntryKind;
+
+/// Something that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Where, in bytes from the start of the file.
+    pub offset: u64,
+    /// What was expected there, and what was found, as a sentence.
+    pub problem: String,
+    /// The entries that cannot be read for it, where that is known.
+    pub lost: Option<LostKeys>,
+}
+
+/// Entries of these keys are lost, if there were any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostKeys {
+    /// From this key of this keyspace on, whose newer versions may be there; `None`: from the first.
+    pub after: Option<(u32, Vec<u8>)>,
+    /// Up to this key; `None`: to the last.
+    pub up_to: Option<(u32, Vec<u8>)>,
+}
+
+impl Finding {
+    fn new(offset: u64, problem: String) -> Finding {
+        Finding {
+            offset,
+            problem,
+            lost: None,
+        }
+    }
+}
+
+/// What an entry says of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The key has the entry's value.
+    Put,
+    /// The key is absent.
+    Delete,
+    /// A kind that this version does not write.
+    Other(u8),
+}
+
+impl Kind {
+    fn of(raw: u8) -> Kind {
+        match EntryKind::from_raw(raw) {
+            Some(EntryKind::Put) => Kind::Put,
+            Some(EntryKind::Delete) => Kind::Delete,
+            #[allow(unreachable_patterns, reason = "kinds are added to `EntryKind`")]
+            _ => Kind::Other(raw),
+        }
+    }
+
+    /// The kind's name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Put => "put",
+            Kind::Delete => "delete",
+            Kind::Other(_) => "other",
+        }
+    }
+}
+
+/// One entry of a log or a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry<'a> {
+    /// The keyspace's number: 0 for the catalog, 1 for the default keyspace.
+    pub keyspace: u32,
+    /// The key.
+    pub key: &'a [u8],
+    /// The sequence number.
+    pub seq: u64,
+    /// Put or delete.
+    pub kind: Kind,
+    /// The value; empty for a delete.
+    pub value: &'a [u8],
+    /// Milliseconds since 1970 after which the entry counts as deleted; `None` for never.
+    pub expiry: Option<u64>,
+}
+
+/// A caller's failure, kept while it passes through code that knows only errors of the store.
+struct Kept<E>(Option<E>);
+
+impl<E> Kept<E> {
+    /// Ends the walk where the caller failed.
+    fn note(&mut self, result: Result<(), E>) -> Result<()> {
+        result.map_err(|e| {
+            self.0 = Some(e);
+            Error::invalid("the caller ended the walk")
+        })
+    }
+
+    /// The caller's failure, else the walk's.
+    fn end<T>(self, result: Result<T>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        match self.0 {
+            Some(e) => Err(e),
+            None => result.map_err(E::from),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<Box<dyn File>> {
+    OsFs.open(path, OpenMode::Read)
+        .map_err(|e| Error::io("open", path, e))
+}
+
+/// The pool of the database in the folder `path`, or `path` itself where it is a file. `None`: the
+/// database has none.
+fn pool_of(path: &Path) -> Result<Option<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(Some(path.to_owned()));
+    }
+    let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
+    match Fixed::read(&fs, path) {
+        Ok(Some(fixed)) => Ok(fixed.pool_path.map(|pool| path.join(pool))),
+        // What OPTIONS says is lost; the usual place is as good as none.
+        Ok(None) | Err(_) => {
+            let usual = path.join("pool");
+            match usual.exists() {
+                true => Ok(Some(usual)),
+                false => Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "{} has no sound OPTIONS file that says where the pool is, and no file \
+                         \"pool\": name the pool's file itself",
+                        path.display()
+                    ),
+                )),
+            }
+        }
+    }
+}
+
+/// An open pool file and its header.
+fn open_pool(path: &Path) -> Result<(Box<dyn File>, PoolHeader)> {
+    let file = open(path)?;
+    let header = PoolHeader::read(&*file, path)?;
+    Ok((file, header))
+}
+
+/// The bytes of a part of a file, as far as the file has them.
+fn read_span(file: &dyn File, path: &Path, span: terrace_media::Span) -> Result<Vec<u8>> {
+    let failed = |e| Error::io("read", path, e);
+    let have = file.len().map_err(failed)?.saturating_sub(span.off);
+    // A length that the file does not have is not allocated.
+    let mut bytes = vec![0; span.len.min(have) as usize];
+    file.read_exact_at(span.off, &mut bytes).map_err(failed)?;
+    Ok(bytes)
+}

@@ -1,0 +1,194 @@
+//! This file shows table files.
+
+use std::path::{Path, PathBuf};
+
+use terrace_media::{FileSystem, OsFs};
+
+use super::{Entry, Finding, Kept, Kind, LostKeys};
+use crate::error::{Error, Result};
+use crate::parts::sstable::{self, BlockKind, Piece, Salvaged};
+use crate::stages::names::table_file_number;
+
+/// One piece of a table file: blocks, each behind what it holds, in the order of the file but for
+/// the properties, which come first.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TablePiece<'a> {
+    /// An entry, and the offset of its block.
+    Entry(Entry<'a>),
+    /// Deletes what is older than its sequence number, from a key up to another, which is not
+    /// deleted; an empty end is that of the keyspace.
+    RangeDelete {
+        /// The keyspace's number.
+        keyspace: u32,
+        /// The first key.
+        begin: &'a [u8],
+        /// The key behind the last.
+        end: &'a [u8],
+        /// The sequence number.
+        seq: u64,
+    },
+    /// A block whose checksum is right.
+    Block(TableBlock),
+    /// A block, or another part, that is not sound.
+    Problem(Finding),
+}
+
+/// A block of a table file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableBlock {
+    /// "data", "index", "filter", "range deletes" or "properties".
+    pub kind: &'static str,
+    /// Where it begins.
+    pub offset: u64,
+    /// Bytes in the file, the checksum included.
+    pub stored_bytes: u64,
+    /// Bytes before compression.
+    pub content_bytes: u64,
+    /// Entries in it, or keys in the filter.
+    pub entries: u64,
+}
+
+/// What a walk over a table file found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct TableSummary {
+    /// The table's number; `None` when the footer is damaged.
+    pub number: Option<u64>,
+    /// The length of the file.
+    pub file_bytes: u64,
+    /// What the table says of itself, by name; empty when that is damaged.
+    pub properties: Vec<(&'static str, u64)>,
+    /// Keyspace and key of the first and the last entry, as the table says.
+    pub keys: Option<[(u32, Vec<u8>); 2]>,
+    /// Blocks that are whole.
+    pub blocks: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// How many problems were handed out.
+    pub problems: u64,
+}
+
+/// Walks the table file at `path`. Reads all of it once.
+///
+/// # Errors
+/// `Io` when the file cannot be read, `Unsupported` when a later version wrote it, and what `visit`
+/// returns. Damage is no error.
+pub fn table<E: From<Error>>(
+    path: impl AsRef<Path>,
+    visit: &mut dyn FnMut(TablePiece<'_>) -> Result<(), E>,
+) -> Result<TableSummary, E> {
+    let path = path.as_ref();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let named = table_file_number(&name);
+    let mut kept = Kept(None);
+    let walked = sstable::salvage(&OsFs, path, named, &mut |piece| {
+        kept.note(visit(shown(piece)))
+    });
+    kept.end(walked.map(summary))
+}
+
+fn shown(piece: Piece<'_>) -> TablePiece<'_> {
+    match piece {
+        Piece::Entry(entry) => TablePiece::Entry(Entry {
+            keyspace: entry.keyspace,
+            key: entry.key,
+            seq: entry.seq,
+            kind: Kind::of(entry.kind),
+            value: entry.value,
+            expiry: (entry.expiry != 0).then_some(entry.expiry),
+        }),
+        Piece::RangeDelete(range) => TablePiece::RangeDelete {
+            keyspace: range.keyspace,
+            begin: &range.begin,
+            end: &range.end,
+            seq: range.seq,
+        },
+        Piece::Block {
+            kind,
+            offset,
+            stored_bytes,
+            content_bytes,
+            entries,
+        } => TablePiece::Block(TableBlock {
+            kind: match kind {
+                BlockKind::Data => "data",
+                BlockKind::Index => "index",
+                BlockKind::Filter => "filter",
+                BlockKind::RangeDeletes => "range deletes",
+                BlockKind::Properties => "properties",
+            },
+            offset,
+            stored_bytes,
+            content_bytes,
+            entries,
+        }),
+        Piece::Problem(problem) => TablePiece::Problem(Finding {
+            offset: problem.offset,
+            problem: problem.text,
+            lost: problem.lost.map(|keys| LostKeys {
+                after: keys.after,
+                up_to: keys.up_to,
+            }),
+        }),
+    }
+}
+
+fn summary(found: Salvaged) -> TableSummary {
+    let mut properties = Vec::new();
+    let mut keys = None;
+    if let Some(p) = &found.properties {
+        properties = vec![
+            ("entries", p.entry_count),
+            ("tombstones", p.tombstone_count),
+            ("expiring_entries", p.expiring_count),
+            ("value_pointers", p.value_pointer_count),
+            ("range_deletes", p.range_delete_count),
+            ("keys", p.key_count),
+            ("key_bytes", p.key_bytes),
+            ("value_bytes", p.value_bytes),
+            ("data_blocks", p.data_block_count),
+            ("data_bytes", p.data_bytes),
+            ("content_bytes", p.content_bytes),
+            ("index_bytes", p.index_bytes),
+            ("filter_bytes", p.filter_bytes),
+        ];
+        if let Some((first, last)) = p.seqs {
+            properties.extend([("seq_first", first), ("seq_last", last)]);
+        }
+        if let Some((first, last)) = p.expiries {
+            properties.extend([("expiry_first", first), ("expiry_last", last)]);
+        }
+        keys = p
+            .entries
+            .as_ref()
+            .map(|(first, last)| [first, last].map(|place| (place.keyspace, place.key.clone())));
+    }
+    TableSummary {
+        number: found.number,
+        file_bytes: found.file_bytes,
+        properties,
+        keys,
+        blocks: found.blocks,
+        entries: found.entries,
+        problems: found.problems,
+    }
+}
+
+/// The table files in the folder of a database, by number.
+pub fn tables(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    let folder = folder.as_ref();
+    let names = OsFs
+        .list(folder)
+        .map_err(|e| Error::io("list", folder, e))?;
+    let mut numbered: Vec<_> = names
+        .into_iter()
+        .filter_map(|name| Some((table_file_number(&name)?, name)))
+        .collect();
+    numbered.sort();
+    Ok(numbered
+        .into_iter()
+        .map(|(_, name)| folder.join(name))
+        .collect())
+}

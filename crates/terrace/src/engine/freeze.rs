@@ -1,0 +1,318 @@
+//! Freeze: one moment of the database for those who copy all of it while writers go on.
+//!
+//! A view and a sequence number are taken together, so that the view has every entry up to the
+//! number, and its files have none above it: files can be copied as they are. The rest is walked
+//! with a cursor that shows of each key the version that the number sees, tombstones included, since
+//! they may delete what is in the files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::parts::iter::{Cursor, EntryView, MergeCursor};
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::Newer;
+use crate::parts::ranges::layout::SHADOW;
+use crate::parts::skiplist::Target;
+use crate::stages::{Drain, NamedFile, Source, Step};
+use crate::types::SeqNo;
+
+use super::Engine;
+use super::view::View;
+
+/// Entries of one chunk, and bytes after which it ends early.
+const CHUNK_ENTRIES: usize = 1024;
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A moment of a database.
+pub(crate) struct Frozen {
+    engine: Arc<Engine>,
+    view: Arc<View>,
+    seq: SeqNo,
+    dropped: Arc<Vec<u32>>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.engine.ground.snapshots.release(self.seq);
+    }
+}
+
+impl Engine {
+    /// This moment.
+    pub(crate) fn freeze(self: &Arc<Self>) -> Result<Frozen> {
+        self.check_open()?;
+        let ground = &self.ground;
+        // No view can be installed between the two. So whatever is visible is in this view: it was
+        // there before it had a number. And its files have nothing above: what goes into a file is
+        // visible before, or, of an ingest, becomes so with the view.
+        let (view, seq) = self
+            .views
+            .hold_during(|| ground.snapshots.register(&ground.sequencer));
+        Ok(Frozen {
+            engine: Arc::clone(self),
+            view,
+            seq,
+            dropped: ground.dropped.all(),
+        })
+    }
+
+    /// Moves all of `cursor` into the bottom, whose entries are all older, and takes the numbers up to
+    /// `seq`. For an engine that nobody else uses yet. `moved` is called after each step.
+    pub(crate) fn absorb_all(
+        self: &Arc<Self>,
+        cursor: Box<dyn Cursor>,
+        seq: SeqNo,
+        moved: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let mut job = self.pipeline.bottom.absorb(Drain {
+            settle: None,
+            cursor,
+            newer: None,
+            seq_last: seq,
+            durable: seq,
+            edit: Edit {
+                changes: vec![Change::LastSeq { seq }],
+            },
+            logs: Vec::new(),
+            forget: Box::new(|| {}),
+        })?;
+        // BOUND: each step moves entries on, or ends.
+        loop {
+            match job.step()? {
+                Step::More => moved(),
+                Step::Wait => return Err(self.full_error()),
+                Step::Retry(why) => return Err(why),
+                Step::Done(completion) => {
+                    self.ground.manifest.commit(completion.edit)?;
+                    (completion.apply)();
+                    self.install_view();
+                    self.ground.sequencer.start_after(seq);
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl Frozen {
+    /// The number of the moment.
+    pub(crate) fn seq(&self) -> SeqNo {
+        self.seq
+    }
+
+    /// The files that hold a part of it.
+    pub(crate) fn files(&self) -> Vec<NamedFile> {
+        let sources = self.view.sources.iter();
+        sources.flat_map(|source| source.files()).collect()
+    }
+
+    /// About how many bytes the cursor has to walk.
+    pub(crate) fn bytes_beside_files(&self) -> u64 {
+        let sources = self.view.sources.iter().filter(|s| s.files().is_empty());
+        sources.map(|source| source.verify_bytes()).sum()
+    }
+
+    /// A cursor over what is not in files.
+    pub(crate) fn cursor(self: &Arc<Self>) -> FrozenCursor {
+        FrozenCursor {
+            moves_on: self.files().is_empty(),
+            view: Arc::clone(&self.view),
+            merged: None,
+            frozen: Arc::clone(self),
+            chunk: Vec::new(),
+            at: 0,
+            start: (0, Vec::new()),
+            last: None,
+            ended: false,
+            handed_out: Arc::default(),
+        }
+    }
+}
+
+/// One entry of a chunk.
+struct Kept {
+    keyspace: u32,
+    key: Vec<u8>,
+    seq: SeqNo,
+    kind: u8,
+    value: Vec<u8>,
+}
+
+/// A cursor over the versions that one moment sees. It fetches chunks, and lets the sources go
+/// between them.
+pub(crate) struct FrozenCursor {
+    frozen: Arc<Frozen>,
+    /// Nothing is in files, so all of the current view does as well as the old one, and the pool gets
+    /// back what jobs have emptied.
+    moves_on: bool,
+    view: Arc<View>,
+    /// `None` until the sources of the view are first walked.
+    merged: Option<MergeCursor>,
+    chunk: Vec<Kept>,
+    at: usize,
+    /// Where the walk began.
+    start: (u32, Vec<u8>),
+    /// The last key looked at.
+    last: Option<(u32, Vec<u8>)>,
+    ended: bool,
+    handed_out: Arc<HandedOut>,
+}
+
+/// What a cursor has handed out so far.
+#[derive(Debug, Default)]
+pub(crate) struct HandedOut {
+    pub(crate) entries: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl FrozenCursor {
+    /// Counts what the cursor hands out, for whoever watches.
+    pub(crate) fn handed_out(&self) -> Arc<HandedOut> {
+        Arc::clone(&self.handed_out)
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        self.chunk.clear();
+        self.at = 0;
+        // BOUND: each turn moves the last key on, or ends.
+        while self.chunk.is_empty() && !self.ended {
+            let engine = Arc::clone(&self.frozen.engine);
+            engine.check_open()?;
+            if self.moves_on && !engine.views.is_current(&self.view) {
+                self.view = engine.views.hold();
+                self.merged = None;
+            }
+            let mut positioned = true;
+            let mut merged = self.merged.take().unwrap_or_else(|| {
+                positioned = false;
+                let in_files = |source: &&Arc<dyn Source>| !source.files().is_empty();
+                let sources = self.view.sources.iter().filter(|s| !in_files(s));
+                MergeCursor::new(sources.map(|source| source.cursor()).collect())
+            });
+            positioned &= merged.hold();
+            let filled = self.fill(&mut merged, positioned);
+            merged.release();
+            self.merged = Some(merged);
+            filled?;
+        }
+        let bytes = self
+            .chunk
+            .iter()
+            .map(|kept| kept.key.len() + kept.value.len());
+        let (entries, bytes) = (self.chunk.len(), bytes.sum::<usize>());
+        self.handed_out
+            .entries
+            .fetch_add(entries as u64, Ordering::Relaxed);
+        self.handed_out
+            .bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn fill(&mut self, merged: &mut MergeCursor, positioned: bool) -> Result<()> {
+        if !positioned {
+            merged.seek(&match &self.last {
+                // Behind all versions of the last key.
+                Some((keyspace, key)) => Target {
+                    keyspace: *keyspace,
+                    key,
+                    seq: 0,
+                },
+                None => Target::first_of(self.start.0, &self.start.1),
+            })?;
+        }
+        let mut bytes = 0;
+        let ranges = self.view.ranges.clone();
+        while self.chunk.len() < CHUNK_ENTRIES && bytes < CHUNK_BYTES {
+            let Some(entry) = merged.entry()? else {
+                self.ended = true;
+                return Ok(());
+            };
+            let place = (entry.keyspace, entry.key);
+            let last = self.last.as_ref().map(|(k, key)| (*k, key.as_slice()));
+            let seen = last == Some(place);
+            if last.is_some_and(|last| last > place) {
+                // BOUND: damaged links may go round; then keys stop ascending.
+                return Err(Error::corruption(format!(
+                    "keys do not ascend at {}: run verify, and repair the database",
+                    entry.key.escape_ascii()
+                )));
+            }
+            if entry.seq <= self.frozen.seq && !seen {
+                self.last = Some((entry.keyspace, entry.key.to_vec()));
+                // What it may hide in the files, the range delete hides too, and that is copied.
+                let deleted = ranges.as_ref().is_some_and(|ranges| {
+                    entry.keyspace < SHADOW
+                        && ranges.newest(entry.keyspace, entry.key, self.frozen.seq)
+                            > Some(entry.seq)
+                });
+                let dropped = &self.frozen.dropped;
+                if !deleted && dropped.binary_search(&(entry.keyspace & !SHADOW)).is_err() {
+                    let (keyspace, key) = (entry.keyspace, entry.key.to_vec());
+                    let (seq, kind) = (entry.seq, entry.kind);
+                    let value = merged.value()?.to_vec();
+                    bytes += key.len() + value.len();
+                    self.chunk.push(Kept {
+                        keyspace,
+                        key,
+                        seq,
+                        kind,
+                        value,
+                    });
+                }
+            }
+            merged.advance()?;
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for FrozenCursor {
+    fn hold(&mut self) -> bool {
+        // What it has is its own.
+        true
+    }
+
+    fn release(&mut self) {}
+
+    fn seek(&mut self, target: &Target<'_>) -> Result<()> {
+        self.start = (target.keyspace, target.key.to_vec());
+        self.last = None;
+        self.ended = false;
+        self.merged = None;
+        // A drain looks for range deletes first, which are the last.
+        self.handed_out.entries.store(0, Ordering::Relaxed);
+        self.handed_out.bytes.store(0, Ordering::Relaxed);
+        self.fetch()
+    }
+
+    fn seek_before(&mut self, target: &Target<'_>, _breadth: usize) -> Result<()> {
+        self.seek(target)
+    }
+
+    fn newer(&self, _: &Target<'_>, _: &Target<'_>, _: SeqNo, _: bool) -> Newer {
+        Newer::Unknown
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.at += 1;
+        if self.at < self.chunk.len() {
+            return Ok(());
+        }
+        self.fetch()
+    }
+
+    fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        Ok(self.chunk.get(self.at).map(|kept| EntryView {
+            keyspace: kept.keyspace,
+            key: &kept.key,
+            seq: kept.seq,
+            kind: kept.kind,
+        }))
+    }
+
+    fn value(&self) -> Result<&[u8]> {
+        Ok(self.chunk.get(self.at).map_or(&[], |kept| &kept.value))
+    }
+}

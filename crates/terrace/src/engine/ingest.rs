@@ -1,0 +1,402 @@
+//! Ingest: sorted entries that go in below the front, past log and memtables, and appear at once.
+//!
+//! The entries get one sequence number, chosen when the ingest begins and far above all that are
+//! taken, so that tables can be written with it before it is their turn. Nobody sees them, and a
+//! crash leaves nothing of them, until `finish`:
+//!
+//!   1. Every number up to that one is taken, and the memtable replaced: whoever writes from now on
+//!      has a larger number, in another memtable, and waits to become visible.
+//!   2. What is older and would hide the entries moves below them. Nearly all of it did before.
+//!   3. One manifest edit names all tables; then one view shows them, at the moment in which their
+//!      number becomes visible.
+//!
+//! So a read rule holds as everywhere: for one key, what a newer source has is newer. A bottom of
+//! files takes the entries itself; what may hide them is above it, in memtables and buffer. Where
+//! the bottom changes in place, the buffer takes them as its newest tables; then every older
+//! memtable has to be in the buffer first, since tables there are ordered by age.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::OpCounter;
+use crate::parts::batch::Batch;
+use crate::parts::iter::Cursor;
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::sequence::Taking;
+use crate::parts::skiplist::Target;
+use crate::stages::{Completion, Intake, Sources, Spare, SpareBytes, Step};
+use crate::types::{EntryKind, SEQ_MAX, SeqNo};
+
+use super::Engine;
+
+/// How far above the last number taken an ingest chooses its own: so many entries may be written
+/// before it ends, and 16 million ingests fit in a database's life.
+const AHEAD: u64 = 1 << 32;
+
+/// BOUND: how often another writer may take the spare that was made for the end of an ingest.
+const SPARES_MAX: u32 = 1000;
+
+/// Entries on their way in.
+pub(crate) struct Ingest {
+    engine: Arc<Engine>,
+    keyspace: u32,
+    seq: SeqNo,
+    sink: Sink,
+    /// The first and the last key.
+    first: Option<Vec<u8>>,
+    last: Vec<u8>,
+    entries: u64,
+    bytes: u64,
+    /// An entry could not be taken: what was is not all.
+    failed: bool,
+}
+
+enum Sink {
+    /// The bottom takes them.
+    Bottom(Box<dyn Intake>),
+    /// The buffer does, in tables of a memtable's size: the next one, and those that are complete.
+    Buffer {
+        batch: Batch,
+        tables: Vec<Completion>,
+    },
+}
+
+impl Engine {
+    /// Begins an ingest into `keyspace`; one at a time.
+    pub(crate) fn ingest(self: &Arc<Self>, keyspace: u32) -> Result<Ingest> {
+        self.check_writable()?;
+        self.check_keyspace(keyspace)?;
+        let ground = &self.ground;
+        let seq = ground.sequencer.last_taken() + AHEAD;
+        if seq > SEQ_MAX - AHEAD {
+            return Err(Error::invalid(
+                "the sequence numbers of this database are nearly used up: copy it into a new one",
+            ));
+        }
+        let sink = match self.pipeline.bottom.intake(seq) {
+            Some(intake) => Sink::Bottom(intake),
+            None if ground.pool.medium() == terrace_media::Medium::Dram => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "this database keeps its tables in plain memory, so that what is not in a log \
+                     is gone with the process: write with put or batches instead, or make the \
+                     database with a pool",
+                ));
+            }
+            None => Sink::Buffer {
+                batch: Batch::default(),
+                tables: Vec::new(),
+            },
+        };
+        if self.ingesting.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid(
+                "another ingest of this database has not ended: finish or drop it first",
+            ));
+        }
+        Ok(Ingest {
+            engine: Arc::clone(self),
+            keyspace,
+            seq,
+            sink,
+            first: None,
+            last: Vec::new(),
+            entries: 0,
+            bytes: 0,
+            failed: false,
+        })
+    }
+
+    /// Sources that readers ask before the entries of an ingest.
+    fn sources_above(&self, buffer_too: bool) -> Sources {
+        let mut sources = self.pipeline.front.sources();
+        if let (Some(buffer), true) = (&self.pipeline.buffer, buffer_too) {
+            sources.extend(buffer.sources());
+        }
+        sources
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        self.engine.ingesting.store(false, Ordering::Release);
+    }
+}
+
+impl Ingest {
+    /// The last key added.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.first.as_ref().map(|_| self.last.as_slice())
+    }
+
+    /// Takes the next entry, whose key is above the last. After an error `finish` fails too.
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.failed {
+            return Err(Error::invalid(
+                "an entry of this ingest could not be taken: begin it again",
+            ));
+        }
+        self.engine.check_writable()?;
+        if let Err(e) = self.take(key, value) {
+            // One that can never be taken is left out, and changes nothing.
+            self.failed = e.kind() != ErrorKind::Invalid;
+            return Err(e);
+        }
+        self.first.get_or_insert_with(|| key.to_vec());
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.entries += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+        Ok(())
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        match &mut self.sink {
+            Sink::Bottom(intake) => intake.add(self.keyspace, key, value),
+            Sink::Buffer { batch, tables } => {
+                let wanted = batch.payload.len_bytes() + key.len() + value.len();
+                if batch.len() > 0 && wanted as u64 > engine.ground.options.front.memtable_bytes {
+                    tables.push(engine.table_apart(batch, self.seq)?);
+                    batch.clear();
+                }
+                batch.push(EntryKind::Put, self.keyspace, key, value);
+                if batch.len() == 1
+                    && let Err(e) = engine.check_batch(batch)
+                {
+                    batch.clear();
+                    return Err(e);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes everything durable and lets it appear at once; entries and bytes of keys and values.
+    pub(crate) fn finish(mut self) -> Result<(u64, u64)> {
+        let engine = Arc::clone(&self.engine);
+        engine.check_writable()?;
+        engine.check_keyspace(self.keyspace)?;
+        if self.failed {
+            return Err(Error::invalid(
+                "an entry of this ingest could not be taken, so none appears: begin it again",
+            ));
+        }
+        if self.entries == 0 {
+            return Ok((0, 0));
+        }
+        let into_buffer = match &mut self.sink {
+            Sink::Bottom(intake) => {
+                intake.close()?;
+                engine.wait_until(&|| engine.pipeline.bottom.pressure() < 1.0)?;
+                false
+            }
+            Sink::Buffer { batch, tables } => {
+                let last = std::mem::take(batch);
+                tables.push(engine.table_apart(&last, self.seq)?);
+                true
+            }
+        };
+        // While nobody waits: what would hide the entries goes down.
+        if into_buffer || self.is_hidden(true)? {
+            engine.flush()?;
+            self.wait_unhidden(true)?;
+        }
+        let taking = engine.reserve(self.seq)?;
+        // From here on writers wait, so every way out makes the numbers visible.
+        let appeared = self.appear(&taking, into_buffer);
+        if appeared.is_err() && !engine.has_failed() {
+            // PERSIST: nothing. No entry has these numbers, so nobody is shown what a crash could take.
+            let _ = engine.ground.sequencer.publish(&taking);
+        }
+        appeared?;
+        let counters = &engine.ground.counters;
+        counters.add(OpCounter::Puts, self.entries);
+        counters.add(OpCounter::UserBytes, self.bytes);
+        engine.headroom();
+        engine.jobs.wake_all();
+        Ok((self.entries, self.bytes))
+    }
+
+    /// Names the tables and shows them, with the numbers up to theirs taken.
+    fn appear(&mut self, taking: &Taking, into_buffer: bool) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        let ground = &engine.ground;
+        // BOUND: writers that hold smaller numbers only have to finish copying.
+        if !ground.sequencer.wait_visible(taking.first - 1) {
+            return Err(engine.check_writable().err().unwrap_or_else(Error::closed));
+        }
+        if into_buffer {
+            let front = &engine.pipeline.front;
+            engine.wait_until(&|| !front.has_sealed_before(self.seq))?;
+        } else {
+            self.wait_unhidden(false)?;
+        }
+        let completions = match std::mem::replace(&mut self.sink, Sink::empty()) {
+            Sink::Bottom(intake) => vec![intake.complete()],
+            Sink::Buffer { tables, .. } => tables,
+        };
+        let mut edit = Edit {
+            changes: vec![Change::LastSeq { seq: self.seq }],
+        };
+        let mut applies = Vec::new();
+        for completion in completions {
+            edit.changes.extend(completion.edit.changes);
+            applies.push(completion.apply);
+        }
+        // PERSIST: every table, and the names of files, are durable before the one edit that names
+        // them all. Reversed, a crash could leave a name without a table.
+        // CRASH: before the edit nothing names the tables, and opening the database removes files and
+        // uses the space again; after it all of them are there.
+        ground.manifest.commit(edit).map_err(|e| {
+            let e = Error::from(e);
+            if e.kind() != ErrorKind::Full {
+                engine.fail(&e);
+            }
+            e
+        })?;
+        let mut published = false;
+        let build = || {
+            // Under the lock of views, so that nobody else's view shows the entries early.
+            applies.into_iter().for_each(|apply| apply());
+            engine.pipeline.parts(ground)
+        };
+        engine.views.install_during(build, Vec::new(), |show| {
+            // No snapshot comes between: one that has not the number has not the view, and reads
+            // that have seen an entry are followed by snapshots that do.
+            ground.snapshots.hold_off(|| {
+                show();
+                // PERSIST: the edit, before anybody is shown an entry. Reversed, a crash could take
+                // back what a reader has seen.
+                published = ground.sequencer.publish(taking);
+            });
+        });
+        if published {
+            return Ok(());
+        }
+        Err(engine.check_writable().err().unwrap_or_else(Error::closed))
+    }
+
+    /// Whether a source above has an older entry between the first and the last key. `early`: the
+    /// number is not taken yet, so everything there is older.
+    fn is_hidden(&self, early: bool) -> Result<bool> {
+        let seq = if early { SEQ_MAX } else { self.seq };
+        for source in self.engine.sources_above(true) {
+            let mut cursor = source.cursor();
+            cursor.hold();
+            let found = self.is_in(&mut *cursor, seq);
+            cursor.release();
+            if found? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a source has an entry below `seq` between the first and the last key.
+    fn is_in(&self, cursor: &mut dyn Cursor, seq: SeqNo) -> Result<bool> {
+        let Some(first) = &self.first else {
+            return Ok(false);
+        };
+        cursor.seek(&Target::first_of(self.keyspace, first))?;
+        // BOUND: entries that are not older are those of writers that wait for this ingest.
+        while let Some(entry) = cursor.entry()? {
+            if (entry.keyspace, entry.key) > (self.keyspace, self.last.as_slice()) {
+                return Ok(false);
+            }
+            if entry.seq < seq {
+                return Ok(true);
+            }
+            cursor.advance()?;
+        }
+        Ok(false)
+    }
+
+    /// Waits until nothing above hides the entries, letting the buffer drain.
+    fn wait_unhidden(&self, early: bool) -> Result<()> {
+        if matches!(self.sink, Sink::Buffer { .. }) {
+            return Ok(());
+        }
+        let failure = std::cell::RefCell::new(None);
+        let unhidden = || match self.is_hidden(early) {
+            Ok(hidden) => !hidden,
+            Err(e) => {
+                *failure.borrow_mut() = Some(e);
+                true
+            }
+        };
+        if unhidden() {
+            return failure.into_inner().map_or(Ok(()), Err);
+        }
+        self.engine.jobs.want_everything(true);
+        let waited = match early {
+            // Writers that go on may hide them again: once is enough to have moved most of it.
+            true => self
+                .engine
+                .wait_until(&|| !self.engine.pipeline.is_buffering()),
+            false => self.engine.wait_until(&unhidden),
+        };
+        self.engine.jobs.want_everything(false);
+        failure.into_inner().map_or(waited, Err)
+    }
+}
+
+impl Sink {
+    fn empty() -> Sink {
+        Sink::Buffer {
+            batch: Batch::default(),
+            tables: Vec::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// Takes every number up to `seq`, behind a fresh memtable.
+    fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
+        for _ in 0..SPARES_MAX {
+            self.check_writable()?;
+            let front = &self.pipeline.front;
+            if let Some(taking) = front.reserve(seq, &|| self.install_view())? {
+                return Ok(taking);
+            }
+            let sealed = front.sealed_count();
+            if sealed >= self.ground.options.front.sealed_count_max {
+                self.wait_until(&|| front.sealed_count() < sealed)?;
+                continue;
+            }
+            match self.prepare_spare(None)? {
+                Spare::Ready => {}
+                Spare::DiskFull(why) => return Err(why),
+                Spare::PoolFull if sealed == 0 => return Err(self.full_error()),
+                Spare::PoolFull => self.wait_until(&|| front.sealed_count() == 0)?,
+            }
+        }
+        Err(self.full_error())
+    }
+
+    /// Writes a table of the entries of `batch`, which nothing names yet.
+    fn table_apart(&self, batch: &Batch, seq: SeqNo) -> Result<Completion> {
+        let Some(buffer) = &self.pipeline.buffer else {
+            return Err(Error::invalid(
+                "this design has no buffer that takes tables",
+            ));
+        };
+        let bytes = SpareBytes {
+            pool: batch.payload.len_bytes() as u64,
+            log_file: 0,
+        };
+        if !self.headroom().allows(bytes) {
+            return Err(self.full_error());
+        }
+        let sealed = self.pipeline.front.seal_apart(batch, seq)?;
+        let mut job = buffer.admit(sealed)?;
+        // BOUND: each step copies a piece of the table.
+        loop {
+            match job.step()? {
+                Step::Done(completion) => return Ok(completion),
+                Step::Retry(why) => return Err(why),
+                Step::More | Step::Wait => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! This file reads what is sound of a manifest that may be damaged, for those who show or rescue it.
+//!
+//! Records are walked as replay walks them, each judged by itself. Behind one that is damaged the
+//! walk goes on with the next that verifies; changes that no longer fit the state, since others
+//! before them are missing, are reported and left out of it.
+
+use super::edit::Change;
+use super::layout::{
+    HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_header, generation_of,
+    record_checksum,
+};
+use super::state::State;
+use crate::error::Result;
+use crate::parts::codec::{DecodeError, Reader};
+
+/// One piece of a manifest, in the order of their places.
+pub(crate) enum Piece<'a> {
+    /// A record that verifies. Number 0 is the state that the generation began with.
+    Record {
+        number: u64,
+        offset: u64,
+        changes: &'a [Change],
+    },
+    /// What is at an offset is not what was written there.
+    Problem { offset: u64, text: String },
+}
+
+/// What the walk has learned of the manifest as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    pub(crate) generation: u64,
+    pub(crate) records: u64,
+    /// What the records add up to.
+    pub(crate) state: State,
+    pub(crate) problems: u64,
+    /// A last record is not whole, as one that is being written or that a crash tore.
+    pub(crate) torn: bool,
+}
+
+/// Takes the pieces.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
+
+/// Walks the manifest in `bytes`, which lie at `base`. `generation`: what it should be; `None`: what
+/// its header says.
+///
+/// # Errors
+/// Those of `visit`. Damage is no error.
+pub(crate) fn salvage(
+    bytes: &[u8],
+    base: u64,
+    generation: Option<u64>,
+    visit: Visit<'_>,
+) -> Result<Salvaged> {
+    let head = bytes.get(..HEADER_BYTES).unwrap_or(bytes);
+    let generation = generation.or_else(|| generation_of(head)).unwrap_or(0);
+    let mut walk = Walk {
+        bytes,
+        base,
+        found: Salvaged {
+            generation,
+            ..Salvaged::default()
+        },
+        visit,
+    };
+    if let Err(e) = check_header(head, generation, base) {
+        walk.problem(&e)?;
+    }
+    walk.records()?;
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    bytes: &'a [u8],
+    base: u64,
+    found: Salvaged,
+    visit: Visit<'a>,
+}
+
+impl Walk<'_> {
+    fn problem(&mut self, e: &DecodeError) -> Result<()> {
+        self.found.problems += 1;
+        let text = e.to_string();
+        (self.visit)(Piece::Problem {
+            offset: e.offset,
+            text,
+        })
+    }
+
+    fn records(&mut self) -> Result<()> {
+        let (mut at, mut next) = (HEADER_BYTES, 0);
+        // The first place that is no whole record, and why.
+        let mut broken: Option<(usize, DecodeError)> = None;
+        // BOUND: the position only grows.
+        while at + RECORD_HEADER_BYTES <= self.bytes.len() {
+            let offset = self.base + at as u64;
+            let whole = record_at(&self.bytes[at..], offset, self.found.generation);
+            let (header, record) = match whole {
+                // Only a later number counts: what is behind the end may be of an earlier use.
+                Ok((header, record)) if header.number >= next => (header, record),
+                Ok(_) => {
+                    at += RECORD_ALIGN;
+                    continue;
+                }
+                Err(e) => {
+                    broken.get_or_insert((at, e));
+                    at += RECORD_ALIGN;
+                    continue;
+                }
+            };
+            if let Some((_, e)) = broken.take() {
+                // A record behind it says that this one was whole (N2).
+                self.problem(&e)?;
+            }
+            if header.number != next {
+                let (expected, found) = (format!("record {next}"), header.number.to_string());
+                self.problem(&DecodeError::new("manifest", offset, expected, found))?;
+            }
+            self.record(&header, record, offset)?;
+            next = header.number + 1;
+            at += record.len().next_multiple_of(RECORD_ALIGN);
+        }
+        // At the end zeros, or what an earlier use left, are no record; one that names this
+        // generation was begun.
+        self.found.torn = broken.is_some_and(|(at, _)| {
+            let header = RecordHeader::decode(&self.bytes[at..], 0);
+            header.is_ok_and(|h| h.generation == self.found.generation && h.number == next)
+        });
+        if self.found.records == 0 {
+            let e = DecodeError::new("manifest", self.base, "a record", "none that is whole");
+            self.problem(&e)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, header: &RecordHeader, record: &[u8], offset: u64) -> Result<()> {
+        let payload = record.get(RECORD_HEADER_BYTES..).unwrap_or(&[]);
+        let first = offset + RECORD_HEADER_BYTES as u64;
+        let mut r = Reader::new("manifest edit", first, payload);
+        let mut changes = Vec::new();
+        // BOUND: every change takes bytes of the record.
+        for _ in 0..header.change_count {
+            let at = r.offset();
+            match Change::decode(&mut r) {
+                Ok(change) => {
+                    if let Err(e) = self.found.state.apply(&change) {
+                        self.problem(&DecodeError { offset: at, ..e })?;
+                    }
+                    changes.push(change);
+                }
+                Err(e) => {
+                    self.problem(&e)?;
+                    break;
+                }
+            }
+        }
+        self.found.records += 1;
+        (self.visit)(Piece::Record {
+            number: header.number,
+            offset,
+            changes: &changes,
+        })
+    }
+}
+
+/// The record of `generation` at the front of `bytes`, if it is whole.
+fn record_at(
+    bytes: &[u8],
+    offset: u64,
+    generation: u64,
+) -> Result<(RecordHeader, &[u8]), DecodeError> {
+    let header = RecordHeader::decode(bytes, offset)?;
+    let refuse = |expected: String, found: String| {
+        Err(DecodeError::new("manifest record", offset, expected, found))
+    };
+    if header.generation != generation {
+        let found = header.generation.to_string();
+        return refuse(format!("generation {generation}"), found);
+    }
+    let record = usize::try_from(header.record_bytes())
+        .ok()
+        .and_then(|len| bytes.get(..len));
+    let Some(record) = record else {
+        let found = header.record_bytes().to_string();
+        return refuse(format!("at most {} bytes", bytes.len()), found);
+    };
+    let computed = record_checksum(record);
+    if computed != header.checksum {
+        let found = crate::parts::codec::hex(header.checksum);
+        return refuse(crate::parts::codec::hex(computed), found);
+    }
+    Ok((header, record))
+}

@@ -1,0 +1,66 @@
+//! This file takes sorted entries that come in past the stages above: they become a run of level 0.
+//!
+//! Where such a run is alone on level 0 and overlaps nothing, compaction moves its tables down by edits
+//! alone.
+//!
+//! CRASH: tables that no edit names are removed when the database is opened.
+
+use std::sync::Arc;
+
+use super::Body;
+use super::output::Output;
+use crate::error::Result;
+use crate::parts::iter::EntryView;
+use crate::stages::{Completion, Intake};
+use crate::types::{EntryKind, SeqNo};
+
+/// A run that is being written.
+pub(super) struct Run {
+    body: Arc<Body>,
+    seq: SeqNo,
+    output: Output,
+}
+
+impl Run {
+    pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
+        Run {
+            // Its number among the runs is drawn when it is complete.
+            output: Output::new(body, body.version(), (0, 0), Vec::new(), 0),
+            body: Arc::clone(body),
+            seq,
+        }
+    }
+}
+
+impl Intake for Run {
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.output.is_full() {
+            self.output.close_table(Some((keyspace, key)))?;
+        }
+        let entry = EntryView {
+            keyspace,
+            key,
+            seq: self.seq,
+            kind: EntryKind::Put as u8,
+        };
+        self.output.offer(&entry, value).map(|_| ())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.output.close_table(None)
+    }
+
+    fn complete(mut self: Box<Self>) -> Completion {
+        // Above every run that is there: whatever has a number already is older.
+        self.output.rename_run(self.body.ground.next_id());
+        let entries = self.output.entries();
+        let (tables, changes) = self.output.finish();
+        let body = Arc::clone(&self.body);
+        Completion {
+            edit: crate::parts::manifest::Edit { changes },
+            apply: Box::new(move || body.install(&[], &tables)),
+            garbage: Vec::new(),
+            entries,
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Checkpoints: copies beside writers, of all designs and media, and what an interrupted one leaves.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+use terrace_testkit::world::verify;
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(design: Design, medium: Medium, workers: Workers) -> Options {
+    let mut options = settings::small_of(design, medium);
+    options.pool.size_bytes = 8 << 20;
+    options.background.workers = workers;
+    options
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+fn pairs(db: &Db) -> Pairs {
+    let pairs = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+    pairs.collect()
+}
+
+/// A copy has what the database had, and from then on each goes its own way: writes, drains and
+/// compactions of the one change nothing in the other.
+#[test]
+fn a_copy_is_a_database_of_its_own() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            if medium == Medium::Dram && design != Design::MioDb {
+                continue;
+            }
+            let folder = scratch().unwrap();
+            let (from, to) = (folder.path().join("db"), folder.path().join("copy"));
+            let options = options(design, medium, Workers::Manual);
+            let db = Db::open(&from, options.clone()).unwrap();
+            let space = db.create_keyspace("other").unwrap();
+            db.create_keyspace("gone").unwrap();
+            fill(&db);
+            let before = pairs(&db);
+            let other: Pairs = space
+                .iter()
+                .unwrap()
+                .map(|p| p.unwrap().into_pair())
+                .collect();
+            let report = db.checkpoint(&to).unwrap();
+            assert_eq!(report.files_linked > 0, design.keeps_table_files());
+            assert_eq!(report.files_copied, 0);
+
+            let copy = Db::open(&to, options.clone()).unwrap();
+            if medium != Medium::Dram {
+                assert!(copy.recovery().clean, "{design} on {medium}");
+            }
+            assert!(pairs(&copy) == before, "{design} on {medium}");
+            verify(&copy, Some(before.len() as u64)).unwrap();
+            assert_eq!(copy.list_keyspaces().unwrap(), ["default", "other"]);
+            let copied = copy.keyspace("other").unwrap().unwrap();
+            let found: Pairs = copied
+                .iter()
+                .unwrap()
+                .map(|p| p.unwrap().into_pair())
+                .collect();
+            assert!(found == other);
+            // An id that was used is not used again, and writes are newer than all that was copied.
+            let fresh = copy.create_keyspace("fresh").unwrap();
+            assert_eq!(fresh.iter().unwrap().count(), 0);
+
+            for n in 0..600 {
+                db.delete(key(n)).unwrap();
+                copy.put(key(n), "copy").unwrap();
+            }
+            db.drain().unwrap();
+            copy.drain().unwrap();
+            assert_eq!(pairs(&db).len(), 0);
+            assert!(pairs(&copy).len() == 600 && pairs(&copy).values().all(|v| v == b"copy"));
+            verify(&db, Some(0)).unwrap();
+            verify(&copy, Some(600)).unwrap();
+            db.close().unwrap();
+            drop((db, space));
+            std::fs::remove_dir_all(&from).unwrap();
+            copy.close().unwrap();
+            drop((copy, copied, fresh));
+            let copy = Db::open(&to, options).unwrap();
+            verify(&copy, Some(600)).unwrap();
+        }
+    }
+}
+
+/// Puts data everywhere: files, repository, tables, memtable; with overwritten and deleted keys in
+/// all of them, tombstones above what they delete, and a keyspace that is dropped.
+fn fill(db: &Db) {
+    let space = db.keyspace("other").unwrap().unwrap();
+    let gone = db.keyspace("gone").unwrap().unwrap();
+    for n in 0..900u32 {
+        db.put(key(n * 7 % 500), vec![n as u8; 30]).unwrap();
+        if n % 3 == 0 {
+            db.delete(key(n % 450)).unwrap();
+        }
+        space.put(key(n % 50), n.to_be_bytes()).unwrap();
+        match n {
+            0..=600 => gone.put(key(n % 50), n.to_be_bytes()).unwrap(),
+            601 => assert!(db.drop_keyspace("gone").unwrap()),
+            _ => {}
+        }
+        match n {
+            400 => db.drain().unwrap(),
+            700 => db.flush().unwrap(),
+            _ => {}
+        }
+    }
+}
+
+/// A copy that is made beside writers is the database at one moment: it has each batch whole or not
+/// at all, all that was acknowledged before it began and nothing of a later moment.
+#[test]
+fn a_copy_beside_writers_is_one_moment() {
+    const KEYS: u64 = 200;
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Dram] {
+            if medium == Medium::Dram && design != Design::MioDb {
+                continue;
+            }
+            let folder = scratch().unwrap();
+            let mut options = options(design, medium, Workers::Threads(1));
+            options.pool.size_bytes = 64 << 20;
+            let db = Db::open(folder.path().join("db"), options.clone()).unwrap();
+            let (done, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                let (db, done, acknowledged) = (&db, &done, &acknowledged);
+                scope.spawn(move || {
+                    // Batch n sets "last", one key of many, and deletes another.
+                    let mut n = 0u64;
+                    while !done.load(Ordering::Acquire) {
+                        n += 1;
+                        let mut batch = WriteBatch::new();
+                        batch.put("last", n.to_be_bytes());
+                        batch.put((n % KEYS).to_be_bytes(), n.to_be_bytes());
+                        batch.delete(((n + 50) % KEYS).to_be_bytes());
+                        db.write(batch, Durability::Buffered).unwrap();
+                        acknowledged.store(n, Ordering::Release);
+                    }
+                });
+                for copy in 0..8 {
+                    std::thread::sleep(std::time::Duration::from_millis(40));
+                    let path = folder.path().join(format!("copy{copy}"));
+                    let least = acknowledged.load(Ordering::Acquire);
+                    db.checkpoint(&path).unwrap();
+                    let most = acknowledged.load(Ordering::Acquire) + 1;
+                    let copy = Db::open(&path, options.clone()).unwrap();
+                    let number = |v: Vec<u8>| u64::from_be_bytes(v.try_into().unwrap());
+                    let last = copy.get("last").unwrap().map_or(0, number);
+                    assert!((least..=most).contains(&last), "{least} {last} {most}");
+                    for k in 0..KEYS {
+                        let put = (0..=last).rev().find(|n| n % KEYS == k && *n > 0);
+                        let deleted = (0..=last).rev().find(|n| (n + 50) % KEYS == k && *n > 0);
+                        let expected = put.filter(|put| deleted.is_none_or(|at| at < *put));
+                        let found = copy.get(k.to_be_bytes()).unwrap().map(number);
+                        assert_eq!(found, expected, "{design} on {medium}: {k} at {last}");
+                    }
+                    verify(&copy, None).unwrap();
+                }
+                done.store(true, Ordering::Release);
+            });
+            verify(&db, None).unwrap();
+        }
+    }
+}
+
+/// A place where something is gets no copy, and stays as it is.
+#[test]
+fn a_copy_replaces_nothing() {
+    let folder = scratch().unwrap();
+    let options = options(Design::Leveled, Medium::Dax, Workers::Manual);
+    let db = Db::open(folder.path().join("db"), options).unwrap();
+    db.put("k", "v").unwrap();
+    std::fs::write(folder.path().join("file"), "x").unwrap();
+    std::fs::create_dir(folder.path().join("full")).unwrap();
+    std::fs::write(folder.path().join("full/mine"), "x").unwrap();
+    for (target, part) in [
+        ("db", "is not empty"),
+        ("file", "is a file"),
+        ("full", "it has mine"),
+    ] {
+        let refused = db.checkpoint(folder.path().join(target)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    assert!(folder.path().join("full/mine").exists());
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    db.checkpoint(folder.path().join("empty")).unwrap();
+    // The pool of the copy may be somewhere else, but not where there is one.
+    let elsewhere = folder.path().join("elsewhere.pool");
+    let mut other = Options::default();
+    other.pool.path = Some(elsewhere.clone());
+    let copy = |name: &str| Db::builder(folder.path().join(name)).options(other.clone());
+    copy("second").checkpoint_of(&db).unwrap();
+    let refused = copy("third").checkpoint_of(&db).unwrap_err();
+    assert!(refused.to_string().contains("elsewhere.pool"), "{refused}");
+    assert!(elsewhere.exists());
+    let mut options = db.options().clone();
+    options.pool.path = None;
+    options.error_if_missing = true;
+    let second = Db::open(folder.path().join("second"), options).unwrap();
+    assert_eq!(second.get("k").unwrap(), Some(b"v".to_vec()));
+}
+
+/// After a disk that was full the place is empty, the database goes on, and a copy is made once
+/// there is room.
+#[test]
+fn a_full_disk_leaves_no_copy() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        let folder = scratch().unwrap();
+        let fs = FaultFs::new(Arc::new(OsFs));
+        let mut place = Place::folder(folder.path().join("db"));
+        place.fs = Some(Arc::new(fs.clone()));
+        let options = options(design, Medium::Dax, Workers::Manual);
+        let db = place.open(&options).unwrap();
+        db.create_keyspace("other").unwrap();
+        db.create_keyspace("gone").unwrap();
+        fill(&db);
+        let before = pairs(&db);
+        let copy = folder.path().join("copy");
+        fs.fill_up(true);
+        let refused = db.checkpoint(&copy).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+        fs.fill_up(false);
+        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 0);
+        db.put("goes", "on").unwrap();
+        db.delete("goes").unwrap();
+        db.checkpoint(&copy).unwrap();
+        assert!(pairs(&Db::open(&copy, options).unwrap()) == before);
+    }
+}
+
+/// At every moment of a checkpoint power may fail: what is found then is no database or the whole
+/// copy, and once the checkpoint has returned it is the copy.
+#[test]
+fn a_crash_leaves_a_whole_copy_or_none() {
+    for (seed, design) in Design::ALL.into_iter().enumerate() {
+        for medium in [Medium::Dax, Medium::Mapped] {
+            let options = options(design, medium, Workers::Manual);
+            // The pools are on machines of their own; the files of both databases on that of the copy,
+            // so that they can be linked.
+            let (first, second) = (Machine::new(1, medium), Machine::new(seed as u64, medium));
+            let builder = Db::builder("db").options(options.clone()).machine(first);
+            let db = builder.file_system(second.fs()).open().unwrap();
+            db.create_keyspace("other").unwrap();
+            db.create_keyspace("gone").unwrap();
+            fill(&db);
+            let expected = pairs(&db);
+            let images: Arc<Mutex<Vec<(u64, Image)>>> = Arc::default();
+            let taken = Arc::clone(&images);
+            second.on_persist(Some(Box::new(move |machine, point| {
+                let mut taken = taken.lock().unwrap();
+                let survive = [Survive::None, Survive::All, Survive::Random(point.index)];
+                let survive = survive[point.index as usize % 3];
+                taken.push((point.index, machine.crash_image(survive)));
+            })));
+            let copy = Db::builder("copy").machine(second.clone());
+            let report = copy.checkpoint_of(&db).unwrap();
+            assert_eq!(report.files_linked > 0, design.keeps_table_files());
+            second.on_persist(None);
+            let last = second.crash_image(Survive::None);
+            let images = std::mem::take(&mut *images.lock().unwrap());
+            let open = |image: Image| {
+                let mut options = options.clone();
+                options.error_if_missing = true;
+                let machine = Machine::boot(image, 7);
+                Db::builder("copy").options(options).machine(machine).open()
+            };
+            let (mut whole, mut none) = (0, 0);
+            for (point, image) in images {
+                match open(image) {
+                    Ok(copy) => {
+                        whole += 1;
+                        assert!(pairs(&copy) == expected, "{design} on {medium} at {point}");
+                        verify(&copy, Some(expected.len() as u64)).unwrap();
+                    }
+                    Err(e) => {
+                        none += 1;
+                        assert!(e.to_string().contains("there is no database"), "{e}");
+                    }
+                }
+            }
+            assert!(whole > 0 && none > 10, "{whole} whole, {none} none");
+            assert!(pairs(&open(last).unwrap()) == expected);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Bulk loads: what appears, when, beside whom, and what a failure leaves.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+use terrace_testkit::world::verify;
+
+fn options(design: Design, workers: Workers) -> Options {
+    let mut options = settings::small_of(design, Medium::Dax);
+    options.pool.size_bytes = 8 << 20;
+    options.background.workers = workers;
+    options
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+fn load(db: &Db, keys: std::ops::Range<u32>, value: &[u8]) -> terrace::Result<()> {
+    let mut ingest = db.ingest()?;
+    for n in keys {
+        ingest.add(key(n), value)?;
+    }
+    ingest.finish().map(|_| ())
+}
+
+/// What an ingest writes takes the place of everything older, in memtables, tables and files, and
+/// gives way to everything newer; snapshots from before do not see it, and all of it is there after
+/// the database was opened again.
+#[test]
+fn an_ingest_is_newer_than_what_was_there() {
+    for design in Design::ALL {
+        for workers in [Workers::Manual, Workers::Threads(1)] {
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options(design, workers)).unwrap();
+            let old = |n: u32| vec![b'o'; 20 + n as usize % 50];
+            for n in 0..600 {
+                db.put(key(n), old(n)).unwrap();
+                match n {
+                    200 => db.drain().unwrap(),
+                    400 => db.flush().unwrap(),
+                    _ => {}
+                }
+            }
+            let before = db.snapshot().unwrap();
+            load(&db, 100..1000, b"new").unwrap();
+            let after = db.snapshot().unwrap();
+            db.put(key(150), "newest").unwrap();
+            db.delete(key(151)).unwrap();
+            let check = |db: &Db| {
+                for n in 0..1000 {
+                    let expected = match n {
+                        0..100 => Some(old(n)),
+                        150 => Some(b"newest".to_vec()),
+                        151 => None,
+                        _ => Some(b"new".to_vec()),
+                    };
+                    assert_eq!(db.get(key(n)).unwrap(), expected, "{design} key {n}");
+                }
+                assert_eq!(db.iter().unwrap().count(), 999);
+                verify(db, Some(999)).unwrap();
+            };
+            check(&db);
+            for step in 0..3 {
+                assert_eq!(before.iter().unwrap().count(), 600, "{design} {step}");
+                assert_eq!(before.get(key(100)).unwrap(), Some(old(100)));
+                assert_eq!(before.get(key(999)).unwrap(), None);
+                assert_eq!(after.get(key(150)).unwrap(), Some(b"new".to_vec()));
+                assert_eq!(after.iter().unwrap().count(), 1000);
+                // The same after everything has moved down.
+                if step == 1 {
+                    db.drain().unwrap();
+                }
+            }
+            drop((before, after));
+            check(&db);
+            db.close().unwrap();
+            drop(db);
+            check(&Db::open(folder.path(), options(design, workers)).unwrap());
+        }
+    }
+}
+
+/// Of an ingest that is dropped, out of order or refused nothing is seen and no file stays, and the
+/// next one works.
+#[test]
+fn an_ingest_that_fails_leaves_nothing() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let fs = FaultFs::new(Arc::new(OsFs));
+        let mut place = Place::folder(folder.path());
+        place.fs = Some(Arc::new(fs.clone()));
+        let db = place.open(&options(design, Workers::Manual)).unwrap();
+        let files = || tables(folder.path());
+        let allocated = || db.metrics().pool.allocated_bytes;
+        let at_first = allocated();
+
+        let mut ingest = db.ingest().unwrap();
+        assert_eq!(db.ingest().unwrap_err().kind(), ErrorKind::Invalid);
+        for n in 0..2000 {
+            ingest.add(key(n), [7; 40]).unwrap();
+        }
+        let refused = ingest.add(key(1999), "again").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains("not above"), "{refused}");
+        ingest.add(key(2000), "goes on").unwrap();
+        drop(ingest);
+        assert_eq!((files(), allocated()), (0, at_first), "{design}");
+
+        if design.keeps_table_files() {
+            fs.fill_up(true);
+            let refused = load(&db, 0..4000, &[7; 40]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+            fs.fill_up(false);
+        } else {
+            let refused = load(&db, 0..9000, &[7; 1000]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+        }
+        assert_eq!((files(), allocated()), (0, at_first), "{design}");
+        assert_eq!(db.iter().unwrap().count(), 0);
+
+        assert_eq!(db.ingest().unwrap().finish().unwrap().entries, 0);
+        load(&db, 0..500, &[7; 40]).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 500);
+        let mut late = db.ingest().unwrap();
+        late.add("k", "v").unwrap();
+        db.close().unwrap();
+        assert_eq!(late.finish().unwrap_err().kind(), ErrorKind::Closed);
+    }
+}
+
+fn tables(folder: &Path) -> usize {
+    terrace::inspect::tables(folder).unwrap().len()
+}
+
+/// A database that keeps nothing but logs refuses a bulk load, and says what to do.
+#[test]
+fn tables_in_plain_memory_take_no_ingest() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), settings::small(Medium::Dram)).unwrap();
+    let refused = db.ingest().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("write with put"), "{refused}");
+}
+
+/// A run that is alone on level 0 and overlaps nothing is written once: its tables move down by edits.
+#[test]
+fn sorted_files_are_written_once() {
+    let folder = scratch().unwrap();
+    let mut options = options(Design::Leveled, Workers::Manual);
+    options.bottom.leveled.runs_compact = 1;
+    let db = Db::open(folder.path(), options).unwrap();
+    load(&db, 0..5000, &[7; 40]).unwrap();
+    let written = db.metrics().table_file_bytes;
+    db.drain().unwrap();
+    assert_eq!(db.metrics().table_file_bytes, written);
+    assert!(db.metrics().files.iter().all(|level| level.level > 0));
+}
+
+/// Beside writers of the same keys: each key goes through its values in order, an ingest shows in all
+/// keys or in none at every moment, and what a reader has seen it never unsees.
+#[test]
+fn ingests_beside_writers_are_atomic() {
+    const KEYS: u32 = 300;
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Threads(2));
+        options.pool.size_bytes = 32 << 20;
+        let db = Db::open(folder.path(), options).unwrap();
+        let (done, round) = (AtomicBool::new(false), AtomicU64::new(0));
+        // Values are the number of the ingest, or, of a writer in between, the number before it.
+        load(&db, 0..KEYS, &0u64.to_be_bytes()).unwrap();
+        let number = |value: Vec<u8>| u64::from_be_bytes(value.try_into().unwrap());
+        std::thread::scope(|scope| {
+            let (db, done, round) = (&db, &done, &round);
+            for writer in 0..2u32 {
+                scope.spawn(move || {
+                    let mut n = writer;
+                    while !done.load(Ordering::Acquire) {
+                        // A key of its own in the middle of the range, and one behind it.
+                        n = n.wrapping_add(2);
+                        let own = [key(n % KEYS).as_slice(), b"x"].concat();
+                        db.put(own, n.to_be_bytes()).unwrap();
+                        db.put(key(KEYS + n % 100), n.to_be_bytes()).unwrap();
+                    }
+                });
+            }
+            scope.spawn(move || {
+                while !done.load(Ordering::Acquire) {
+                    let at_least = round.load(Ordering::Acquire);
+                    let early = number(db.get(key(1)).unwrap().unwrap());
+                    let snapshot = db.snapshot().unwrap();
+                    let seen: Vec<u64> = [0, 1, KEYS / 2, KEYS - 1]
+                        .map(|n| number(snapshot.get(key(n)).unwrap().unwrap()))
+                        .into();
+                    assert!(seen.iter().all(|n| *n == seen[0]), "{design}: {seen:?}");
+                    assert!(early >= at_least, "{design}: {at_least}, then {early}");
+                    assert!(seen[0] >= early, "{design}: {early}, then {}", seen[0]);
+                }
+            });
+            for n in 1..=25u64 {
+                load(db, 0..KEYS, &n.to_be_bytes()).unwrap();
+                round.store(n, Ordering::Release);
+                for k in [0, 77, KEYS - 1] {
+                    assert_eq!(number(db.get(key(k)).unwrap().unwrap()), n, "{design}");
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        verify(&db, None).unwrap();
+        db.close().unwrap();
+    }
+}

@@ -1,0 +1,236 @@
+//! Looking inside files: beside an open database, and at damaged ones.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use terrace::inspect::{self, Kind, LogPiece, LogPlace, ManifestPiece, TablePiece};
+use terrace::{Db, Design, Durability, Error, Options, Workers, WriteBatch};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+
+/// Sequence number, keyspace, key, value; no value deletes.
+type Seen = BTreeMap<u64, (u32, Vec<u8>, Option<Vec<u8>>)>;
+
+fn options(design: Design) -> Options {
+    let mut options = settings::small_of(design, Medium::Dax);
+    options.background.workers = Workers::Manual;
+    options
+}
+
+fn note(seen: &mut Seen, entry: &inspect::Entry<'_>) {
+    let value = (entry.kind == Kind::Put).then(|| entry.value.to_vec());
+    seen.insert(entry.seq, (entry.keyspace, entry.key.to_vec(), value));
+}
+
+fn read_table(path: &Path, seen: &mut Seen) -> inspect::TableSummary {
+    let visit = &mut |piece: TablePiece<'_>| {
+        if let TablePiece::Entry(entry) = piece {
+            note(seen, &entry);
+        }
+        Ok::<(), Error>(())
+    };
+    inspect::table(path, visit).unwrap()
+}
+
+/// The offsets of the records that verify, and the summary.
+fn read_log(folder: &Path, id: u64, seen: &mut Seen) -> (Vec<u64>, inspect::LogSummary) {
+    let mut offsets = Vec::new();
+    let visit = &mut |piece: LogPiece<'_>| {
+        if let LogPiece::Record {
+            offset, entries, ..
+        } = piece
+        {
+            offsets.push(offset);
+            entries.iter().for_each(|entry| note(seen, entry));
+        }
+        Ok::<(), Error>(())
+    };
+    let found = inspect::pool_log(folder, id, visit).unwrap();
+    (offsets, found)
+}
+
+/// Writes keys so that some are in tables and some in the log; what was written, by its number.
+fn filled(folder: &Path, design: Design) -> (Db, Seen) {
+    let db = Db::open(folder, options(design)).unwrap();
+    let mut written = Seen::new();
+    let mut seq = 0;
+    for n in 0..400u32 {
+        let key = n.to_be_bytes().to_vec();
+        let mut batch = WriteBatch::new();
+        batch.put(&key, vec![n as u8; 60]);
+        seq += 1;
+        written.insert(seq, (1, key.clone(), Some(vec![n as u8; 60])));
+        if n % 5 == 0 {
+            batch.delete(&key);
+            seq += 1;
+            written.insert(seq, (1, key, None));
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+        if n == 300 {
+            db.flush().unwrap();
+        }
+    }
+    (db, written)
+}
+
+fn a_table(folder: &Path) -> PathBuf {
+    inspect::tables(folder).unwrap().remove(0)
+}
+
+fn active_log(folder: &Path) -> LogPlace {
+    inspect::logs(folder).unwrap().pop().unwrap()
+}
+
+/// What is in the files of an open database is shown beside it, sound, and none of it is made up.
+#[test]
+fn an_open_database_is_shown() {
+    let folder = scratch().unwrap();
+    let (db, written) = filled(folder.path(), Design::Leveled);
+    let mut seen = Seen::new();
+    for table in inspect::tables(folder.path()).unwrap() {
+        let found = read_table(&table, &mut seen);
+        assert_eq!(found.problems, 0);
+        assert_eq!(found.properties[0], ("entries", found.entries));
+    }
+    for place in inspect::logs(folder.path()).unwrap() {
+        let (offsets, found) = read_log(folder.path(), place.id(), &mut seen);
+        assert_eq!((found.problems, found.torn, found.stranded), (0, false, 0));
+        assert_eq!(found.records, offsets.len() as u64);
+    }
+    // What nobody can read, a deleted value and what deleted it, need not have come into a table.
+    let live = |seq: &u64| {
+        let next = written.get(&(seq + 1));
+        written[seq].2.is_some() && next.is_none_or(|next| next.1 != written[seq].1)
+    };
+    let lost = written
+        .keys()
+        .find(|seq| live(seq) && !seen.contains_key(seq));
+    assert_eq!(lost, None, "something is in no file");
+    assert!(
+        seen.iter().all(|(seq, entry)| written[seq] == *entry),
+        "an entry is shown that nobody wrote"
+    );
+
+    let mut edits = 0;
+    let found = inspect::manifest::<Error>(folder.path(), &mut |piece| {
+        edits += u64::from(matches!(piece, ManifestPiece::Edit { .. }));
+        Ok(())
+    });
+    let found = found.unwrap();
+    assert_eq!((found.problems, found.torn, found.edits), (0, false, edits));
+    let named = found.state.iter().filter(|c| c.name == "file-added");
+    let files = inspect::tables(folder.path()).unwrap();
+    assert_eq!(named.count(), files.len());
+    // Nothing of this disturbed the owner.
+    db.put("more", "1").unwrap();
+    db.close().unwrap();
+}
+
+/// Whichever byte of a table is changed, a walk says so, and what it still hands out was written.
+#[test]
+fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
+    let folder = scratch().unwrap();
+    let (db, written) = filled(folder.path(), Design::Leveled);
+    db.close().unwrap();
+    let path = a_table(folder.path());
+    let bytes = std::fs::read(&path).unwrap();
+    let mut all = Seen::new();
+    let whole = read_table(&path, &mut all);
+    let mut most = 0;
+    for at in (0..bytes.len()).step_by(13) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x20;
+        std::fs::write(&path, &changed).unwrap();
+        let mut seen = Seen::new();
+        let found = read_table(&path, &mut seen);
+        assert!(found.problems > 0, "byte {at} of {}", bytes.len());
+        assert!(seen.iter().all(|(seq, entry)| written[seq] == *entry));
+        most = most.max(whole.entries - found.entries.min(whole.entries - 1));
+        // One data block at most is lost, unless the byte leads to others.
+        if at < 100 {
+            assert!(found.entries > 0 && found.entries < whole.entries);
+        }
+    }
+    assert!(most > 1, "no change has cost an entry");
+    for len in [0, 1, 127, 128, bytes.len() / 2, bytes.len() - 1] {
+        std::fs::write(&path, &bytes[..len]).unwrap();
+        assert!(read_table(&path, &mut Seen::new()).problems > 0, "{len}");
+    }
+}
+
+/// After a byte of a record was changed, the records before and behind it are shown, those behind as
+/// such, and it is told where the damage is.
+#[test]
+fn records_behind_damage_are_shown() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        let folder = scratch().unwrap();
+        let options = settings::small_of(Design::MioDb, medium);
+        let db = Db::open(folder.path(), options).unwrap();
+        for n in 0..20u32 {
+            db.put_with(n.to_be_bytes(), vec![7; 50], Durability::Sync)
+                .unwrap();
+        }
+        let place = active_log(folder.path());
+        let (path, id) = match &place {
+            LogPlace::Pool { path, id, .. } | LogPlace::File { path, id, .. } => {
+                (path.clone(), *id)
+            }
+            _ => unreachable!("there are two places"),
+        };
+        let mut seen = Seen::new();
+        let (offsets, found) = read_log(folder.path(), id, &mut seen);
+        assert_eq!((offsets.len(), found.problems, seen.len()), (20, 0, 20));
+
+        let mut open = std::fs::OpenOptions::new();
+        let file = open.read(true).write(true).open(&path).unwrap();
+        let at = offsets[4] + 40;
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        let mut left = Seen::new();
+        let (kept, found) = read_log(folder.path(), id, &mut left);
+        assert_eq!((kept.len(), found.records, found.stranded), (19, 4, 15));
+        assert_eq!(found.problems, 1);
+        seen.remove(&5);
+        assert_eq!(left, seen);
+        db.close().unwrap();
+    }
+}
+
+/// After a byte of an edit was changed, the others are shown, and it is told where the damage is.
+#[test]
+fn a_damaged_manifest_is_shown() {
+    let folder = scratch().unwrap();
+    let (db, _) = filled(folder.path(), Design::Leveled);
+    db.close().unwrap();
+    let read = || {
+        let (mut offsets, mut problems) = (Vec::new(), Vec::new());
+        let found = inspect::manifest::<Error>(folder.path(), &mut |piece| {
+            match piece {
+                ManifestPiece::Edit { offset, .. } => offsets.push(offset),
+                ManifestPiece::Problem(finding) => problems.push(finding.offset),
+                _ => {}
+            }
+            Ok(())
+        });
+        (offsets, problems, found.unwrap())
+    };
+    let (offsets, problems, sound) = read();
+    assert!(offsets.len() > 3 && problems.is_empty());
+    let mut bytes = std::fs::read(&sound.path).unwrap();
+    let damaged = offsets[offsets.len() / 2];
+    bytes[damaged as usize + 33] ^= 1;
+    std::fs::write(&sound.path, &bytes).unwrap();
+    let (left, problems, found) = read();
+    assert_eq!(left.len(), offsets.len() - 1);
+    assert!(problems.contains(&damaged) && found.problems as usize == problems.len());
+    // The very last record may be one that a crash tore: that is no damage.
+    bytes[damaged as usize + 33] ^= 1;
+    bytes[offsets[offsets.len() - 1] as usize + 33] ^= 1;
+    std::fs::write(&sound.path, &bytes).unwrap();
+    let (left, problems, found) = read();
+    assert_eq!((left.len(), problems.len()), (offsets.len() - 1, 0));
+    assert!(found.torn);
+}

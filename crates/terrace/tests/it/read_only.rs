@@ -1,0 +1,174 @@
+//! Databases that are opened to be read only: what they show, what they refuse, what they leave alone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+use terrace_testkit::world::verify;
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(design: Design, medium: Medium) -> Options {
+    let mut options = settings::small_of(design, medium);
+    options.pool.size_bytes = 8 << 20;
+    options.background.workers = Workers::Manual;
+    options
+}
+
+fn to_read(options: &Options) -> Options {
+    Options {
+        read_only: true,
+        ..options.clone()
+    }
+}
+
+fn pairs(db: &Db) -> Pairs {
+    let pairs = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+    pairs.collect()
+}
+
+/// Name, content and times of every file of a folder, and of the folder.
+fn everything(folder: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, u64)> {
+    let mut all = BTreeMap::new();
+    let times = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let content = std::fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let len = content.len() as u64;
+        all.insert(name, (content, times(&path), len));
+    }
+    all.insert(".".into(), (Vec::new(), times(folder), 0));
+    all
+}
+
+/// A database as a killed process leaves it, with something in every place: files, repository, tables
+/// in the middle of a merge, logs. What it holds.
+fn killed(folder: &Path, options: &Options) -> Pairs {
+    let running = folder.with_extension("running");
+    let db = Db::open(&running, options.clone()).unwrap();
+    let space = db.create_keyspace("other").unwrap();
+    for n in 0..700u32 {
+        let mut batch = WriteBatch::new();
+        batch.put(n.to_be_bytes(), vec![n as u8; 40]);
+        batch.delete((n / 2).to_be_bytes());
+        db.write(batch, Durability::Buffered).unwrap();
+        space.put(n.to_be_bytes(), "other").unwrap();
+        match n {
+            300 => db.drain().unwrap(),
+            500 | 600 => db.flush().unwrap(),
+            601..620 => drop(db.step(n as usize).unwrap()),
+            _ => {}
+        }
+    }
+    // The next process sees every store of this one: a copy of the files is what it finds.
+    std::fs::create_dir(folder).unwrap();
+    for entry in std::fs::read_dir(&running).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let held = pairs(&db);
+    drop((db, space));
+    std::fs::remove_dir_all(&running).unwrap();
+    held
+}
+
+/// After a crash a database that is only read shows everything, sound, any number of times at once,
+/// refuses every change, and when it is closed not a byte and not a time is another.
+#[test]
+fn reading_changes_nothing() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            if medium == Medium::Dram && design != Design::MioDb {
+                continue;
+            }
+            let folder = scratch().unwrap();
+            let path = folder.path().join("db");
+            let options = options(design, medium);
+            let held = killed(&path, &options);
+            let before = everything(&path);
+
+            let db = Db::open(&path, to_read(&options)).unwrap();
+            let second = Db::open(&path, to_read(&options)).unwrap();
+            assert!(db.recovery().entries_replayed > 0, "{design} on {medium}");
+            assert!(
+                pairs(&db) == held && pairs(&second) == held,
+                "{design} on {medium}"
+            );
+            verify(&db, Some(held.len() as u64)).unwrap();
+            let space = db.keyspace("other").unwrap().unwrap();
+            assert_eq!(space.iter().unwrap().count(), 700);
+            let snapshot = db.snapshot().unwrap();
+            assert_eq!(
+                snapshot.get(699u32.to_be_bytes()).unwrap(),
+                Some(vec![187; 40])
+            );
+
+            let refused = [
+                db.put("k", "v"),
+                db.put_with("k", "v", Durability::Volatile),
+                db.delete("k"),
+                space.put("k", "v"),
+                db.flush(),
+                db.drain(),
+                db.create_keyspace("new").map(|_| ()),
+                db.drop_keyspace("other").map(|_| ()),
+                db.ingest().map(|_| ()),
+                db.step(0).map(|_| ()),
+            ];
+            for (call, refused) in refused.into_iter().enumerate() {
+                let e = refused.unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::ReadOnly, "call {call}: {e}");
+            }
+            // Who would write is kept out meanwhile.
+            let owner = Db::open(&path, options.clone()).unwrap_err();
+            assert_eq!(owner.kind(), ErrorKind::Locked, "{owner}");
+            // What is only read can be copied.
+            let copy = folder.path().join("copy");
+            db.checkpoint(&copy).unwrap();
+            assert!(pairs(&Db::open(&copy, options.clone()).unwrap()) == held);
+
+            drop(snapshot);
+            db.close().unwrap();
+            assert_eq!(db.get("k").unwrap_err().kind(), ErrorKind::Closed);
+            drop((db, second, space));
+            assert!(
+                everything(&path) == before,
+                "{design} on {medium}: something changed"
+            );
+
+            let owner = Db::open(&path, options.clone()).unwrap();
+            assert!(pairs(&owner) == held);
+            let reader = Db::open(&path, to_read(&options)).unwrap_err();
+            assert_eq!(reader.kind(), ErrorKind::Locked);
+            assert!(
+                reader.to_string().contains("open to be written"),
+                "{reader}"
+            );
+        }
+    }
+}
+
+/// A copy without its lock is read too, and gets none; where there is no database none is made.
+#[test]
+fn reading_makes_nothing() {
+    let folder = scratch().unwrap();
+    let path = folder.path().join("db");
+    let options = options(Design::MioDb, Medium::Dax);
+    let missing = Db::open(&path, to_read(&options)).unwrap_err();
+    assert!(
+        missing.to_string().contains("there is no database"),
+        "{missing}"
+    );
+    assert!(!path.exists());
+    let held = killed(&path, &options);
+    std::fs::remove_file(path.join("LOCK")).unwrap();
+    let db = Db::open(&path, to_read(&options)).unwrap();
+    assert!(pairs(&db) == held);
+    drop(db);
+    assert!(!path.join("LOCK").exists());
+}
