@@ -218,8 +218,14 @@ impl Db {
         self.engine().flush()
     }
 
-    /// Moves everything into the bottom and waits until background work has come to rest. Writes of
-    /// others that go on meanwhile may prolong it.
+    /// Moves everything that was written before into the bottom, to its place there, and waits until
+    /// background work has come to rest. Afterwards the buffer is empty, and where the bottom is
+    /// levels of files, so is level 0: a read asks one table a level at most. Writes of others that
+    /// go on meanwhile may prolong it.
+    ///
+    /// # Errors
+    /// `Full` when the pool or the disk has no room for what has to move; what has moved by then
+    /// stays, and the rest goes on by itself once there is room.
     pub fn drain(&self) -> Result<()> {
         self.engine().drain()
     }

@@ -46,8 +46,6 @@ struct State {
     everything: usize,
     /// Counts calls of users that may find room on a disk again.
     turn: u64,
-    /// Why a job last had to begin again; cleared when one of its kind has ended.
-    disk_full: Option<(JobKind, Error)>,
 }
 
 struct Parked {
@@ -64,6 +62,7 @@ enum Waits {
     Room {
         until: Instant,
         turn: u64,
+        why: Error,
     },
 }
 
@@ -90,11 +89,6 @@ impl Jobs {
     /// Who runs jobs.
     pub(crate) fn workers(&self) -> Workers {
         self.workers
-    }
-
-    /// Whether no job is in a step.
-    pub(super) fn nothing_runs(&self) -> bool {
-        self.state.lock().running == 0
     }
 
     /// Counts the callers who wait for an empty buffer: one more, or one less.
@@ -245,7 +239,7 @@ impl Engine {
                     }
                     full_at = Some(allocated);
                 }
-                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(job.kind(), why)),
+                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
                     let done = self.complete(job.kind(), completion);
                     // What it holds is free before anybody hears that it has ended.
@@ -297,12 +291,6 @@ impl Engine {
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);
-        {
-            let mut state = self.jobs.state.lock();
-            if state.disk_full.as_ref().is_some_and(|(of, _)| *of == kind) {
-                state.disk_full = None;
-            }
-        }
         self.headroom();
         Ok(())
     }
@@ -379,20 +367,22 @@ impl Engine {
             .find(|&at| wanted(state.queue[at].job.kind()))
     }
 
-    /// Notes that a job found a disk full, and when it may try again.
-    fn wait_for_room(&self, kind: JobKind, why: Error) -> Waits {
-        let mut state = self.jobs.state.lock();
-        state.disk_full = Some((kind, why));
+    /// When a job that found a disk full may try again.
+    fn wait_for_room(&self, why: Error) -> Waits {
         Waits::Room {
             until: Instant::now() + RETRY,
-            turn: state.turn,
+            turn: self.jobs.state.lock().turn,
+            why,
         }
     }
 
-    /// Why a disk has no room for what background work has to write, if so.
+    /// Why a disk has no room for what background work has to write, if a job waits for that.
     pub(crate) fn disk_full(&self) -> Option<Error> {
         let state = self.jobs.state.lock();
-        state.disk_full.as_ref().map(|(_, why)| why.clone())
+        state.queue.iter().find_map(|parked| match &parked.waits {
+            Waits::Room { why, .. } => Some(why.clone()),
+            Waits::Nothing | Waits::PoolBelow(_) => None,
+        })
     }
 
     /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
@@ -455,11 +445,11 @@ impl Engine {
         }
         let allocated = self.ground.pool.usage().allocated;
         let manual = self.jobs.workers == Workers::Manual;
-        let ready = |p: &Parked| match p.waits {
+        let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
-            Waits::PoolBelow(limit) => allocated < limit,
-            Waits::Room { turn, .. } if manual => turn != state.turn,
-            Waits::Room { until, .. } => Instant::now() >= until,
+            Waits::PoolBelow(limit) => allocated < *limit,
+            Waits::Room { turn, .. } if manual => *turn != state.turn,
+            Waits::Room { until, .. } => Instant::now() >= *until,
         };
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))
@@ -512,7 +502,7 @@ impl Engine {
                 self.ended(Some(Parked { job, waits }));
             }
             Ok(Step::Retry(why)) => {
-                let waits = self.wait_for_room(job.kind(), why);
+                let waits = self.wait_for_room(why);
                 self.ended(Some(Parked { job, waits }));
             }
             Ok(Step::Done(completion)) => {

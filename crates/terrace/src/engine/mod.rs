@@ -59,10 +59,10 @@ impl Pipeline {
         }
     }
 
-    /// Whether the buffer has tables.
+    /// Whether the buffer has tables, or the bottom has yet to put what came down at its place.
     fn is_buffering(&self) -> bool {
         let buffer = self.buffer.as_ref();
-        buffer.is_some_and(|buffer| buffer.table_count() > 0)
+        buffer.is_some_and(|buffer| buffer.table_count() > 0) || !self.bottom.is_drained()
     }
 }
 

@@ -16,6 +16,10 @@ impl Engine {
             self.check_writable()?;
             if self.jobs.workers() == Workers::Manual {
                 if !self.step(0)? {
+                    // A look for work may be what ends a wait.
+                    if done() {
+                        break;
+                    }
                     if let Some(why) = self.disk_full() {
                         return Err(why);
                     }
@@ -29,11 +33,9 @@ impl Engine {
             }
             self.jobs.wake_all();
             self.jobs.wait_changed(Duration::from_millis(5));
-            idle_turns = if self.jobs.nothing_runs() {
-                idle_turns + 1
-            } else {
-                0
-            };
+            // That nothing runs does not say that nothing can: where cores are scarce, a worker may
+            // not have come to look yet. So whoever waits looks in its place.
+            idle_turns = if self.rests()? { idle_turns + 1 } else { 0 };
             if idle_turns > 40
                 && let Some(why) = self.disk_full()
             {

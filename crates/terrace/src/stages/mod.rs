@@ -450,6 +450,9 @@ pub(crate) trait Bottom: Send + Sync {
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// Whether everything that came down is where it belongs: nothing waits to be moved on before
+    /// readers find it as they should.
+    fn is_drained(&self) -> bool;
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
     /// come down.
     fn pressure(&self) -> f64;

@@ -166,6 +166,10 @@ impl Bottom for Leveled {
             .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
     }
 
+    fn is_drained(&self) -> bool {
+        self.body.version().runs.is_empty()
+    }
+
     fn pressure(&self) -> f64 {
         let version = self.body.version();
         let options = &self.body.shelf.options;

@@ -104,10 +104,12 @@ impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
     /// others work on what it would need. With `everything`, level 0 is compacted however few runs it has.
     pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
+        let mut busy = self.busy.lock();
+        // LOCK: the version after the lock: a job installs what it made before it gives its tables
+        // back. The other way round, tables that are just gone would be found free.
         let version = self.version();
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
-        let mut busy = self.busy.lock();
         for (score, level) in scores(&version, options, &targets) {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
