@@ -9,6 +9,7 @@
 //! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
 //! its stage applies it, then a new view shows it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub(crate) struct Jobs {
 struct State {
     /// Jobs that were begun and that nobody runs at this moment.
     queue: Vec<Parked>,
+    /// Parts of jobs that nobody has begun. Merges and drains come before them.
+    parts: VecDeque<Box<dyn Job>>,
     running: usize,
     stopping: bool,
     /// How many callers wait for an empty buffer.
@@ -188,7 +191,9 @@ impl Engine {
                 let _ = thread.join();
             }
         }
-        self.jobs.state.lock().queue.clear();
+        let mut state = self.jobs.state.lock();
+        state.queue.clear();
+        state.parts.clear();
     }
 
     fn work(self: &Arc<Self>, class: Class) {
@@ -230,6 +235,7 @@ impl Engine {
                         break Ok(Waits::Nothing);
                     }
                 }
+                Ok(Step::Split(parts)) => self.add_parts(parts),
                 Ok(Step::Wait) => {
                     // A reader may have let go of space since the step looked for it. So it waits
                     // for less than was in use both before a step that found none and after it.
@@ -260,6 +266,13 @@ impl Engine {
                 self.fail(&e);
             }
         }
+    }
+
+    /// Lets other workers take the parts of a job.
+    fn add_parts(&self, parts: Vec<Box<dyn Job>>) {
+        let mut state = self.jobs.state.lock();
+        state.parts.extend(parts);
+        self.jobs.changed.notify_all();
     }
 
     fn ended(&self, parked: Option<Parked>) {
@@ -325,11 +338,15 @@ impl Engine {
             0 => headroom.urgency(),
             _ => Urgency::Everything,
         };
-        self.begin(urgency)
+        self.begin(&mut state.parts, urgency)
     }
 
     /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
-    fn begin(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+    fn begin(
+        &self,
+        parts: &mut VecDeque<Box<dyn Job>>,
+        urgency: Urgency,
+    ) -> Result<Option<Box<dyn Job>>> {
         let merge = |_| match &self.pipeline.buffer {
             Some(buffer) => buffer.next_job(),
             None => Ok(None),
@@ -346,11 +363,14 @@ impl Engine {
                 None => Ok(None),
             }
         };
-        let reclaim = |urgency| self.pipeline.bottom.next_job(urgency);
-        type Find<'a> = &'a dyn Fn(Urgency) -> Result<Option<Box<dyn Job>>>;
+        let mut reclaim = |urgency| match parts.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.pipeline.bottom.next_job(urgency),
+        };
+        type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
         let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&drain, &reclaim, &merge],
-            Urgency::None | Urgency::Everything => [&merge, &drain, &reclaim],
+            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
+            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
         };
         for find in order {
             if let Some(job) = find(urgency)? {
@@ -400,6 +420,7 @@ impl Engine {
         loop {
             match self.step_job(&mut job)? {
                 Step::More => {}
+                Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
                     let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
                     self.jobs.state.lock().queue.push(Parked { job, waits });
@@ -497,6 +518,13 @@ impl Engine {
                 job,
                 waits: Waits::Nothing,
             })),
+            Ok(Step::Split(parts)) => {
+                self.add_parts(parts);
+                self.ended(Some(Parked {
+                    job,
+                    waits: Waits::Nothing,
+                }));
+            }
             Ok(Step::Wait) => {
                 let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
                 self.ended(Some(Parked { job, waits }));
@@ -534,7 +562,8 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        match self.begin(Urgency::Space) {
+        let found = self.begin(&mut state.parts, Urgency::Space);
+        match found {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {
                 state.queue.push(Parked {

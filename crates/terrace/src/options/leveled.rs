@@ -25,6 +25,11 @@ pub struct LeveledOptions {
     /// else level 1 has `level1_bytes` and each level below `growth` times more.
     /// Default: true. Changes: on reopen.
     pub dynamic_sizes: bool,
+    /// Into how many ranges of keys a compaction is split at most; they are compacted side by side,
+    /// as threads are free, each of about `table_bytes` at least.
+    /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
+    /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
+    pub compaction_parts_max: usize,
     /// How many runs level 0 has before it is compacted.
     /// Larger: less rewriting, slower reads. Default: 4. Range: 1 to 64. Changes: on reopen.
     pub runs_compact: usize,
@@ -67,6 +72,7 @@ impl Default for LeveledOptions {
             growth: 10,
             levels: 6,
             dynamic_sizes: true,
+            compaction_parts_max: 4,
             runs_compact: 4,
             runs_slow: 12,
             runs_stop: 36,
@@ -96,6 +102,10 @@ impl LeveledOptions {
             ),
             ((2..=100).contains(&self.growth), "growth must be 2 to 100"),
             ((1..=16).contains(&self.levels), "levels must be 1 to 16"),
+            (
+                (1..=64).contains(&self.compaction_parts_max),
+                "compaction_parts_max must be 1 to 64",
+            ),
             (
                 (1..=64).contains(&self.runs_compact),
                 "runs_compact must be 1 to 64",

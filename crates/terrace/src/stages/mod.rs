@@ -235,6 +235,8 @@ pub(crate) trait Job: Send {
 pub(crate) enum Step {
     /// There is more to do.
     More,
+    /// There is more to do, and these jobs, which the one job has become, may run beside it.
+    Split(Vec<Box<dyn Job>>),
     /// Nothing can be done until space comes back; the pool is full.
     Wait,
     /// Nothing can be done for a while: a disk is full, as the error says. The job has undone what

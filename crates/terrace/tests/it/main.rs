@@ -4,6 +4,7 @@
     reason = "a test may stop at the first surprise, in its helpers too"
 )]
 
+mod compaction;
 mod crash;
 mod damage;
 mod faults;

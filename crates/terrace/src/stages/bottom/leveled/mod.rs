@@ -28,6 +28,7 @@ mod output;
 mod pick;
 pub(crate) mod recover;
 mod source;
+mod split;
 mod version;
 
 #[cfg(test)]
