@@ -51,6 +51,26 @@ struct State {
     turn: u64,
 }
 
+impl State {
+    /// Whether a job waits for its turn to write: it will go on by itself.
+    fn is_paced(&self) -> bool {
+        let mut queue = self.queue.iter();
+        queue.any(|parked| matches!(parked.waits, Waits::Pace(_)))
+    }
+
+    /// How long until the next job that waits for a time may go on; those that may already do not
+    /// count, since whoever asks has found none.
+    fn next_turn(&self) -> Option<Duration> {
+        let until = self.queue.iter().filter_map(|parked| match &parked.waits {
+            Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
+            Waits::Nothing | Waits::PoolBelow(_) => None,
+        });
+        let now = Instant::now();
+        let until = until.filter(|until| *until > now);
+        until.min().map(|until| until - now)
+    }
+}
+
 struct Parked {
     job: Box<dyn Job>,
     waits: Waits,
@@ -67,6 +87,8 @@ enum Waits {
         turn: u64,
         why: Error,
     },
+    /// Its turn to write again.
+    Pace(Instant),
 }
 
 /// How long a job for which a disk has no room waits before it tries again.
@@ -211,10 +233,11 @@ impl Engine {
                 Ok(Some(job)) => {
                     state.running += 1;
                     drop(state);
-                    self.run(job);
+                    self.run(job, class);
                 }
                 Ok(None) => {
-                    self.jobs.changed.wait_for(&mut state, IDLE);
+                    let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
+                    self.jobs.changed.wait_for(&mut state, idle);
                 }
                 Err(e) => {
                     drop(state);
@@ -225,7 +248,7 @@ impl Engine {
     }
 
     /// Runs a job until it ends, waits for space, or the database stops.
-    fn run(self: &Arc<Self>, mut job: Box<dyn Job>) {
+    fn run(self: &Arc<Self>, mut job: Box<dyn Job>, class: Class) {
         let mut full_at = None;
         let result = loop {
             match self.step_job(&mut job) {
@@ -233,6 +256,9 @@ impl Engine {
                     full_at = None;
                     if self.jobs.state.lock().stopping {
                         break Ok(Waits::Nothing);
+                    }
+                    if let Some(until) = self.pace(job.kind(), class) {
+                        break Ok(Waits::Pace(until));
                     }
                 }
                 Ok(Step::Split(parts)) => self.add_parts(parts),
@@ -265,6 +291,26 @@ impl Engine {
                 self.ended(None);
                 self.fail(&e);
             }
+        }
+    }
+
+    /// When a job may take its next step, if it has written more than the limit on the rate allows.
+    /// Flushes are charged and never wait.
+    fn pace(&self, kind: JobKind, class: Class) -> Option<Instant> {
+        if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
+            return None;
+        }
+        self.ground.pace.metrics().rate_max?;
+        let now = Instant::now();
+        let wait = self.ground.pace.wait(now, self.haste());
+        wait.map(|wait| now + wait)
+    }
+
+    /// How near writers are to being slowed for what background work has not done.
+    fn haste(&self) -> f64 {
+        match self.headroom().urgency() {
+            Urgency::None => self.pipeline.bottom.haste(),
+            Urgency::Space | Urgency::Everything => 1.0,
         }
     }
 
@@ -401,7 +447,7 @@ impl Engine {
         let state = self.jobs.state.lock();
         state.queue.iter().find_map(|parked| match &parked.waits {
             Waits::Room { why, .. } => Some(why.clone()),
-            Waits::Nothing | Waits::PoolBelow(_) => None,
+            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
         })
     }
 
@@ -466,11 +512,14 @@ impl Engine {
         }
         let allocated = self.ground.pool.usage().allocated;
         let manual = self.jobs.workers == Workers::Manual;
+        // Whoever waits for its turn need not where writers would wait for it.
+        let hurries = state.is_paced() && self.haste() >= 1.0;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
             Waits::PoolBelow(limit) => allocated < *limit,
             Waits::Room { turn, .. } if manual => *turn != state.turn,
             Waits::Room { until, .. } => Instant::now() >= *until,
+            Waits::Pace(until) => hurries || Instant::now() >= *until,
         };
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))
@@ -481,7 +530,7 @@ impl Engine {
     pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         self.refill(&mut state)?;
-        let rests = state.running == 0 && self.ready(&state).is_empty();
+        let rests = state.running == 0 && !state.is_paced() && self.ready(&state).is_empty();
         if !rests {
             self.jobs.changed.notify_all();
         }
@@ -555,6 +604,7 @@ impl Engine {
         let mut state = self.jobs.state.lock();
         if state.stopping
             || state.running > 0
+            || state.is_paced()
             || !self.ready(&state).is_empty()
             || self.pipeline.front.sealed_count() > 0
         {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::metrics::OpCounter;
 use crate::options::Workers;
+use crate::stages::RangeRequest;
 
 use super::Engine;
 
@@ -88,6 +90,36 @@ impl Engine {
         self.jobs.want_everything(false);
         drained?;
         self.settle()
+    }
+
+    /// Moves what a range of keys has now as deep into the bottom as it can go. Both keys belong to
+    /// the range.
+    pub(crate) fn compact_range(
+        self: &Arc<Self>,
+        first: (u32, Vec<u8>),
+        last: (u32, Vec<u8>),
+    ) -> Result<()> {
+        self.check_writable()?;
+        let seq = self.ground.sequencer.visible();
+        self.flush()?;
+        if let Some(buffer) = &self.pipeline.buffer {
+            // Tables leave the buffer oldest first: what is in the range may be behind all others.
+            self.jobs.want_everything(true);
+            let drained = self.wait_until(&|| buffer.table_count() == 0);
+            self.jobs.want_everything(false);
+            drained?;
+        }
+        let request = Arc::new(RangeRequest {
+            first,
+            last,
+            seq,
+            id: self.ground.next_id(),
+        });
+        let bottom = &self.pipeline.bottom;
+        bottom.compact_range(&request);
+        self.wait_until(&|| bottom.is_compacted(&request))?;
+        self.ground.counters.add(OpCounter::RangesCompacted, 1);
+        Ok(())
     }
 
     /// Waits until no job runs and none may begin.

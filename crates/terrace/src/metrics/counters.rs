@@ -22,9 +22,10 @@ pub(crate) enum OpCounter {
     TableFileBytes,
     CacheHits,
     CacheMisses,
+    RangesCompacted,
 }
 
-const OP_COUNTERS: usize = OpCounter::CacheMisses as usize + 1;
+const OP_COUNTERS: usize = OpCounter::RangesCompacted as usize + 1;
 const SHARDS: usize = 16;
 
 /// One thread's counters, alone on their lines so that threads do not pull them from each other.

@@ -134,6 +134,17 @@ pub struct CacheMetrics {
     pub miss_count: u64,
 }
 
+/// The limit on the rate at which compactions and drains write table files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PaceMetrics {
+    /// Bytes a second; `None`: there is no limit.
+    pub rate_max: Option<u64>,
+    /// How many times a job was made to wait.
+    pub wait_count: u64,
+    /// For how long altogether.
+    pub wait_time: Duration,
+}
+
 /// The pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PoolMetrics {
@@ -193,6 +204,10 @@ pub struct Metrics {
     pub stalls: Vec<StallMetrics>,
     /// Background jobs by kind.
     pub jobs: Vec<JobMetrics>,
+    /// Ranges that users had compacted.
+    pub range_compaction_count: u64,
+    /// The limit on the rate of background writes to table files, and what it did.
+    pub pace: PaceMetrics,
     /// Snapshots and iterators that pin old versions.
     pub snapshot_count: u64,
 }

@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
     use crate::metrics::{
-        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, PoolMetrics,
-        StallMetrics, StallReason,
+        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, PaceMetrics,
+        PoolMetrics, StallMetrics, StallReason,
     };
     use terrace_media::Counts;
 
@@ -211,6 +211,8 @@ mod tests {
             table_file_bytes: 0,
             stalls: Vec::new(),
             jobs: Vec::new(),
+            range_compaction_count: 0,
+            pace: PaceMetrics::default(),
             snapshot_count: 0,
         }
     }

@@ -42,6 +42,13 @@ pub struct LeveledOptions {
     /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
     /// half of it. Default: 64 GiB. Changes: on reopen.
     pub debt_stop_bytes: u64,
+    /// How many bytes a second compactions and drains write to table files at most, `None` for no
+    /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
+    /// what is not compacted, and then there is none: the limit never slows a writer.
+    /// Smaller: reads beside compactions are faster, and more lies uncompacted.
+    /// Default: `None`. Range: at least 64 KiB. Changes: on reopen. Not with `Workers::Manual`,
+    /// which has no clock.
+    pub write_rate_max: Option<u64>,
     /// Bytes of a data block before compression.
     /// Larger: denser. Smaller: less read for one key. Default: 4 KiB. Range: 256 B to 1 MiB.
     /// Changes: on reopen, for new tables.
@@ -77,6 +84,7 @@ impl Default for LeveledOptions {
             runs_slow: 12,
             runs_stop: 36,
             debt_stop_bytes: 64 << 30,
+            write_rate_max: None,
             block_bytes: 4096,
             filter_bits_per_key: 10,
             compression_upper: Compression::None,
@@ -113,6 +121,10 @@ impl LeveledOptions {
             (
                 self.runs_slow >= self.runs_compact && self.runs_stop > self.runs_slow,
                 "runs_compact, runs_slow and runs_stop must ascend",
+            ),
+            (
+                self.write_rate_max.is_none_or(|rate| rate >= 64 << 10),
+                "write_rate_max must be at least 64 KiB a second, or None for no limit",
             ),
             (
                 (256..=1 << 20).contains(&self.block_bytes),

@@ -26,6 +26,7 @@ use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::pace::Pace;
 use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
 use crate::parts::skiplist::{Node, Target};
@@ -41,6 +42,8 @@ pub(crate) struct Ground {
     pub(crate) snapshots: SnapshotList,
     pub(crate) dropped: DroppedKeyspaces,
     pub(crate) counters: Counters,
+    /// How fast background work may write table files.
+    pub(crate) pace: Pace,
     pub(crate) options: Options,
     ids: AtomicU64,
 }
@@ -64,6 +67,7 @@ impl Ground {
             snapshots: SnapshotList::default(),
             dropped: DroppedKeyspaces::default(),
             counters: Counters::default(),
+            pace: Pace::new(options.bottom.leveled.write_rate_max),
             options,
             ids: AtomicU64::new(ids),
         }
@@ -173,6 +177,14 @@ impl Lookup {
     }
 }
 
+/// One of many point reads.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) probe: Probe<'a>,
+    /// What the newest source that has the key says; `None`: ask an older one.
+    pub(crate) answer: Option<Lookup>,
+}
+
 /// What one point read did; added to the counters at its end.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadStats {
@@ -200,6 +212,13 @@ pub(crate) struct Census {
 pub(crate) trait Source: Send + Sync {
     /// The newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
+    /// Does the same for those of many reads, ascending by key, that have no answer yet.
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        for read in reads.iter_mut().filter(|read| read.answer.is_none()) {
+            read.answer = self.get(&read.probe, stats)?;
+        }
+        Ok(())
+    }
     /// A cursor off the source.
     fn cursor(&self) -> Box<dyn Cursor>;
     /// About how many entries, and bytes of them, lie between two places.
@@ -446,18 +465,37 @@ impl Drain {
     }
 }
 
+/// A range of keys that somebody wants as deep in the bottom as it can be.
+#[derive(Debug)]
+pub(crate) struct RangeRequest {
+    /// Keyspace and key of the first and of the last entry; both may be there or not.
+    pub(crate) first: (u32, Vec<u8>),
+    pub(crate) last: (u32, Vec<u8>),
+    /// What came later need not move.
+    pub(crate) seq: SeqNo,
+    /// Nor need what is in tables with this number and above: they were written since.
+    pub(crate) id: u64,
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// From now on `next_job` finds what moves the range down, for as long as the request lives.
+    fn compact_range(&self, request: &Arc<RangeRequest>);
+    /// Whether nothing is left to do for a request.
+    fn is_compacted(&self, request: &RangeRequest) -> bool;
     /// Whether everything that came down is where it belongs: nothing waits to be moved on before
     /// readers find it as they should.
     fn is_drained(&self) -> bool;
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
     /// come down.
     fn pressure(&self) -> f64;
+    /// How near it is to pressure: at 0 its work may take its time, at 1 writers are about to be
+    /// slowed.
+    fn haste(&self) -> f64;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the bottom knows.

@@ -210,3 +210,180 @@ fn parts_run_on_threads() {
         Vec::<String>::new()
     );
 }
+
+/// A tree with entries on several levels, in two keyspaces, some of them deleted.
+fn tree(design: Design, dynamic: bool, folder: &Path) -> Db {
+    let mut options = settings::small_of(design, Medium::Dax);
+    options.pool.size_bytes = 4 << 20;
+    options.bottom.leveled.dynamic_sizes = dynamic;
+    let db = Db::open(folder, options).unwrap();
+    let other = db.create_keyspace("other").unwrap();
+    for round in 0..6u8 {
+        for n in 0..400u32 {
+            let key = format!("{:05}", (n * 7 + u32::from(round) * 13) % 900);
+            match n % 4 {
+                0 if round > 2 => db.delete(&key).unwrap(),
+                1 => other.put(&key, vec![round; 60]).unwrap(),
+                _ => db.put(&key, vec![round; 90]).unwrap(),
+            }
+        }
+        while db.step(0).unwrap() {}
+    }
+    db
+}
+
+fn pairs(iter: terrace::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+    iter.map(|pair| pair.unwrap().into_pair()).collect()
+}
+
+/// What is in the range ends on the deepest level without tombstones, and nothing that is read
+/// changes; where everything is in the range, one level is left.
+#[test]
+fn a_range_goes_as_deep_as_it_can() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        for dynamic in [true, false] {
+            let folder = scratch().unwrap();
+            let db = tree(design, dynamic, folder.path());
+            let other = db.create_keyspace("other").unwrap();
+            let read = || (pairs(db.iter().unwrap()), pairs(other.iter().unwrap()));
+            let before = read();
+            db.compact_range("00200".."00400").unwrap();
+            assert_eq!(read(), before);
+            other.compact_range("00300"..="00500").unwrap();
+            assert_eq!(read(), before);
+            // An empty range, and one that ends before it begins.
+            db.compact_range("zzz".."zzz").unwrap();
+            db.compact_range("z".."a").unwrap();
+            db.compact_range::<&str>(..).unwrap();
+            other.compact_range::<&str>(..).unwrap();
+            let metrics = db.metrics();
+            let tombstones: u64 = metrics.files.iter().map(|l| l.tombstone_count).sum();
+            // The system keyspace, which has the names of the others, has no tombstones here.
+            assert_eq!(tombstones, 0, "{metrics}");
+            let holding = metrics.files.iter().filter(|l| l.entry_count > 10).count();
+            assert_eq!(holding, 1, "{metrics}");
+            let entries: u64 = metrics.files.iter().map(|l| l.entry_count).sum();
+            let live = (before.0.len() + before.1.len()) as u64;
+            assert!(
+                (live..live + 5).contains(&entries),
+                "{live} pairs: {metrics}"
+            );
+            assert_eq!(metrics.range_compaction_count, 5);
+            assert_eq!(read(), before);
+            assert_eq!(table_files(folder.path()) as u64, named(&db));
+            assert_eq!(
+                db.verify(&mut |_| {}).unwrap().problems,
+                Vec::<String>::new()
+            );
+        }
+    }
+}
+
+/// Tombstones that a snapshot needed go when the range is compacted again after it is gone.
+#[test]
+fn tombstones_kept_for_a_snapshot_go_later() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(2)).unwrap();
+    for n in 0..200u32 {
+        db.put(format!("{n:04}"), [7; 50]).unwrap();
+    }
+    let snapshot = db.snapshot().unwrap();
+    for n in 0..200u32 {
+        db.delete(format!("{n:04}")).unwrap();
+    }
+    db.compact_range::<&str>(..).unwrap();
+    assert_eq!(entries(&db.metrics()), (400, 200));
+    assert_eq!(snapshot.iter().unwrap().count(), 200);
+    drop(snapshot);
+    db.compact_range("0100"..).unwrap();
+    let (all, tombstones) = entries(&db.metrics());
+    assert!(tombstones <= 110 && all <= 220, "{all}, {tombstones}");
+    db.compact_range::<&str>(..).unwrap();
+    assert_eq!(entries(&db.metrics()), (0, 0));
+    assert_eq!(table_files(folder.path()), 0);
+}
+
+/// Without levels of files a range is drained.
+#[test]
+fn a_range_of_the_repository_is_drained() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), settings::small(Medium::Dax)).unwrap();
+    for n in 0..300u32 {
+        db.put(format!("{n:04}"), [7; 90]).unwrap();
+    }
+    db.compact_range("0100".."0101").unwrap();
+    assert!(db.metrics().levels.is_empty());
+    assert!(db.metrics().bottom.used_bytes > 300 * 90);
+    assert_eq!(db.iter().unwrap().count(), 300);
+}
+
+/// A close on another handle ends a compaction of a range soon, and nothing is lost.
+#[test]
+fn a_close_ends_the_compaction_of_a_range() {
+    let folder = scratch().unwrap();
+    let mut options = options(4);
+    options.background.workers = Workers::Threads(1);
+    options.bottom.leveled.runs_compact = 64;
+    options.bottom.leveled.runs_slow = 64;
+    options.bottom.leveled.runs_stop = 65;
+    // So slow that the compaction takes minutes.
+    options.bottom.leveled.write_rate_max = Some(64 << 10);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    let value = |n: u32| {
+        let mut rng = fastrand::Rng::with_seed(u64::from(n));
+        let mut value = vec![0; 2000];
+        rng.fill(&mut value);
+        value
+    };
+    for n in 0..6000u32 {
+        db.put(format!("{:05}", n * 7919 % 6000), value(n)).unwrap();
+    }
+    let handle = db.clone();
+    let waiter = std::thread::spawn(move || handle.compact_range::<&str>(..));
+    while db.metrics().pace.wait_count == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let began = std::time::Instant::now();
+    db.close().unwrap();
+    let ended = waiter.join().unwrap().unwrap_err();
+    assert_eq!(ended.kind(), terrace::ErrorKind::Closed, "{ended}");
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    drop(db);
+    options.bottom.leveled.write_rate_max = None;
+    let db = Db::open(folder.path(), options).unwrap();
+    assert_eq!(table_files(folder.path()) as u64, named(&db));
+    assert_eq!(db.iter().unwrap().count(), 6000);
+}
+
+/// A limit far below what is written makes compactions wait, and never a writer: near to being
+/// slowed for what is not compacted, there is no limit.
+#[test]
+fn a_limit_on_the_rate_stops_no_writer() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = 64 << 10;
+        options.bottom.leveled.table_bytes = 64 << 10;
+        options.bottom.leveled.level1_bytes = 128 << 10;
+        options.bottom.leveled.write_rate_max = Some(64 << 10);
+        options.background.workers = Workers::Threads(1);
+        let db = Db::open(folder.path(), options).unwrap();
+        let began = std::time::Instant::now();
+        for n in 0..20_000u32 {
+            let key = (n.wrapping_mul(2_654_435_761) % 10_000).to_be_bytes();
+            db.put(key, [n as u8; 400]).unwrap();
+        }
+        let metrics = db.metrics();
+        let written = metrics.table_file_bytes as f64 / began.elapsed().as_secs_f64();
+        if design == Design::Leveled {
+            // The machine may be slow; the limit is slower by far.
+            assert!(
+                written > f64::from(2 * 64 << 10),
+                "{written} a second: {metrics}"
+            );
+            assert!(metrics.pace.wait_count > 0, "{metrics}");
+        }
+        assert_eq!(db.iter().unwrap().count(), 10_000);
+    }
+}

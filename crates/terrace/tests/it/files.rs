@@ -287,3 +287,61 @@ fn a_drain_leaves_nothing_above_its_place() {
         }
     }
 }
+
+/// Many gets at once say what single ones say, in every design, wherever the keys are and in
+/// whatever order they are asked for, twice or not; at snapshots too. Where blocks are not cached,
+/// neighbours share the read of their block.
+#[test]
+fn many_gets_say_what_single_ones_say() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Manual);
+        options.bottom.leveled.cache_bytes = 1;
+        options.bottom.leveled.block_bytes = 1024;
+        let db = Db::open(folder.path(), options).unwrap();
+        let space = db.create_keyspace("other").unwrap();
+        let mut rng = fastrand::Rng::with_seed(4);
+        let mut snapshots = Vec::new();
+        let misses = |db: &Db| db.metrics().cache.miss_count;
+        for round in 0..12u8 {
+            for _ in 0..150 {
+                let n = rng.u32(0..600);
+                match rng.u8(0..6) {
+                    0 => db.delete(key(n)).unwrap(),
+                    1 => space.put(key(n), [round; 30]).unwrap(),
+                    _ => db.put(key(n), vec![round; rng.usize(0..90)]).unwrap(),
+                }
+            }
+            match round % 4 {
+                0 => db.drain().unwrap(),
+                1 => db.flush().unwrap(),
+                2 => snapshots.push(db.snapshot().unwrap()),
+                _ => {}
+            }
+            let mut asked: Vec<[u8; 4]> = (0..200).map(|_| key(rng.u32(0..650))).collect();
+            asked.push(asked[0]);
+            rng.shuffle(&mut asked);
+            let before = misses(&db);
+            let singles: Vec<_> = asked.iter().map(|k| db.get(k).unwrap()).collect();
+            let by_one = misses(&db) - before;
+            let many = db.multi_get(&asked).unwrap();
+            assert_eq!(many, singles, "{design}, round {round}");
+            let at_once = misses(&db) - before - by_one;
+            assert!(
+                at_once * 2 <= by_one || by_one == 0,
+                "{design}, round {round}: {at_once} blocks at once, {by_one} one by one"
+            );
+            assert_eq!(by_one > 0, design.keeps_table_files(), "{design}, {round}");
+            let singles: Vec<_> = asked.iter().map(|k| space.get(k).unwrap()).collect();
+            assert_eq!(space.multi_get(&asked).unwrap(), singles);
+            for snapshot in &snapshots {
+                let singles: Vec<_> = asked.iter().map(|k| snapshot.get(k).unwrap()).collect();
+                assert_eq!(snapshot.multi_get(&asked).unwrap(), singles);
+                let found = snapshot.multi_get_in(&space, &asked).unwrap();
+                let singles = asked.iter().map(|k| snapshot.get_in(&space, k).unwrap());
+                assert_eq!(found, singles.collect::<Vec<_>>());
+            }
+        }
+        assert!(db.multi_get::<[u8; 4]>(&[]).unwrap().is_empty());
+    }
+}

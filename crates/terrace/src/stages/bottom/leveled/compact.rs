@@ -65,6 +65,9 @@ impl Plan {
         let [run] = self.picked.upper.as_slice() else {
             return false;
         };
+        if self.picked.rewrites {
+            return false;
+        }
         // Down to the last level it is rewritten, so that what nobody reads goes.
         let last = self.picked.to == self.version.levels.len();
         let stale = run.tables.iter().any(|t| t.meta.tombstones > 0);

@@ -27,6 +27,7 @@ mod compact;
 mod output;
 mod pick;
 pub(crate) mod recover;
+mod request;
 mod source;
 mod split;
 mod version;
@@ -36,7 +37,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -47,7 +48,7 @@ use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::{LeveledOptions, Options};
 use crate::parts::cache::FileCache;
 use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
-use crate::stages::{Bottom, Drain, Folder, Ground, Job, Source, Sources, Urgency};
+use crate::stages::{Bottom, Drain, Folder, Ground, Job, RangeRequest, Source, Sources, Urgency};
 
 use source::RunSource;
 use version::{Table, Version};
@@ -108,6 +109,8 @@ struct Busy {
     numbers: HashSet<u64>,
     /// For each level, the key behind which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
+    /// Ranges that are to go down, until nobody waits for that any more.
+    requests: Vec<Weak<RangeRequest>>,
 }
 
 /// The bottom of one database.
@@ -130,6 +133,7 @@ impl Body {
         let busy = Busy {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
+            requests: Vec::new(),
         };
         Arc::new(Body {
             ground,
@@ -142,6 +146,17 @@ impl Body {
 
     fn version(&self) -> Arc<Version> {
         self.version.load_full()
+    }
+
+    /// How far level 0 has come from the first of two numbers of runs to the second, or the debt
+    /// from the first of two numbers of bytes to the second, whichever is further; 0 before the
+    /// first.
+    fn between(&self, runs: (f64, f64), debt: (f64, f64)) -> f64 {
+        let version = self.version();
+        let part =
+            |value: f64, (from, to): (f64, f64)| ((value - from) / (to - from).max(1.0)).max(0.0);
+        let bytes = pick::debt(&version, &self.shelf.options);
+        part(version.runs.len() as f64, runs).max(part(bytes as f64, debt))
     }
 
     /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
@@ -167,23 +182,34 @@ impl Bottom for Leveled {
             .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
     }
 
+    fn compact_range(&self, request: &Arc<RangeRequest>) {
+        self.body.busy.lock().requests.push(Arc::downgrade(request));
+    }
+
+    fn is_compacted(&self, request: &RangeRequest) -> bool {
+        request::due(&self.body.version(), request).is_none()
+    }
+
     fn is_drained(&self) -> bool {
         self.body.version().runs.is_empty()
     }
 
     fn pressure(&self) -> f64 {
-        let version = self.body.version();
         let options = &self.body.shelf.options;
-        let between =
-            |value: f64, from: f64, to: f64| ((value - from) / (to - from).max(1.0)).max(0.0);
-        let runs = between(
-            version.runs.len() as f64,
-            options.runs_slow as f64,
-            options.runs_stop as f64,
-        );
-        let debt = pick::debt(&version, options) as f64;
         let stop = options.debt_stop_bytes as f64;
-        runs.max(between(debt, stop / 2.0, stop))
+        self.body.between(
+            (options.runs_slow as f64, options.runs_stop as f64),
+            (stop / 2.0, stop),
+        )
+    }
+
+    fn haste(&self) -> f64 {
+        let options = &self.body.shelf.options;
+        let stop = options.debt_stop_bytes as f64;
+        self.body.between(
+            (options.runs_compact as f64, options.runs_slow as f64),
+            (stop / 8.0, stop / 2.0),
+        )
     }
 
     fn sources(&self) -> Sources {

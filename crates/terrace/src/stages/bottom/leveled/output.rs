@@ -36,6 +36,8 @@ pub(super) struct Output {
     kept: Option<SeqNo>,
     any: bool,
     entries: u64,
+    /// Bytes of the table being written that the pace knows of.
+    charged: u64,
 }
 
 impl Output {
@@ -54,6 +56,7 @@ impl Output {
             kept: None,
             any: false,
             entries: 0,
+            charged: 0,
             body: Arc::clone(body),
         }
     }
@@ -159,6 +162,10 @@ impl Output {
                 value,
             })?;
             self.entries += 1;
+            let bytes = writer.estimated_bytes();
+            let more = bytes.saturating_sub(self.charged);
+            self.body.ground.pace.charge(more);
+            self.charged += more;
         }
         Ok(entry.key.len() + value.len())
     }
@@ -168,6 +175,7 @@ impl Output {
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
+        self.charged = 0;
         let number = writer.number();
         let finished = writer.finish();
         let finished = finished.inspect_err(|_| {
@@ -225,6 +233,7 @@ impl Output {
         for meta in std::mem::take(&mut self.done) {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
+        self.charged = 0;
         self.any = false;
         self.kept = None;
         self.entries = 0;

@@ -42,7 +42,8 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
+    Bottom, Census, Drain, Ground, Job, Lookup, Probe, RangeRequest, ReadStats, Source, Sources,
+    Urgency,
 };
 use crate::types::EntryKind;
 
@@ -296,6 +297,13 @@ impl Bottom for Repository {
         reclaim::next(&self.body, urgency)
     }
 
+    fn compact_range(&self, _: &Arc<RangeRequest>) {}
+
+    fn is_compacted(&self, _: &RangeRequest) -> bool {
+        // One list: what was drained into it is as deep as it can be, without tombstones.
+        true
+    }
+
     fn is_drained(&self) -> bool {
         // A drain puts every node at its place.
         true
@@ -303,6 +311,10 @@ impl Bottom for Repository {
 
     fn pressure(&self) -> f64 {
         // Its work is held against the free space of the pool, which slows writers by itself.
+        0.0
+    }
+
+    fn haste(&self) -> f64 {
         0.0
     }
 
