@@ -10,6 +10,7 @@ use crate::crash::{Case, Tally};
 use crate::damage::{self, Specimen};
 use crate::kill::Victim;
 use crate::linear;
+use crate::metamorphic;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 
@@ -187,6 +188,29 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// One history through all designs.
+pub fn metamorphic(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let len = request.number("len", 1500)? as usize;
+    let mut done = 0;
+    while request.goes_on("cases", 50, done)? {
+        let seed = first + done;
+        metamorphic::run(seed, len).map_err(|e| {
+            format!("{e}\nrepeat: metamorphic --cases 1 --seed {seed:#x} --len {len}")
+        })?;
+        done += 1;
+        if done % 20 == 0 {
+            println!("{:.0?}: {done} cases", request.elapsed());
+        }
+    }
+    println!(
+        "metamorphic: seeds {first}..{}, {len} operations each, {:.0?}",
+        first + done,
+        request.elapsed()
+    );
     Ok(())
 }
 

@@ -12,6 +12,7 @@ pub mod faults;
 pub mod history;
 pub mod kill;
 pub mod linear;
+pub mod metamorphic;
 pub mod model;
 pub mod oracle;
 pub mod place;

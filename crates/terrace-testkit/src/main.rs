@@ -18,6 +18,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
+  metamorphic  one history through every design, with options hostile in several ways
+          --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
@@ -45,6 +47,7 @@ fn run(args: &[String]) -> Outcome {
             "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");

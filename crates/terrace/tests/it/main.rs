@@ -11,6 +11,7 @@ mod faults;
 mod files;
 mod kill;
 mod linear;
+mod metamorphic;
 mod model;
 mod persist_count;
 mod refusals;
