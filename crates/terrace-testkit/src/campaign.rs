@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use terrace::Design;
 use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
-use crate::damage::{self, Specimen};
+use crate::damage::{self, Class, Specimen};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
@@ -188,6 +189,28 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// Every byte of every table file and of OPTIONS, one after the other.
+pub fn flips(request: &Request) -> Outcome {
+    let seed = request.number("seed", 0)?;
+    let mask = request.number("mask", 0x01)? as u8;
+    let stride = request.number("stride", 1)?.max(1) as usize;
+    for design in Design::ALL {
+        let specimen = Specimen::closed_of(design, seed)?;
+        for (name, bytes) in specimen.files().filter(|(name, _)| *name != "pool") {
+            for at in (0..bytes).step_by(stride) {
+                let class = specimen.flip(name, at, mask)?;
+                if ![Class::Refused, Class::Found].contains(&class) {
+                    return Err(format!(
+                        "{design}: {mask:#x} in byte {at:#x} of {name} is {class:?}"
+                    ));
+                }
+            }
+            println!("{:.0?}: {design}, {name}: {bytes} bytes", request.elapsed());
+        }
+    }
     Ok(())
 }
 

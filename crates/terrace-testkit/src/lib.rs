@@ -9,6 +9,7 @@ pub mod canaries;
 pub mod crash;
 pub mod damage;
 pub mod faults;
+pub mod golden;
 pub mod history;
 pub mod kill;
 pub mod linear;

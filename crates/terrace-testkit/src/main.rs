@@ -22,6 +22,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  flips   every byte of table files and OPTIONS changed, each of which must be found
+          --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
           --only NAME (those whose names contain it), --say 1 (what the suites said)
 
@@ -48,6 +50,7 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
+        "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");

@@ -369,7 +369,11 @@ impl Handle {
         let synced = if engine.has_failed() {
             Ok(())
         } else {
-            engine.pipeline.front.sync()
+            let synced = engine.pipeline.front.sync();
+            synced.and_then(|()| match engine.ground.note_totals() {
+                Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
+                noted => noted,
+            })
         };
         let result = flushed.and(synced);
         if result.is_ok() {

@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::options::Workers;
+use crate::parts::manifest::Change;
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
@@ -339,10 +340,12 @@ impl Engine {
 
     /// Makes what a job has done true: durable first, then visible.
     fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
-        if !completion.edit.is_empty() {
+        let mut edit = completion.edit;
+        if !edit.is_empty() {
+            edit.changes.push(Change::Totals(self.ground.totals()));
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below are what lets go of it.
-            self.ground.manifest.commit(completion.edit)?;
+            self.ground.manifest.commit(edit)?;
         }
         (completion.apply)();
         self.views

@@ -176,6 +176,7 @@ impl Engine {
             log_file_bytes: counters.sum(OpCounter::LogFileBytes),
             stalls: counters.stalls(),
             jobs: counters.jobs(),
+            life: self.ground.totals().into(),
             range_compaction_count: counters.sum(OpCounter::RangesCompacted),
             pace: self.ground.pace.metrics(),
             snapshot_count: self.ground.snapshots.count(),

@@ -21,11 +21,11 @@ use arc_swap::ArcSwap;
 use terrace_media::{Extent, FileSystem, Pool, Region};
 
 use crate::error::Result;
-use crate::metrics::{Counters, Metrics};
+use crate::metrics::{Counters, LifeMetrics, Metrics, OpCounter};
 use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
-use crate::parts::manifest::{Change, Edit, Manifest};
+use crate::parts::manifest::{Change, Edit, Manifest, Totals};
 use crate::parts::pace::Pace;
 use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
@@ -42,6 +42,8 @@ pub(crate) struct Ground {
     pub(crate) snapshots: SnapshotList,
     pub(crate) dropped: DroppedKeyspaces,
     pub(crate) counters: Counters,
+    /// What was written before the database was opened.
+    pub(crate) totals_before: Totals,
     /// How fast background work may write table files.
     pub(crate) pace: Pace,
     pub(crate) options: Options,
@@ -56,7 +58,8 @@ impl Ground {
         redo: Arc<RedoArea>,
         options: Options,
     ) -> Ground {
-        let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
+        let (ids, last_seq, totals_before) =
+            manifest.with_state(|state| (state.next_id.max(1), state.last_seq, state.totals));
         let sequencer = Sequencer::default();
         sequencer.start_after(last_seq);
         Ground {
@@ -67,10 +70,31 @@ impl Ground {
             snapshots: SnapshotList::default(),
             dropped: DroppedKeyspaces::default(),
             counters: Counters::default(),
+            totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
             options,
             ids: AtomicU64::new(ids),
         }
+    }
+
+    /// What was written in the database's life.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals_before.plus(Totals {
+            user: self.counters.sum(OpCounter::UserBytes),
+            pool: self.pool.counts().total().bytes,
+            log_files: self.counters.sum(OpCounter::LogFileBytes),
+            table_files: self.counters.sum(OpCounter::TableFileBytes),
+        })
+    }
+
+    /// Writes down what was written, if users have written something since that was last done.
+    pub(crate) fn note_totals(&self) -> Result<()> {
+        let totals = self.totals();
+        if self.manifest.with_state(|state| state.totals.user) == totals.user {
+            return Ok(());
+        }
+        let changes = vec![Change::Totals(totals)];
+        Ok(self.manifest.commit(Edit { changes })?)
     }
 
     /// An id for a log and the table that it becomes; never given out twice.
@@ -81,6 +105,17 @@ impl Ground {
     /// Gives out no id below `least` any more.
     pub(crate) fn skip_ids(&self, least: u64) {
         self.ids.fetch_max(least, Ordering::Relaxed);
+    }
+}
+
+impl From<Totals> for LifeMetrics {
+    fn from(totals: Totals) -> LifeMetrics {
+        LifeMetrics {
+            user_written_bytes: totals.user,
+            pool_bytes: totals.pool,
+            log_file_bytes: totals.log_files,
+            table_file_bytes: totals.table_files,
+        }
     }
 }
 

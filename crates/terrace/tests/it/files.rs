@@ -345,3 +345,83 @@ fn many_gets_say_what_single_ones_say() {
         assert!(db.multi_get::<[u8; 4]>(&[]).unwrap().is_empty());
     }
 }
+
+/// What was written is counted over the database's life: reopening forgets nothing, and a crash only
+/// what came after the last edit.
+#[test]
+fn totals_outlive_a_reopen() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut ever = 0;
+        for round in 0..4u32 {
+            let db = Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
+            let before = db.metrics().life;
+            assert_eq!(before.user_written_bytes, ever, "{design}, round {round}");
+            for n in 0..300 {
+                db.put(key(n), [round as u8; 96]).unwrap();
+            }
+            ever += 300 * 100;
+            if round % 2 == 0 {
+                db.drain().unwrap();
+            }
+            let metrics = db.metrics();
+            assert_eq!(metrics.user_written_bytes, 300 * 100);
+            assert_eq!(metrics.life.user_written_bytes, ever);
+            assert!(metrics.life.pool_bytes > before.pool_bytes);
+            assert_eq!(
+                metrics.life.table_file_bytes - before.table_file_bytes,
+                metrics.table_file_bytes
+            );
+            db.close().unwrap();
+        }
+    }
+}
+
+/// Overwriting for long keeps the files within the bound that docs/designs.md names, whatever the
+/// order of the background steps, and no write is refused or waits for more than their steps.
+#[test]
+fn overwriting_for_long_keeps_the_files_bounded() {
+    for (seed, dynamic) in [(1, true), (2, true), (3, false)] {
+        let folder = scratch().unwrap();
+        let mut options = options(Design::Leveled, Workers::Manual);
+        options.bottom.leveled.dynamic_sizes = dynamic;
+        options.bottom.leveled.growth = 10;
+        options.bottom.leveled.compression = terrace::Compression::None;
+        let memtable = options.front.memtable_bytes;
+        let leveled = options.bottom.leveled.clone();
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let count = 3000u32;
+        let live = u64::from(count) * 104;
+        let mut worst = 0u64;
+        for n in 0..60_000u32 {
+            let at = if n < count { n } else { rng.u32(0..count) };
+            db.put(key(at), [n as u8; 100]).unwrap();
+            // Workers that keep up, in whatever order they take the jobs.
+            if n % 20 == 0 {
+                for _ in 0..6 {
+                    db.step(rng.usize(..)).unwrap();
+                }
+            }
+            if n > count * 2 && n % 100 == 0 {
+                let files = std::fs::read_dir(folder.path())
+                    .unwrap()
+                    .map(Result::unwrap);
+                let tables = files.filter(|f| f.path().extension().is_some_and(|e| e == "sst"));
+                worst = worst.max(tables.map(|f| f.metadata().unwrap().len()).sum());
+            }
+        }
+        db.compact_range::<[u8; 4]>(..).unwrap();
+        let compacted: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
+        // All levels above the last hold a ninth of it. Here every compaction that can be is in
+        // flight at once, so all of that may be there twice; level 0 adds its runs.
+        let level0 = 2 * (leveled.runs_compact as u64 + 2) * memtable;
+        let bound = compacted * 25 / 10 + leveled.level1_bytes + level0;
+        assert!(
+            worst < bound,
+            "seed {seed}: {worst} bytes of {compacted}, over {bound}"
+        );
+        assert!(worst > live, "{worst}");
+        assert_eq!(db.iter().unwrap().count() as u32, count);
+    }
+}

@@ -9,6 +9,7 @@ mod crash;
 mod damage;
 mod faults;
 mod files;
+mod golden;
 mod kill;
 mod linear;
 mod metamorphic;

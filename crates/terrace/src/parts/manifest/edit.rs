@@ -61,6 +61,18 @@ pub(crate) struct FileMeta {
     pub(crate) last: (u32, Vec<u8>),
 }
 
+/// What was written in the database's life, up to the edit that says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Key and value bytes of users.
+    pub(crate) user: u64,
+    /// Bytes to the pool.
+    pub(crate) pool: u64,
+    /// Bytes to log files, and to table files.
+    pub(crate) log_files: u64,
+    pub(crate) table_files: u64,
+}
+
 /// One structural change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -101,12 +113,36 @@ pub(crate) enum Change {
     LastSeq { seq: u64 },
     /// Ids below this one are taken. Never lowers what is known.
     NextId { id: u64 },
+    /// So much was written in the database's life. Never lowers what is known.
+    Totals(Totals),
 }
 
 /// Changes that become durable together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) changes: Vec<Change>,
+}
+
+impl Totals {
+    /// Both together.
+    pub(crate) fn plus(self, other: Totals) -> Totals {
+        Totals {
+            user: self.user.saturating_add(other.user),
+            pool: self.pool.saturating_add(other.pool),
+            log_files: self.log_files.saturating_add(other.log_files),
+            table_files: self.table_files.saturating_add(other.table_files),
+        }
+    }
+
+    /// The larger of each.
+    pub(crate) fn max(self, other: Totals) -> Totals {
+        Totals {
+            user: self.user.max(other.user),
+            pool: self.pool.max(other.pool),
+            log_files: self.log_files.max(other.log_files),
+            table_files: self.table_files.max(other.table_files),
+        }
+    }
 }
 
 impl Edit {
@@ -133,6 +169,7 @@ mod tag {
     pub(super) const FILE_ADDED: u8 = 14;
     pub(super) const FILE_REMOVED: u8 = 15;
     pub(super) const FILE_MOVED: u8 = 16;
+    pub(super) const TOTALS: u8 = 32;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -203,6 +240,11 @@ impl Change {
             }
             Change::LastSeq { seq } => put(out, tag::LAST_SEQ, &[*seq]),
             Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
+            Change::Totals(t) => put(
+                out,
+                tag::TOTALS,
+                &[t.user, t.pool, t.log_files, t.table_files],
+            ),
         }
     }
 
@@ -254,6 +296,12 @@ impl Change {
             },
             tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
             tag::NEXT_ID => Change::NextId { id: r.varint()? },
+            tag::TOTALS => Change::Totals(Totals {
+                user: r.varint()?,
+                pool: r.varint()?,
+                log_files: r.varint()?,
+                table_files: r.varint()?,
+            }),
             other => return Err(at.refuse("the tag of a change", other.to_string())),
         })
     }

@@ -22,7 +22,7 @@ mod state;
 mod tests;
 mod writer;
 
-pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta};
+pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
 pub(crate) use writer::Manifest;
 
 use std::error::Error;

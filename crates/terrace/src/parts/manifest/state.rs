@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_media::Span;
 
 use crate::parts::codec::DecodeError;
-use crate::parts::manifest::edit::{Change, FileMeta, LogPlace, TableMeta};
+use crate::parts::manifest::edit::{Change, FileMeta, LogPlace, TableMeta, Totals};
 
 /// The extents of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,7 @@ pub(crate) struct State {
     pub(crate) files: BTreeMap<u64, Arc<FileMeta>>,
     pub(crate) last_seq: u64,
     pub(crate) next_id: u64,
+    pub(crate) totals: Totals,
 }
 
 /// The refusal of a change that contradicts the state.
@@ -128,6 +129,7 @@ impl State {
             },
             Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),
             Change::NextId { id } => self.next_id = self.next_id.max(*id),
+            Change::Totals(totals) => self.totals = self.totals.max(*totals),
         }
         Ok(())
     }
@@ -188,6 +190,9 @@ impl State {
             Change::LastSeq { seq: self.last_seq },
             Change::NextId { id: self.next_id },
         ];
+        if self.totals != Totals::default() {
+            changes.push(Change::Totals(self.totals));
+        }
         for (&id, &place) in &self.logs {
             changes.push(Change::LogCreated { id, place });
         }

@@ -37,6 +37,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -126,6 +127,8 @@ struct Body {
     busy: Mutex<Busy>,
     /// LOCK: one version is made at a time.
     installing: Mutex<()>,
+    /// Bytes of tables written for each level.
+    written: Vec<AtomicU64>,
 }
 
 impl Body {
@@ -136,6 +139,9 @@ impl Body {
             requests: Vec::new(),
         };
         Arc::new(Body {
+            written: (0..=version.levels.len())
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             ground,
             shelf,
             version: ArcSwap::from_pointee(version),
@@ -233,6 +239,7 @@ impl Bottom for Leveled {
                 tombstone_count: tables().map(|t| t.meta.tombstones).sum(),
                 bytes: tables().map(|t| t.meta.bytes).sum(),
                 target_bytes: target,
+                written_bytes: self.body.written[level].load(Ordering::Relaxed),
             }
         };
         metrics.files = vec![level_of(0, &version.runs, None)];

@@ -4,6 +4,7 @@
 //! could hide. Tables are cut between keys, so that one table of a run has all versions of a key.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::version::{Table, Version};
 use super::{Body, Shelf};
@@ -183,6 +184,8 @@ impl Output {
         })?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.body.ground.counters.add(counted, finished.file_bytes);
+        let of_level = &self.body.written[self.level as usize];
+        of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push(self.meta(finished));
         Ok(())
     }
