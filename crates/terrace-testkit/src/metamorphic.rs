@@ -419,6 +419,11 @@ fn play(seed: u64, script: &[Op]) -> Outcome {
     Ok(())
 }
 
+/// Runs the case of a seed as it is.
+pub fn once(seed: u64, len: usize) -> Outcome {
+    play(seed, &script(seed, len))
+}
+
 /// Runs the case of a seed; on failure shrinks its script.
 pub fn run(seed: u64, len: usize) -> Outcome {
     let script = script(seed, len);

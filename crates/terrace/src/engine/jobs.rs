@@ -22,6 +22,7 @@ use crate::parts::manifest::Change;
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
+use super::waiting::{Parked, Waits};
 
 /// How long an idle worker sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_millis(50);
@@ -32,16 +33,16 @@ const MERGE_NICENESS: i32 = 10;
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// Notified when a job ends, when one may begin, and when the database stops.
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Jobs that were begun and that nobody runs at this moment.
-    queue: Vec<Parked>,
+    pub(super) queue: Vec<Parked>,
     /// Parts of jobs that nobody has begun. Merges and drains come before them.
     parts: VecDeque<Box<dyn Job>>,
     running: usize,
@@ -49,55 +50,12 @@ struct State {
     /// How many callers wait for an empty buffer.
     everything: usize,
     /// Counts calls of users that may find room on a disk again.
-    turn: u64,
+    pub(super) turn: u64,
 }
-
-impl State {
-    /// Whether a job waits for its turn to write: it will go on by itself.
-    fn is_paced(&self) -> bool {
-        let mut queue = self.queue.iter();
-        queue.any(|parked| matches!(parked.waits, Waits::Pace(_)))
-    }
-
-    /// How long until the next job that waits for a time may go on; those that may already do not
-    /// count, since whoever asks has found none.
-    fn next_turn(&self) -> Option<Duration> {
-        let until = self.queue.iter().filter_map(|parked| match &parked.waits {
-            Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
-            Waits::Nothing | Waits::PoolBelow(_) => None,
-        });
-        let now = Instant::now();
-        let until = until.filter(|until| *until > now);
-        until.min().map(|until| until - now)
-    }
-}
-
-struct Parked {
-    job: Box<dyn Job>,
-    waits: Waits,
-}
-
-/// What a job that was begun waits for.
-enum Waits {
-    Nothing,
-    /// Fewer bytes than this allocated in the pool.
-    PoolBelow(u64),
-    /// Room on a disk, which nobody announces: a time, or, without threads, another call.
-    Room {
-        until: Instant,
-        turn: u64,
-        why: Error,
-    },
-    /// Its turn to write again.
-    Pace(Instant),
-}
-
-/// How long a job for which a disk has no room waits before it tries again.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// Which jobs a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Flushes,
     Rest,
 }
@@ -295,26 +253,6 @@ impl Engine {
         }
     }
 
-    /// When a job may take its next step, if it has written more than the limit on the rate allows.
-    /// Flushes are charged and never wait.
-    fn pace(&self, kind: JobKind, class: Class) -> Option<Instant> {
-        if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
-            return None;
-        }
-        self.ground.pace.metrics().rate_max?;
-        let now = Instant::now();
-        let wait = self.ground.pace.wait(now, self.haste());
-        wait.map(|wait| now + wait)
-    }
-
-    /// How near writers are to being slowed for what background work has not done.
-    fn haste(&self) -> f64 {
-        match self.headroom().urgency() {
-            Urgency::None => self.pipeline.bottom.haste(),
-            Urgency::Space | Urgency::Everything => 1.0,
-        }
-    }
-
     /// Lets other workers take the parts of a job.
     fn add_parts(&self, parts: Vec<Box<dyn Job>>) {
         let mut state = self.jobs.state.lock();
@@ -436,29 +374,6 @@ impl Engine {
             .find(|&at| wanted(state.queue[at].job.kind()))
     }
 
-    /// When a job that found a disk full may try again.
-    fn wait_for_room(&self, why: Error) -> Waits {
-        Waits::Room {
-            until: Instant::now() + RETRY,
-            turn: self.jobs.state.lock().turn,
-            why,
-        }
-    }
-
-    /// Why a disk has no room for what background work has to write, if a job waits for that.
-    pub(crate) fn disk_full(&self) -> Option<Error> {
-        let state = self.jobs.state.lock();
-        state.queue.iter().find_map(|parked| match &parked.waits {
-            Waits::Room { why, .. } => Some(why.clone()),
-            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
-        })
-    }
-
-    /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
-    pub(crate) fn look_for_room(&self) {
-        self.jobs.state.lock().turn += 1;
-    }
-
     /// The most wanted job after flushes, for recovery, which runs it itself.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
         self.take(&mut self.jobs.state.lock(), Class::Rest)
@@ -507,26 +422,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn ready(&self, state: &State) -> Vec<usize> {
-        if state.queue.is_empty() {
-            return Vec::new();
-        }
-        let allocated = self.ground.pool.usage().allocated;
-        let manual = self.jobs.workers == Workers::Manual;
-        // Whoever waits for its turn need not where writers would wait for it.
-        let hurries = state.is_paced() && self.haste() >= 1.0;
-        let ready = |p: &Parked| match &p.waits {
-            Waits::Nothing => true,
-            Waits::PoolBelow(limit) => allocated < *limit,
-            Waits::Room { turn, .. } if manual => *turn != state.turn,
-            Waits::Room { until, .. } => Instant::now() >= *until,
-            Waits::Pace(until) => hurries || Instant::now() >= *until,
-        };
-        (0..state.queue.len())
-            .filter(|&at| ready(&state.queue[at]))
-            .collect()
     }
 
     /// Begins every job that may run. True: there is none, and none runs.

@@ -17,6 +17,7 @@ pub(crate) mod settle;
 mod tests;
 pub(crate) mod throttle;
 pub(crate) mod view;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::OnceLock;

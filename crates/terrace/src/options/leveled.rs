@@ -40,7 +40,7 @@ pub struct LeveledOptions {
     /// Default: 36. Range: above `runs_slow`. Changes: on reopen.
     pub runs_stop: usize,
     /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
-    /// half of it. Default: 64 GiB. Changes: on reopen.
+    /// half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
     pub debt_stop_bytes: u64,
     /// How many bytes a second compactions and drains write to table files at most, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
@@ -123,6 +123,10 @@ impl LeveledOptions {
                 "runs_compact, runs_slow and runs_stop must ascend",
             ),
             (
+                self.debt_stop_bytes >= self.level1_bytes,
+                "debt_stop_bytes must be at least level1_bytes",
+            ),
+            (
                 self.write_rate_max.is_none_or(|rate| rate >= 64 << 10),
                 "write_rate_max must be at least 64 KiB a second, or None for no limit",
             ),
@@ -148,5 +152,95 @@ impl LeveledOptions {
         wrong
             .map(|(_, problem)| format!("bottom.leveled.{problem}"))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs::Design;
+    use crate::options::Options;
+
+    /// The configurations of the papers can be expressed as they are.
+    #[test]
+    fn configurations_of_the_papers_are_valid() {
+        // MioDB's SSD tier and LevelDB: 64 MiB tables, fixed sizes from 256 MiB, a factor of 10.
+        let leveldb = LeveledOptions {
+            table_bytes: 64 * MIB,
+            level1_bytes: 256 * MIB,
+            growth: 10,
+            levels: 6,
+            dynamic_sizes: false,
+            ..LeveledOptions::default()
+        };
+        // MatrixKV: a level 1 of 8 GiB under a level 0 in persistent memory, which is the buffer of
+        // the design: what leaves it goes on to level 1 at once.
+        let matrixkv = LeveledOptions {
+            level1_bytes: 8 << 30,
+            runs_compact: 1,
+            levels: 3,
+            ..leveldb.clone()
+        };
+        // NoveLSM and RocksDB: level 0 on the disk, deep trees, sizes from the last level.
+        let rocksdb = LeveledOptions {
+            dynamic_sizes: true,
+            runs_compact: 4,
+            runs_slow: 20,
+            runs_stop: 36,
+            levels: 7,
+            ..leveldb.clone()
+        };
+        for leveled in [leveldb, matrixkv, rocksdb] {
+            assert_eq!(leveled.problems(), Vec::<String>::new());
+            for design in [Design::MioDbSsd, Design::Leveled] {
+                let mut options = Options {
+                    design,
+                    ..Options::default()
+                };
+                options.bottom.leveled = leveled.clone();
+                options.validate().unwrap();
+            }
+        }
+    }
+
+    /// Every number that makes no sense is named, all of them at once.
+    #[test]
+    fn all_problems_are_named_at_once() {
+        let bad = LeveledOptions {
+            table_bytes: 1,
+            level1_bytes: 0,
+            growth: 1,
+            levels: 0,
+            compaction_parts_max: 0,
+            runs_compact: 0,
+            runs_slow: 5,
+            runs_stop: 5,
+            debt_stop_bytes: 0,
+            write_rate_max: Some(1),
+            block_bytes: 1,
+            filter_bits_per_key: 65,
+            open_files_max: 1,
+            ..LeveledOptions::default()
+        };
+        let problems = bad.problems().join("\n");
+        for name in [
+            "table_bytes",
+            "level1_bytes",
+            "growth",
+            "levels",
+            "compaction_parts_max",
+            "runs_compact",
+            "runs_stop",
+            "write_rate_max",
+            "block_bytes",
+            "filter_bits_per_key",
+            "open_files_max",
+        ] {
+            let named = format!("bottom.leveled.{name} ");
+            assert!(
+                problems.contains(&named) || problems.contains(&format!(" {name} ")),
+                "{name}: {problems}"
+            );
+        }
     }
 }

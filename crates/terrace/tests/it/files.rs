@@ -425,3 +425,29 @@ fn overwriting_for_long_keeps_the_files_bounded() {
         assert_eq!(db.iter().unwrap().count() as u32, count);
     }
 }
+
+/// Without a buffer the pool has the logs and nothing for the memtables themselves: filling and
+/// flushing ten of them takes no more of it than their logs do.
+#[test]
+fn a_design_without_a_buffer_keeps_no_room_for_flushes() {
+    let used = |design: Design| {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Manual);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = 256 << 10;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for n in 0..20_000 {
+            db.put(key(n % 4000), [n as u8; 100]).unwrap();
+        }
+        db.close().unwrap();
+        drop(db);
+        let db = Db::open(folder.path(), options).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 4000);
+        db.drain().unwrap();
+        db.metrics().pool.allocated_bytes
+    };
+    // A memtable and a spare, whose logs have a quarter more than they.
+    let (with, without) = (used(Design::MioDbSsd), used(Design::Leveled));
+    assert!(without + (256 << 10) <= with, "{without} and {with}");
+    assert!(without < (512 << 10) + 3 * (320 << 10), "{without}");
+}

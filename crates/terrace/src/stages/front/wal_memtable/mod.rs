@@ -25,6 +25,7 @@ mod spare;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use terrace_media::Extent;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,6 +41,9 @@ use spare::FaultIn;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
+    /// Where memtables are linked for when nothing copies them into the pool: one place for all,
+    /// which nobody writes. `None`: each has an extent, where its flush goes.
+    anchor: Option<Arc<Extent>>,
     ground: Arc<Ground>,
     tables: Arc<Tables>,
     /// Guards sequence numbers, log places and memtable places; holds the active memtable.
@@ -54,6 +58,15 @@ pub(crate) struct WalMemtable {
     files: Folder,
     /// Logs that recovery found and has not replayed yet, oldest first.
     found: Mutex<Vec<FoundLog>>,
+}
+
+/// Where a sealed memtable goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushTo {
+    /// Into the pool as it is: each memtable has an extent from the start.
+    Pool,
+    /// Entry by entry to the bottom: the pool has nothing but its log.
+    Bottom,
 }
 
 /// What readers see of the front.
@@ -241,7 +254,10 @@ impl Front for WalMemtable {
 
     fn spare_bytes(&self, batch: Option<&Batch>) -> u64 {
         let (table, log) = self.spare_sizes(batch);
-        table + log
+        match &self.anchor {
+            Some(_) => log,
+            None => table + log,
+        }
     }
 
     fn prepare_spare(&self, batch: Option<&Batch>) -> Result<()> {

@@ -15,7 +15,7 @@ use terrace_media::{Extent, Medium, Prefault};
 
 use super::memtable::{Arenas, Memtable};
 use super::spare::{FaultIn, log_bytes, log_file_id, log_file_name, new_memtable};
-use super::{Sealed, Shown, Tables, WalMemtable};
+use super::{FlushTo, Sealed, Shown, Tables, WalMemtable};
 use crate::error::{Error, Result};
 use crate::parts::log::{RecordView, ReplayEnd, replay_file, replay_pool};
 use crate::parts::manifest::{Change, Edit, LogPlace};
@@ -35,7 +35,11 @@ enum FoundPlace {
 }
 
 /// Finds the logs and makes the front; `Front::replay_next` replays them one by one.
-pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable> {
+pub(crate) fn recover(
+    ground: &Arc<Ground>,
+    files: Folder,
+    flush_to: FlushTo,
+) -> Result<WalMemtable> {
     let mut found = Vec::new();
     let logs = ground.manifest.with_state(|state| state.logs.clone());
     for (id, place) in logs {
@@ -68,7 +72,12 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
         // The active one, the spare, and those that wait for their flush.
         arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;
     }
-    let active = new_memtable(ground, &files, &arenas, memtable, log_bytes(memtable))?;
+    let anchor = match flush_to {
+        FlushTo::Pool => None,
+        FlushTo::Bottom => Some(ground.pool.alloc(1)?),
+    };
+    let (place, log) = (anchor.as_ref(), log_bytes(memtable));
+    let active = new_memtable(ground, &files, &arenas, place, memtable, log)?;
     let active = Arc::new(active);
     let cold = (ground.options.pool.prefault != Prefault::None).then(|| FaultIn {
         ground: Arc::clone(ground),
@@ -80,6 +89,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
         sealed: Vec::new(),
     };
     Ok(WalMemtable {
+        anchor,
         ground: Arc::clone(ground),
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(active),
@@ -126,7 +136,10 @@ impl WalMemtable {
             return Ok(Some(replayed));
         }
         let bytes = bytes.max(self.ground.options.front.memtable_bytes);
-        let extent = self.ground.pool.alloc(bytes)?;
+        let extent = match &self.anchor {
+            Some(anchor) => Arc::clone(anchor),
+            None => self.ground.pool.alloc(bytes)?,
+        };
         // The log's id names no table yet.
         let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas)?;
         self.read_log(&log, &mut |record| {

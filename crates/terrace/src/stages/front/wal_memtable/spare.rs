@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use terrace_media::Medium;
+use terrace_media::{Extent, Medium};
 
 use super::WalMemtable;
 use super::memtable::Memtable;
@@ -48,6 +48,7 @@ impl WalMemtable {
             &self.ground,
             &self.files,
             &self.arenas,
+            self.anchor.as_ref(),
             table_bytes,
             log_bytes,
         )?;
@@ -86,16 +87,20 @@ impl Job for FaultIn {
     }
 }
 
-/// A memtable with its place in the pool and its log, both named.
+/// A memtable with its place in the pool, if no `anchor` stands for it, and its log, both named.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
     files: &Folder,
     arenas: &Arc<super::Arenas>,
+    anchor: Option<&Arc<Extent>>,
     table_bytes: u64,
     log_bytes: u64,
 ) -> Result<Memtable> {
     let pool = &ground.pool;
-    let extent = pool.alloc(table_bytes)?;
+    let extent = match anchor {
+        Some(anchor) => Arc::clone(anchor),
+        None => pool.alloc(table_bytes)?,
+    };
     let id = ground.next_id();
     let mut memtable = Memtable::new(id, extent, table_bytes, arenas)?;
     let failed = |e: std::io::Error| {
