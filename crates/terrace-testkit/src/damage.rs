@@ -151,7 +151,7 @@ impl Specimen {
     }
 
     fn with(seed: u64, medium: Medium, options: Options, closed: bool) -> Outcome<Specimen> {
-        let mut rng = fastrand::Rng::with_seed(seed ^ 0x64_616d_6167_65);
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x6461_6d61_6765);
         let mut specimen = Specimen {
             seed,
             medium,

@@ -88,6 +88,7 @@ impl FileLevelReport {
             tombstones: metrics.tombstone_count,
             bytes: metrics.bytes,
             target_bytes: metrics.target_bytes,
+            written_bytes: metrics.written_bytes,
         }
     }
 }
