@@ -8,9 +8,10 @@ use terrace::Design;
 use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
-use crate::damage::{self, Specimen};
+use crate::damage::{self, Class, Specimen};
 use crate::kill::Victim;
 use crate::linear;
+use crate::metamorphic;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 
@@ -209,6 +210,51 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// Every byte of every table file and of OPTIONS, one after the other.
+pub fn flips(request: &Request) -> Outcome {
+    let seed = request.number("seed", 0)?;
+    let mask = request.number("mask", 0x01)? as u8;
+    let stride = request.number("stride", 1)?.max(1) as usize;
+    for design in Design::ALL {
+        let specimen = Specimen::closed_of(design, seed)?;
+        for (name, bytes) in specimen.files().filter(|(name, _)| *name != "pool") {
+            for at in (0..bytes).step_by(stride) {
+                let class = specimen.flip(name, at, mask)?;
+                if ![Class::Refused, Class::Found].contains(&class) {
+                    return Err(format!(
+                        "{design}: {mask:#x} in byte {at:#x} of {name} is {class:?}"
+                    ));
+                }
+            }
+            println!("{:.0?}: {design}, {name}: {bytes} bytes", request.elapsed());
+        }
+    }
+    Ok(())
+}
+
+/// One history through all designs.
+pub fn metamorphic(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let len = request.number("len", 1500)? as usize;
+    let mut done = 0;
+    while request.goes_on("cases", 50, done)? {
+        let seed = first + done;
+        metamorphic::run(seed, len).map_err(|e| {
+            format!("{e}\nrepeat: metamorphic --cases 1 --seed {seed:#x} --len {len}")
+        })?;
+        done += 1;
+        if done % 20 == 0 {
+            println!("{:.0?}: {done} cases", request.elapsed());
+        }
+    }
+    println!(
+        "metamorphic: seeds {first}..{}, {len} operations each, {:.0?}",
+        first + done,
+        request.elapsed()
+    );
     Ok(())
 }
 

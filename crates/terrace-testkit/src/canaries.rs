@@ -17,6 +17,7 @@ use crate::damage::Specimen;
 use crate::faults;
 use crate::kill::Victim;
 use crate::linear;
+use crate::metamorphic;
 use crate::model;
 use crate::oracle::Outcome;
 use crate::place::scratch;
@@ -45,6 +46,8 @@ pub enum Suite {
     Space,
     /// Changed bytes in databases with something in every place.
     Damage,
+    /// One history through every design.
+    Metamorphic,
 }
 
 /// One break and one suite that has to catch it.
@@ -80,7 +83,7 @@ pub type Child<'a> = &'a dyn Fn() -> Command;
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Mapped};
-    use Suite::{Damage, Faults, Kill, Linear, Model, Power, Space};
+    use Suite::{Damage, Faults, Kill, Linear, Metamorphic, Model, Power, Space};
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
@@ -96,6 +99,7 @@ pub fn trials() -> Vec<Trial> {
         (C::GarbageEarly, Linear, Dax, 300),
         (C::ReclaimSkipped, Space, Dax, 5),
         (C::DrainTombstone, Model, Dax, 10),
+        (C::DrainTombstone, Metamorphic, Dax, 10),
         (C::BatchSplit, Power, Dax, 40),
         (C::BatchSplit, Kill, Dax, 400),
         (C::BatchSplit, Linear, Dax, 10),
@@ -145,6 +149,7 @@ impl Suite {
             Suite::Faults => "faults",
             Suite::Space => "space",
             Suite::Damage => "damage",
+            Suite::Metamorphic => "metamorphic",
         }
     }
 
@@ -181,6 +186,7 @@ impl Suite {
                 space::overwrite(&options, seed, 20_000)
             }
             Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
+            Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill => Ok(()),
         }

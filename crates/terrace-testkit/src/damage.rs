@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use terrace::{Db, Error, ErrorKind, Iter, Options};
+use terrace::{Db, Design, Error, ErrorKind, Iter, Options};
 use terrace_media::Medium;
 
 use crate::oracle::Outcome;
@@ -135,8 +135,23 @@ impl Specimen {
         let mut rng = fastrand::Rng::with_seed(seed);
         let medium = [Medium::Dax, Medium::Dax, Medium::Mapped, Medium::Dram][rng.usize(..4)];
         let closed = rng.bool();
-        let mut options = settings::varied(&settings::small(medium), rng.u8(..));
+        let design = match medium {
+            Medium::Dram => Design::MioDb,
+            _ => Design::ALL[seed as usize % Design::ALL.len()],
+        };
+        let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
         options.pool.size_bytes = 2 << 20;
+        Specimen::with(seed, medium, options, closed)
+    }
+
+    /// A database of a design, closed, with all background work done.
+    pub fn closed_of(design: Design, seed: u64) -> Outcome<Specimen> {
+        let options = settings::small_of(design, Medium::Dax);
+        Specimen::with(seed, Medium::Dax, options, true)
+    }
+
+    fn with(seed: u64, medium: Medium, options: Options, closed: bool) -> Outcome<Specimen> {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x6461_6d61_6765);
         let mut specimen = Specimen {
             seed,
             medium,
@@ -153,6 +168,8 @@ impl Specimen {
             .map_err(failed("making a specimen"))?;
         specimen.fill(&db, &mut rng).map_err(failed("filling"))?;
         if closed {
+            // Else a compaction that the close gives up may have removed a file, or not yet.
+            while db.step(0).map_err(failed("a step"))? {}
             db.close().map_err(failed("closing"))?;
             specimen.take(folder.path())?;
         } else {
@@ -216,15 +233,25 @@ impl Specimen {
         Ok(())
     }
 
+    fn design(&self) -> Design {
+        self.options.design_of_new()
+    }
+
     /// Damages the specimen as `case` says; the kind, and where.
     fn damage(&self, case: u64) -> (BTreeMap<String, Vec<u8>>, Kind, String) {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ (case + 1) << 32);
         let mut files = self.files.clone();
         let names: Vec<&String> = self.used.keys().collect();
-        // The pool has most bytes, and the other files have all of theirs in use.
+        // The pool has most bytes, and the other files have all of theirs in use; with tables in
+        // files, it is one file of many.
         let pool = names.iter().position(|name| *name == "pool");
+        let share = if self.design().keeps_table_files() {
+            3
+        } else {
+            7
+        };
         let name = match pool {
-            Some(at) if rng.u8(0..8) > 0 => names[at],
+            Some(at) if rng.u8(0..8) < share => names[at],
             _ => names[rng.usize(..names.len())],
         };
         let lines = &self.used[name];
@@ -275,8 +302,44 @@ impl Specimen {
     /// Runs one case.
     pub fn run(&self, case: u64) -> Outcome<(Kind, Class)> {
         let (files, kind, place) = self.damage(case);
+        let class = self.examine(&files, case.is_multiple_of(2));
+        class.map(|class| (kind, class)).map_err(|failure| {
+            let state = if self.closed { "closed" } else { "crashed" };
+            format!(
+                "{} on {} {state}, seed {:#x}, case {case}, {place}: {failure}",
+                self.design(),
+                self.medium,
+                self.seed
+            )
+        })
+    }
+
+    /// The files that have bytes, and how many.
+    pub fn files(&self) -> impl Iterator<Item = (&str, usize)> {
+        let files = self.files.iter().filter(|(_, bytes)| !bytes.is_empty());
+        files.map(|(name, bytes)| (name.as_str(), bytes.len()))
+    }
+
+    /// Where the lines of a file are that have something in them.
+    pub fn used(&self, name: &str) -> &[usize] {
+        self.used.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Changes one byte of one file, and looks whether somebody notices.
+    pub fn flip(&self, name: &str, at: usize, mask: u8) -> Outcome<Class> {
+        let mut files = self.files.clone();
+        let byte = files.get_mut(name).and_then(|bytes| bytes.get_mut(at));
+        *byte.ok_or("no such byte")? ^= mask;
+        let class = self.examine(&files, false);
+        class.map_err(|failure| {
+            let design = self.design();
+            format!("{design}, {mask:#x} in byte {at:#x} of {name}: {failure}")
+        })
+    }
+
+    fn examine(&self, files: &BTreeMap<String, Vec<u8>>, uses: bool) -> Outcome<Class> {
         let folder = scratch()?;
-        for (name, bytes) in &files {
+        for (name, bytes) in files {
             std::fs::write(folder.path().join(name), bytes)
                 .map_err(|e| format!("writing {name}: {e}"))?;
         }
@@ -287,7 +350,7 @@ impl Specimen {
             history: self.history.clone(),
             settled: self.settled.clone(),
             place: Place::folder(folder.path()),
-            uses: case.is_multiple_of(2),
+            uses,
         };
         std::thread::spawn(move || {
             // Nobody receives when the case was given up.
@@ -299,17 +362,10 @@ impl Specimen {
             Err(RecvTimeoutError::Disconnected) => Err("a case ends without a word".into()),
         };
         let grown = address_space().saturating_sub(before);
-        let outcome = match outcome {
+        match outcome {
             Ok(_) if grown > MEMORY_MAX => Err(format!("a call takes {grown} bytes")),
             other => other,
-        };
-        outcome.map(|class| (kind, class)).map_err(|failure| {
-            let state = if self.closed { "closed" } else { "crashed" };
-            format!(
-                "{} {state}, seed {:#x}, case {case}, {place}: {failure}",
-                self.medium, self.seed
-            )
-        })
+        }
     }
 }
 

@@ -18,8 +18,12 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
+  metamorphic  one history through every design, with options hostile in several ways
+          --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  flips   every byte of table files and OPTIONS changed, each of which must be found
+          --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
           --only NAME (those whose names contain it), --say 1 (what the suites said)
 
@@ -46,6 +50,8 @@ fn run(args: &[String]) -> Outcome {
             "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
+        "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");

@@ -121,6 +121,8 @@ pub enum Op {
     Flush,
     /// Everything into the bottom.
     Drain,
+    /// A range as deep as it can go.
+    Compact(u8, Range),
     /// Takes a snapshot.
     TakeSnapshot,
     /// Reads a key in one of the snapshots.

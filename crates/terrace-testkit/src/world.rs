@@ -36,18 +36,26 @@ pub struct World {
     pub refusals: u64,
 }
 
+/// Compacts a range of a keyspace.
+pub(crate) fn compact(space: &Keyspace, range: &Range) -> terrace::Result<()> {
+    match range {
+        Range::Prefix(prefix) => space.compact_range(prefix.clone()..),
+        Range::All | Range::Between(..) => space.compact_range(bounds(range)),
+    }
+}
+
 fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
     move |e| format!("{what}: {e:?}")
 }
 
-fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
+pub(crate) fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
     match range {
         Range::Between(low, high) => (low.clone(), high.clone()),
         Range::All | Range::Prefix(_) => (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded),
     }
 }
 
-fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
+pub(crate) fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
     let high = match end.0.is_empty() {
         true => std::ops::Bound::Unbounded,
         false => std::ops::Bound::Excluded(end.clone()),
@@ -132,6 +140,17 @@ impl World {
                 unanswered(&self.oracle)?;
                 if drained {
                     self.oracle.drained();
+                }
+                Ok(())
+            }
+            Op::Compact(space, range) => {
+                let Some(handle) = self.space(*space)? else {
+                    return Ok(());
+                };
+                let flushed = self.allow_full(|_| compact(&handle, range))?;
+                unanswered(&self.oracle)?;
+                if flushed {
+                    self.oracle.flushed();
                 }
                 Ok(())
             }

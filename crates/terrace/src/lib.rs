@@ -60,8 +60,8 @@ pub use db::{
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
-    BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, Metrics,
-    PoolMetrics, Purpose, StallMetrics, StallReason, human_bytes,
+    BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
+    Metrics, PaceMetrics, PoolMetrics, Purpose, StallMetrics, StallReason, human_bytes,
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, LeveledOptions, MIB,

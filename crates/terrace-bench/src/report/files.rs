@@ -76,6 +76,8 @@ pub struct FileLevelReport {
     pub bytes: u64,
     /// The size from which the level is compacted; `None` for level 0.
     pub target_bytes: Option<u64>,
+    /// Bytes of tables written for the level.
+    pub written_bytes: u64,
 }
 
 impl FileLevelReport {
@@ -89,6 +91,7 @@ impl FileLevelReport {
             tombstones: metrics.tombstone_count,
             bytes: metrics.bytes,
             target_bytes: metrics.target_bytes,
+            written_bytes: metrics.written_bytes,
         }
     }
 }
@@ -162,26 +165,28 @@ pub(super) fn table_of(levels: &[FileLevelReport]) -> Table {
         "tombstones",
         "bytes",
         "target",
+        "written",
     ]);
-    let mut row = |name: String, numbers: [u64; 4], bytes: u64, target: String| {
+    let mut row = |name: String, numbers: [u64; 4], bytes: [u64; 2], target: String| {
         let cells = numbers.map(units::count);
-        let last = [units::bytes(bytes), target];
+        let last = [units::bytes(bytes[0]), target, units::bytes(bytes[1])];
         table.row(std::iter::once(name).chain(cells).chain(last));
     };
-    let mut sum = ([0; 4], 0);
+    let mut sum = ([0; 4], [0; 2]);
     for level in levels {
         let numbers = [level.runs, level.files, level.entries, level.tombstones];
         let target = level.target_bytes.map_or("-".to_string(), units::bytes);
         row(
             format!("level {}", level.level),
             numbers,
-            level.bytes,
+            [level.bytes, level.written_bytes],
             target,
         );
         for (sum, number) in sum.0.iter_mut().zip(numbers) {
             *sum += number;
         }
-        sum.1 += level.bytes;
+        sum.1[0] += level.bytes;
+        sum.1[1] += level.written_bytes;
     }
     if levels.len() > 1 {
         row("all levels".to_string(), sum.0, sum.1, String::new());
@@ -229,6 +234,7 @@ mod tests {
             tombstone_count: 5,
             bytes: 3 << 20,
             target_bytes,
+            written_bytes: 1 << 20,
         }
     }
 
@@ -237,10 +243,10 @@ mod tests {
     fn levels_line_up_and_add_up() {
         let text = file_levels(&[level(0, None), level(6, Some(256 << 20))]).to_string();
         let expected = "\
-  table files  runs  files  entries  tombstones     bytes   target
-  level 0         1      2    1,234           5  3.00 MiB        -
-  level 6         1      2    1,234           5  3.00 MiB  256 MiB
-  all levels      2      4    2,468          10  6.00 MiB
+  table files  runs  files  entries  tombstones     bytes   target   written
+  level 0         1      2    1,234           5  3.00 MiB        -  1.00 MiB
+  level 6         1      2    1,234           5  3.00 MiB  256 MiB  1.00 MiB
+  all levels      2      4    2,468          10  6.00 MiB           2.00 MiB
 ";
         assert_eq!(text.trim_start(), expected);
         assert!(

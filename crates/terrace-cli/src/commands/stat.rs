@@ -110,16 +110,21 @@ fn tiers(metrics: &Metrics) -> Table {
         "space amplification",
         "written since opening",
         "write amplification",
+        "written ever",
+        "write amplification",
     ]);
     let user = metrics.user_written_bytes;
+    let life = &metrics.life;
     let ratio = |ratio: Option<f64>| ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
-    let mut row = |name: &str, bytes, space, written, amp| {
+    let mut row = |name: &str, bytes, space, written, amp, ever, amp_ever| {
         table.row([
             name.to_string(),
             units::bytes(bytes),
             ratio(space),
             units::bytes(written),
             ratio((user > 0).then_some(amp)),
+            units::bytes(ever),
+            ratio(amp_ever),
         ]);
     };
     row(
@@ -128,12 +133,16 @@ fn tiers(metrics: &Metrics) -> Table {
         metrics.space_amp_pm(),
         metrics.pm.total().bytes,
         metrics.write_amp_pm(),
+        life.pool_bytes,
+        life.write_amp_pm(),
     );
     let files = metrics.log_file_bytes + metrics.table_file_bytes;
     let bytes: u64 = metrics.files.iter().map(|level| level.bytes).sum();
-    if bytes > 0 || files > 0 {
+    let ever = life.log_file_bytes + life.table_file_bytes;
+    if bytes > 0 || ever > 0 {
         let (space, written) = (metrics.space_amp_files(), metrics.write_amp_files());
-        row("files", bytes, space, files, written);
+        let amp_ever = life.write_amp_files();
+        row("files", bytes, space, files, written, ever, amp_ever);
     }
     table
 }
@@ -197,9 +206,23 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "write_amp_pool": metrics.write_amp_pm(),
             "write_amp_files": metrics.write_amp_files(),
         },
+        "written_ever": {
+            "user_bytes": metrics.life.user_written_bytes,
+            "pool_bytes": metrics.life.pool_bytes,
+            "log_file_bytes": metrics.life.log_file_bytes,
+            "table_file_bytes": metrics.life.table_file_bytes,
+            "write_amp_pool": metrics.life.write_amp_pm(),
+            "write_amp_files": metrics.life.write_amp_files(),
+        },
         "space_amp_repository": metrics.space_amp_pm(),
         "space_amp_files": metrics.space_amp_files(),
         "stalls": stalls_as_json(metrics),
+        "range_compactions": metrics.range_compaction_count,
+        "pace": {
+            "rate_max": metrics.pace.rate_max,
+            "waits": metrics.pace.wait_count,
+            "seconds": metrics.pace.wait_time.as_secs_f64(),
+        },
         "pool": {
             "description": metrics.pool.description,
             "cap_bytes": metrics.pool.cap_bytes,
@@ -229,6 +252,7 @@ fn files_as_json(metrics: &Metrics) -> Vec<Value> {
             "tombstones": level.tombstone_count,
             "bytes": level.bytes,
             "target_bytes": level.target_bytes,
+            "written_bytes": level.written_bytes,
         })
     });
     levels.collect()

@@ -106,6 +106,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The keyspace and the key beside which the place is.
+    pub(super) fn key(&self) -> (u32, Vec<u8>) {
+        (self.keyspace, self.key.clone())
+    }
+
     pub(super) fn before(keyspace: u32, key: &[u8]) -> Place {
         Place {
             keyspace,

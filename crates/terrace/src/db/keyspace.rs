@@ -118,7 +118,7 @@ impl Keyspace {
 
     /// The values of `keys` at one moment.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.db.engine().multi_get(self.id, keys)
+        self.db.engine().multi_get(self.id, keys, None)
     }
 
     /// All pairs.
@@ -134,6 +134,12 @@ impl Keyspace {
     /// The pairs whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
         self.db.scan(self.id, Bounds::prefix(prefix.as_ref()))
+    }
+
+    /// Moves what is in `bounds` now as deep into the bottom as it can go; see
+    /// [`Db::compact_range`].
+    pub fn compact_range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<()> {
+        self.db.compact(self.id, &Bounds::of(&bounds))
     }
 
     /// About how many bytes the pairs in `bounds` take.

@@ -51,7 +51,18 @@ impl Snapshot {
 
     /// The values of `keys` in the default keyspace.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.get(key)).collect()
+        let seq = Some(self.0.seq);
+        self.0.engine.multi_get(DEFAULT_KEYSPACE, keys, seq)
+    }
+
+    /// The values of `keys` in `keyspace`.
+    pub fn multi_get_in<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let seq = Some(self.0.seq);
+        self.0.engine.multi_get(keyspace.id(), keys, seq)
     }
 
     /// All pairs of the default keyspace.

@@ -7,13 +7,13 @@ use super::Opened;
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
-use crate::stages::front::wal_memtable;
+use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Ground};
 
 /// Opens the stages; the front comes last, since it takes space.
 pub(super) fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
     let bottom = leveled::recover::recover(ground, &folder)?;
-    let front = wal_memtable::recover::recover(ground, folder)?;
+    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Bottom)?;
     let pipeline = Pipeline {
         front: Box::new(front),
         buffer: None,

@@ -13,7 +13,7 @@ use crate::stages::Folder;
 use crate::stages::Ground;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
-use crate::stages::front::wal_memtable;
+use crate::stages::front::wal_memtable::{self, FlushTo};
 
 /// Writes an empty repository; the other stages begin with nothing on media.
 pub(super) fn create(ground: &Arc<Ground>) -> Result<()> {
@@ -34,7 +34,7 @@ pub(super) fn open(
     let bottom = repository::recover::recover(ground, links_lost, &mut |done, total| {
         progress("rebuilding the repository", done, total);
     })?;
-    let front = wal_memtable::recover::recover(ground, files)?;
+    let front = wal_memtable::recover::recover(ground, files, FlushTo::Pool)?;
     let opened = Opened {
         merges_resumed: found.merges_resumed,
         tables_rebuilt: found.tables_rebuilt,

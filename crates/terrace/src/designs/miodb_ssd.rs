@@ -11,7 +11,7 @@ use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic;
-use crate::stages::front::wal_memtable;
+use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Ground};
 
 /// Opens the stages. The front comes last: it takes space, and everything that is live must have
@@ -26,7 +26,7 @@ pub(super) fn open(
         progress("rebuilding tables", done, total);
     })?;
     let bottom = leveled::recover::recover(ground, &folder)?;
-    let front = wal_memtable::recover::recover(ground, folder)?;
+    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Pool)?;
     let opened = Opened {
         merges_resumed: found.merges_resumed,
         tables_rebuilt: found.tables_rebuilt,

@@ -83,6 +83,7 @@ impl Engine {
                 Step::More => moved(),
                 Step::Wait => return Err(self.full_error()),
                 Step::Retry(why) => return Err(why),
+                Step::Split(parts) => self.add_parts(parts),
                 Step::Done(completion) => {
                     self.ground.manifest.commit(completion.edit)?;
                     (completion.apply)();

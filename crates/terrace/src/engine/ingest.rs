@@ -396,6 +396,7 @@ impl Engine {
                 Step::Done(completion) => return Ok(completion),
                 Step::Retry(why) => return Err(why),
                 Step::More | Step::Wait => {}
+                Step::Split(parts) => self.add_parts(parts),
             }
         }
     }

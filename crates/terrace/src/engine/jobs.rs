@@ -9,6 +9,7 @@
 //! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
 //! its stage applies it, then a new view shows it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
-use crate::parts::manifest::ManifestError;
+use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
 use super::chores::{Finish, MakeSpare};
+use super::waiting::{Parked, Waits};
 
 /// How long an idle worker sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_millis(50);
@@ -34,49 +36,29 @@ const SLICE: Duration = Duration::from_micros(100);
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// Notified when a job ends, when one may begin, and when the database stops.
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Jobs that were begun and that nobody runs at this moment.
-    queue: Vec<Parked>,
+    pub(super) queue: Vec<Parked>,
+    /// Parts of jobs that nobody has begun. Merges and drains come before them.
+    parts: VecDeque<Box<dyn Job>>,
     running: usize,
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
     /// Counts calls of users that may find room on a disk again.
-    turn: u64,
-    /// Why a job last had to begin again; cleared when one of its kind has ended.
-    disk_full: Option<(JobKind, Error)>,
+    pub(super) turn: u64,
 }
-
-struct Parked {
-    job: Box<dyn Job>,
-    waits: Waits,
-}
-
-/// What a job that was begun waits for.
-enum Waits {
-    Nothing,
-    /// Fewer bytes than this allocated in the pool.
-    PoolBelow(u64),
-    /// Room on a disk, which nobody announces: a time, or, without threads, another call.
-    Room {
-        until: Instant,
-        turn: u64,
-    },
-}
-
-/// How long a job for which a disk has no room waits before it tries again.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// Which jobs a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Flushes,
     Rest,
 }
@@ -94,11 +76,6 @@ impl Jobs {
     /// Who runs jobs.
     pub(crate) fn workers(&self) -> Workers {
         self.workers
-    }
-
-    /// Whether no job is in a step.
-    pub(super) fn nothing_runs(&self) -> bool {
-        self.state.lock().running == 0
     }
 
     /// Counts the callers who wait for an empty buffer: one more, or one less.
@@ -185,7 +162,9 @@ impl Engine {
                 let _ = thread.join();
             }
         }
-        self.jobs.state.lock().queue.clear();
+        let mut state = self.jobs.state.lock();
+        state.queue.clear();
+        state.parts.clear();
     }
 
     fn work(self: &Arc<Self>, class: Class) {
@@ -203,10 +182,11 @@ impl Engine {
                 Ok(Some(job)) => {
                     state.running += 1;
                     drop(state);
-                    self.run(job);
+                    self.run(job, class);
                 }
                 Ok(None) => {
-                    self.jobs.changed.wait_for(&mut state, IDLE);
+                    let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
+                    self.jobs.changed.wait_for(&mut state, idle);
                 }
                 Err(e) => {
                     drop(state);
@@ -217,7 +197,7 @@ impl Engine {
     }
 
     /// Runs a job until it ends, waits for space, or the database stops.
-    fn run(self: &Arc<Self>, mut job: Box<dyn Job>) {
+    fn run(self: &Arc<Self>, mut job: Box<dyn Job>, class: Class) {
         let mut full_at = None;
         let result = loop {
             match self.step_job(&mut job) {
@@ -226,7 +206,11 @@ impl Engine {
                     if self.jobs.state.lock().stopping {
                         break Ok(Waits::Nothing);
                     }
+                    if let Some(until) = self.pace(job.kind(), class) {
+                        break Ok(Waits::Pace(until));
+                    }
                 }
+                Ok(Step::Split(parts)) => self.add_parts(parts),
                 Ok(Step::Wait) => {
                     // A reader may have let go of space since the step looked for it. So it waits
                     // for less than was in use both before a step that found none and after it.
@@ -236,7 +220,7 @@ impl Engine {
                     }
                     full_at = Some(allocated);
                 }
-                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(job.kind(), why)),
+                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
                     let done = self.complete(job.kind(), completion);
                     // What it holds is free before anybody hears that it has ended.
@@ -262,6 +246,13 @@ impl Engine {
         }
     }
 
+    /// Lets other workers take the parts of a job.
+    pub(super) fn add_parts(&self, parts: Vec<Box<dyn Job>>) {
+        let mut state = self.jobs.state.lock();
+        state.parts.extend(parts);
+        self.jobs.changed.notify_all();
+    }
+
     fn ended(&self, parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
@@ -280,8 +271,10 @@ impl Engine {
 
     /// Makes what a job has done true: durable first, then visible. What is returned is to be parked:
     /// the manifest has no room for the edit now, and nothing has happened.
-    fn complete(&self, kind: JobKind, completion: Completion) -> Result<Option<Parked>> {
+    fn complete(&self, kind: JobKind, mut completion: Completion) -> Result<Option<Parked>> {
         if !completion.edit.is_empty() {
+            let totals = Change::Totals(self.ground.totals());
+            completion.edit.changes.push(totals);
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below are what lets go of it.
             match self.ground.manifest.commit(&completion.edit) {
@@ -291,7 +284,8 @@ impl Engine {
                     if why.kind() != ErrorKind::Full {
                         return Err(why);
                     }
-                    let waits = self.wait_for_room(kind, why);
+                    completion.edit.changes.pop();
+                    let waits = self.wait_for_room(why);
                     let job = Box::new(Finish::begin(kind, completion));
                     return Ok(Some(Parked { job, waits }));
                 }
@@ -306,12 +300,6 @@ impl Engine {
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);
-        {
-            let mut state = self.jobs.state.lock();
-            if state.disk_full.as_ref().is_some_and(|(of, _)| *of == kind) {
-                state.disk_full = None;
-            }
-        }
         self.headroom();
         Ok(None)
     }
@@ -350,11 +338,15 @@ impl Engine {
             0 => headroom.urgency(),
             _ => Urgency::Everything,
         };
-        self.begin(urgency)
+        self.begin(&mut state.parts, urgency)
     }
 
     /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
-    fn begin(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+    fn begin(
+        &self,
+        parts: &mut VecDeque<Box<dyn Job>>,
+        urgency: Urgency,
+    ) -> Result<Option<Box<dyn Job>>> {
         let merge = |_| match &self.pipeline.buffer {
             Some(buffer) => buffer.next_job(),
             None => Ok(None),
@@ -371,11 +363,14 @@ impl Engine {
                 None => Ok(None),
             }
         };
-        let reclaim = |urgency| self.pipeline.bottom.next_job(urgency);
-        type Find<'a> = &'a dyn Fn(Urgency) -> Result<Option<Box<dyn Job>>>;
+        let mut reclaim = |urgency| match parts.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.pipeline.bottom.next_job(urgency),
+        };
+        type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
         let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&drain, &reclaim, &merge],
-            Urgency::None | Urgency::Everything => [&merge, &drain, &reclaim],
+            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
+            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
         };
         for find in order {
             if let Some(job) = find(urgency)? {
@@ -392,27 +387,6 @@ impl Engine {
             .find(|&at| wanted(state.queue[at].job.kind()))
     }
 
-    /// Notes that a job found a disk full, and when it may try again.
-    fn wait_for_room(&self, kind: JobKind, why: Error) -> Waits {
-        let mut state = self.jobs.state.lock();
-        state.disk_full = Some((kind, why));
-        Waits::Room {
-            until: Instant::now() + RETRY,
-            turn: state.turn,
-        }
-    }
-
-    /// Why a disk has no room for what background work has to write, if so.
-    pub(crate) fn disk_full(&self) -> Option<Error> {
-        let state = self.jobs.state.lock();
-        state.disk_full.as_ref().map(|(_, why)| why.clone())
-    }
-
-    /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
-    pub(crate) fn look_for_room(&self) {
-        self.jobs.state.lock().turn += 1;
-    }
-
     /// The most wanted job after flushes, for recovery, which runs it itself.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
         self.take(&mut self.jobs.state.lock(), Class::Rest)
@@ -423,13 +397,14 @@ impl Engine {
         loop {
             match self.step_job(&mut job)? {
                 Step::More => {}
+                Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
                     let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
                     self.jobs.state.lock().queue.push(Parked { job, waits });
                     return Ok(());
                 }
                 Step::Retry(why) => {
-                    let waits = self.wait_for_room(job.kind(), why);
+                    let waits = self.wait_for_room(why);
                     self.jobs.state.lock().queue.push(Parked { job, waits });
                     return Ok(());
                 }
@@ -470,28 +445,11 @@ impl Engine {
         Ok(())
     }
 
-    fn ready(&self, state: &State) -> Vec<usize> {
-        if state.queue.is_empty() {
-            return Vec::new();
-        }
-        let allocated = self.ground.pool.usage().allocated;
-        let manual = self.jobs.workers == Workers::Manual;
-        let ready = |p: &Parked| match p.waits {
-            Waits::Nothing => true,
-            Waits::PoolBelow(limit) => allocated < limit,
-            Waits::Room { turn, .. } if manual => turn != state.turn,
-            Waits::Room { until, .. } => Instant::now() >= until,
-        };
-        (0..state.queue.len())
-            .filter(|&at| ready(&state.queue[at]))
-            .collect()
-    }
-
     /// Begins every job that may run. True: there is none, and none runs.
     pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         self.refill(&mut state)?;
-        let rests = state.running == 0 && self.ready(&state).is_empty();
+        let rests = state.running == 0 && !state.is_paced() && self.ready(&state).is_empty();
         if !rests {
             self.jobs.changed.notify_all();
         }
@@ -528,12 +486,19 @@ impl Engine {
                 job,
                 waits: Waits::Nothing,
             })),
+            Ok(Step::Split(parts)) => {
+                self.add_parts(parts);
+                self.ended(Some(Parked {
+                    job,
+                    waits: Waits::Nothing,
+                }));
+            }
             Ok(Step::Wait) => {
                 let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
                 self.ended(Some(Parked { job, waits }));
             }
             Ok(Step::Retry(why)) => {
-                let waits = self.wait_for_room(job.kind(), why);
+                let waits = self.wait_for_room(why);
                 self.ended(Some(Parked { job, waits }));
             }
             Ok(Step::Done(completion)) => {
@@ -561,6 +526,7 @@ impl Engine {
         let mut state = self.jobs.state.lock();
         if state.stopping
             || state.running > 0
+            || state.is_paced()
             || !self.ready(&state).is_empty()
             || self.pipeline.front.sealed_count() > 0
         {
@@ -568,7 +534,8 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        match self.begin(Urgency::Space) {
+        let found = self.begin(&mut state.parts, Urgency::Space);
+        match found {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {
                 state.queue.push(Parked {

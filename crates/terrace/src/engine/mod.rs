@@ -20,6 +20,7 @@ pub(crate) mod settle;
 mod tests;
 pub(crate) mod throttle;
 pub(crate) mod view;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -79,10 +80,10 @@ impl Pipeline {
         buffer.map_or(0, |buffer| buffer.table_bytes())
     }
 
-    /// Whether the buffer has tables.
+    /// Whether the buffer has tables, or the bottom has yet to put what came down at its place.
     fn is_buffering(&self) -> bool {
         let buffer = self.buffer.as_ref();
-        buffer.is_some_and(|buffer| buffer.table_count() > 0)
+        buffer.is_some_and(|buffer| buffer.table_count() > 0) || !self.bottom.is_drained()
     }
 }
 
@@ -204,6 +205,9 @@ impl Engine {
             log_file_bytes: counters.sum(OpCounter::LogFileBytes),
             stalls: counters.stalls(),
             jobs: counters.jobs(),
+            life: self.ground.totals().into(),
+            range_compaction_count: counters.sum(OpCounter::RangesCompacted),
+            pace: self.ground.pace.metrics(),
             snapshot_count: self.ground.snapshots.count(),
             scan_entry_count: counters.sum(OpCounter::ScanEntries),
             range_delete_count: self

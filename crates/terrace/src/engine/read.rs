@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
-use crate::stages::{Lookup, Probe, ReadStats};
+use crate::stages::{Lookup, Probe, Read, ReadStats};
 use crate::types::{DEFAULT_KEYSPACE, SeqNo, key_hash};
 
 use super::Engine;
@@ -46,40 +46,99 @@ impl Engine {
                 None => {}
             }
         }
-        let counters = &self.ground.counters;
-        counters.add(OpCounter::Gets, 1);
-        counters.add(OpCounter::GetSources, stats.sources);
-        if found.is_some() {
-            counters.add(OpCounter::GetHits, 1);
-        }
-        if stats.filter_saved > 0 {
-            counters.add(OpCounter::FilterSaved, stats.filter_saved);
-        }
-        if stats.cache_hits > 0 {
-            counters.add(OpCounter::CacheHits, stats.cache_hits);
-        }
-        if stats.blocks_read > 0 {
-            counters.add(OpCounter::CacheMisses, stats.blocks_read);
-        }
-        if stats.relink_retries > 0 {
-            counters.add(OpCounter::RelinkRetries, stats.relink_retries);
-        }
+        self.count_reads(1, u64::from(found.is_some()), &stats);
         Ok(found)
     }
 
-    /// The values of several keys at one moment.
+    /// Adds what point reads did to the counters.
+    #[inline]
+    fn count_reads(&self, reads: u64, hits: u64, stats: &ReadStats) {
+        let counters = &self.ground.counters;
+        counters.add(OpCounter::Gets, reads);
+        counters.add(OpCounter::GetSources, stats.sources);
+        for (counter, amount) in [
+            (OpCounter::GetHits, hits),
+            (OpCounter::FilterSaved, stats.filter_saved),
+            (OpCounter::CacheHits, stats.cache_hits),
+            (OpCounter::CacheMisses, stats.blocks_read),
+            (OpCounter::RelinkRetries, stats.relink_retries),
+        ] {
+            if amount > 0 {
+                counters.add(counter, amount);
+            }
+        }
+    }
+
+    /// The values of several keys at one moment: now, or the one of a snapshot `at` a number.
     pub(crate) fn multi_get<K: AsRef<[u8]>>(
         &self,
         keyspace: u32,
         keys: &[K],
+        at: Option<SeqNo>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let seq = self.ground.snapshots.register(&self.ground.sequencer);
-        let values = keys
-            .iter()
-            .map(|k| self.get(keyspace, k.as_ref(), Some(seq)))
-            .collect();
-        self.ground.snapshots.release(seq);
-        values
+        self.check_open()?;
+        self.check_keyspace(keyspace)?;
+        match at {
+            Some(seq) => self.multi_get_at(keyspace, keys, seq),
+            None => {
+                // Registered, so that no job drops what is newest at this number meanwhile.
+                let seq = self.ground.snapshots.register(&self.ground.sequencer);
+                let values = self.multi_get_at(keyspace, keys, seq);
+                self.ground.snapshots.release(seq);
+                values
+            }
+        }
+    }
+
+    fn multi_get_at<K: AsRef<[u8]>>(
+        &self,
+        keyspace: u32,
+        keys: &[K],
+        seq: SeqNo,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        // Neighbours next to one another: sources that lie in blocks answer them together.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
+        let read = |&index: &usize| {
+            let key = keys[index].as_ref();
+            let probe = Probe {
+                keyspace,
+                key,
+                hash: key_hash(keyspace, key),
+                at: seq,
+                latest: false,
+            };
+            Read {
+                probe,
+                answer: None,
+            }
+        };
+        let mut reads: Vec<Read<'_>> = order.iter().map(read).collect();
+        let mut stats = ReadStats::default();
+        let view = self.views.hold();
+        for source in &view.sources {
+            source.multi_get(&mut reads, &mut stats)?;
+            if reads.iter().all(|read| read.answer.is_some()) {
+                break;
+            }
+        }
+        let mut values = vec![None; keys.len()];
+        let mut hits = 0;
+        for (index, read) in order.into_iter().zip(reads) {
+            let Some(Lookup::Value(value, found)) = read.answer else {
+                continue;
+            };
+            let deleted = view
+                .ranges
+                .as_ref()
+                .is_some_and(|ranges| ranges.newest(keyspace, read.probe.key, seq) > Some(found));
+            if !deleted {
+                values[index] = Some(value);
+                hits += 1;
+            }
+        }
+        self.count_reads(keys.len() as u64, hits, &stats);
+        Ok(values)
     }
 
     /// An error when `keyspace` was dropped.

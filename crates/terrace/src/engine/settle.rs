@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::metrics::OpCounter;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Spare, retired};
+use crate::stages::{RangeRequest, Spare, retired};
 
 use super::Engine;
 
@@ -19,6 +20,10 @@ impl Engine {
             self.check_writable()?;
             if self.jobs.workers() == Workers::Manual {
                 if !self.step(0)? {
+                    // A look for work may be what ends a wait.
+                    if done() {
+                        break;
+                    }
                     if let Some(why) = self.disk_full() {
                         return Err(why);
                     }
@@ -32,11 +37,9 @@ impl Engine {
             }
             self.jobs.wake_all();
             self.jobs.wait_changed(Duration::from_millis(5));
-            idle_turns = if self.jobs.nothing_runs() {
-                idle_turns + 1
-            } else {
-                0
-            };
+            // That nothing runs does not say that nothing can: where cores are scarce, a worker may
+            // not have come to look yet. So whoever waits looks in its place.
+            idle_turns = if self.rests()? { idle_turns + 1 } else { 0 };
             if idle_turns > 40
                 && let Some(why) = self.disk_full()
             {
@@ -115,7 +118,11 @@ impl Engine {
             if left != reported.replace(left) {
                 progress(total.saturating_sub(left), total);
             }
-            !self.pipeline.is_buffering()
+            // What is on level 0 may stay there: it is in files.
+            self.pipeline
+                .buffer
+                .as_ref()
+                .is_none_or(|b| b.table_count() == 0)
         });
         self.jobs.want_everything(false);
         drained
@@ -127,14 +134,48 @@ impl Engine {
         let unused = front.close()?;
         front.sync()?;
         if self.ground.pool_outlives() {
-            return Ok(());
+            return match self.ground.note_totals() {
+                Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
+                noted => noted,
+            };
         }
         let mut changes: Vec<Change> = retired(&unused).collect();
         let seq = self.ground.sequencer.last_taken();
-        changes.extend([Change::LastSeq { seq }, Change::Closed]);
+        let totals = Change::Totals(self.ground.totals());
+        changes.extend([Change::LastSeq { seq }, totals, Change::Closed]);
         // PERSIST: what the logs have before the word that all is in order.
         self.ground.manifest.commit(Edit { changes })?;
         front.logs_retired(&unused);
+        Ok(())
+    }
+
+    /// Moves what a range of keys has now as deep into the bottom as it can go. Both keys belong to
+    /// the range.
+    pub(crate) fn compact_range(
+        self: &Arc<Self>,
+        first: (u32, Vec<u8>),
+        last: (u32, Vec<u8>),
+    ) -> Result<()> {
+        self.check_writable()?;
+        let seq = self.ground.sequencer.visible();
+        self.flush()?;
+        if let Some(buffer) = &self.pipeline.buffer {
+            // Tables leave the buffer oldest first: what is in the range may be behind all others.
+            self.jobs.want_everything(true);
+            let drained = self.wait_until(&|| buffer.table_count() == 0);
+            self.jobs.want_everything(false);
+            drained?;
+        }
+        let request = Arc::new(RangeRequest {
+            first,
+            last,
+            seq,
+            id: self.ground.next_id(),
+        });
+        let bottom = &self.pipeline.bottom;
+        bottom.compact_range(&request);
+        self.wait_until(&|| bottom.is_compacted(&request))?;
+        self.ground.counters.add(OpCounter::RangesCompacted, 1);
         Ok(())
     }
 

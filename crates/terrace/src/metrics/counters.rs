@@ -23,9 +23,10 @@ pub(crate) enum OpCounter {
     CacheHits,
     CacheMisses,
     ScanEntries,
+    RangesCompacted,
 }
 
-const OP_COUNTERS: usize = OpCounter::ScanEntries as usize + 1;
+const OP_COUNTERS: usize = OpCounter::RangesCompacted as usize + 1;
 const SHARDS: usize = 16;
 
 /// One thread's counters, alone on their lines so that threads do not pull them from each other.

@@ -122,6 +122,8 @@ pub struct FileLevelMetrics {
     pub bytes: u64,
     /// The size from which the level is compacted; `None` for level 0.
     pub target_bytes: Option<u64>,
+    /// Bytes of table files written for the level since the database was opened.
+    pub written_bytes: u64,
 }
 
 /// The cache of blocks of table files.
@@ -137,6 +139,47 @@ pub struct CacheMetrics {
     pub hit_count: u64,
     /// Blocks that point reads took from files.
     pub miss_count: u64,
+}
+
+/// What was written since the database was created, as far as it is known: a crash loses the count
+/// of what came after the last flush, merge, drain, reclaim or compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LifeMetrics {
+    /// Key and value bytes of users.
+    pub user_written_bytes: u64,
+    /// Bytes to the pool.
+    pub pool_bytes: u64,
+    /// Bytes to log files.
+    pub log_file_bytes: u64,
+    /// Bytes to table files.
+    pub table_file_bytes: u64,
+}
+
+impl LifeMetrics {
+    fn times(&self, bytes: u64) -> Option<f64> {
+        (self.user_written_bytes > 0).then(|| bytes as f64 / self.user_written_bytes as f64)
+    }
+
+    /// Bytes to the pool for each byte that users wrote; `None` before the first.
+    pub fn write_amp_pm(&self) -> Option<f64> {
+        self.times(self.pool_bytes)
+    }
+
+    /// Bytes to files, logs and tables, for each byte that users wrote; `None` before the first.
+    pub fn write_amp_files(&self) -> Option<f64> {
+        self.times(self.log_file_bytes + self.table_file_bytes)
+    }
+}
+
+/// The limit on the rate at which compactions and drains write table files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PaceMetrics {
+    /// Bytes a second; `None`: there is no limit.
+    pub rate_max: Option<u64>,
+    /// How many times a job was made to wait.
+    pub wait_count: u64,
+    /// For how long altogether.
+    pub wait_time: Duration,
 }
 
 /// The pool.
@@ -198,6 +241,12 @@ pub struct Metrics {
     pub stalls: Vec<StallMetrics>,
     /// Background jobs by kind.
     pub jobs: Vec<JobMetrics>,
+    /// The same in the database's life, up to the last edit of its manifest before it was opened.
+    pub life: LifeMetrics,
+    /// Ranges that users had compacted.
+    pub range_compaction_count: u64,
+    /// The limit on the rate of background writes to table files, and what it did.
+    pub pace: PaceMetrics,
     /// Snapshots and iterators that pin old versions.
     pub snapshot_count: u64,
     /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.

@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
     use crate::metrics::{
-        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, PoolMetrics,
-        StallMetrics, StallReason,
+        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
+        PaceMetrics, PoolMetrics, StallMetrics, StallReason,
     };
     use terrace_media::Counts;
 
@@ -211,6 +211,9 @@ mod tests {
             table_file_bytes: 0,
             stalls: Vec::new(),
             jobs: Vec::new(),
+            life: LifeMetrics::default(),
+            range_compaction_count: 0,
+            pace: PaceMetrics::default(),
             snapshot_count: 0,
             scan_entry_count: 0,
             range_delete_count: 0,
@@ -226,6 +229,7 @@ mod tests {
             tombstone_count: 6,
             bytes: 4096 << level,
             target_bytes,
+            written_bytes: 0,
         }
     }
 

@@ -25,6 +25,11 @@ pub struct LeveledOptions {
     /// else level 1 has `level1_bytes` and each level below `growth` times more.
     /// Default: true. Changes: on reopen.
     pub dynamic_sizes: bool,
+    /// Into how many ranges of keys a compaction is split at most; they are compacted side by side,
+    /// as threads are free, each of about `table_bytes` at least.
+    /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
+    /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
+    pub compaction_parts_max: usize,
     /// How many runs level 0 has before it is compacted.
     /// Larger: less rewriting, slower reads. Default: 4. Range: 1 to 64. Changes: on reopen.
     pub runs_compact: usize,
@@ -35,8 +40,15 @@ pub struct LeveledOptions {
     /// Default: 36. Range: above `runs_slow`. Changes: on reopen.
     pub runs_stop: usize,
     /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
-    /// half of it. Default: 64 GiB. Changes: on reopen.
+    /// half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
     pub debt_stop_bytes: u64,
+    /// How many bytes a second compactions and drains write to table files at most, `None` for no
+    /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
+    /// what is not compacted, and then there is none: the limit never slows a writer.
+    /// Smaller: reads beside compactions are faster, and more lies uncompacted.
+    /// Default: `None`. Range: at least 64 KiB. Changes: on reopen. Not with `Workers::Manual`,
+    /// which has no clock.
+    pub write_rate_max: Option<u64>,
     /// Bytes of a data block before compression.
     /// Larger: denser. Smaller: less read for one key. Default: 4 KiB. Range: 256 B to 1 MiB.
     /// Changes: on reopen, for new tables.
@@ -67,10 +79,12 @@ impl Default for LeveledOptions {
             growth: 10,
             levels: 6,
             dynamic_sizes: true,
+            compaction_parts_max: 4,
             runs_compact: 4,
             runs_slow: 12,
             runs_stop: 36,
             debt_stop_bytes: 64 << 30,
+            write_rate_max: None,
             block_bytes: 4096,
             filter_bits_per_key: 10,
             compression_upper: Compression::None,
@@ -97,12 +111,24 @@ impl LeveledOptions {
             ((2..=100).contains(&self.growth), "growth must be 2 to 100"),
             ((1..=16).contains(&self.levels), "levels must be 1 to 16"),
             (
+                (1..=64).contains(&self.compaction_parts_max),
+                "compaction_parts_max must be 1 to 64",
+            ),
+            (
                 (1..=64).contains(&self.runs_compact),
                 "runs_compact must be 1 to 64",
             ),
             (
                 self.runs_slow >= self.runs_compact && self.runs_stop > self.runs_slow,
                 "runs_compact, runs_slow and runs_stop must ascend",
+            ),
+            (
+                self.debt_stop_bytes >= self.level1_bytes,
+                "debt_stop_bytes must be at least level1_bytes",
+            ),
+            (
+                self.write_rate_max.is_none_or(|rate| rate >= 64 << 10),
+                "write_rate_max must be at least 64 KiB a second, or None for no limit",
             ),
             (
                 (256..=1 << 20).contains(&self.block_bytes),
@@ -126,5 +152,95 @@ impl LeveledOptions {
         wrong
             .map(|(_, problem)| format!("bottom.leveled.{problem}"))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs::Design;
+    use crate::options::Options;
+
+    /// The configurations of the papers can be expressed as they are.
+    #[test]
+    fn configurations_of_the_papers_are_valid() {
+        // MioDB's SSD tier and LevelDB: 64 MiB tables, fixed sizes from 256 MiB, a factor of 10.
+        let leveldb = LeveledOptions {
+            table_bytes: 64 * MIB,
+            level1_bytes: 256 * MIB,
+            growth: 10,
+            levels: 6,
+            dynamic_sizes: false,
+            ..LeveledOptions::default()
+        };
+        // MatrixKV: a level 1 of 8 GiB under a level 0 in persistent memory, which is the buffer of
+        // the design: what leaves it goes on to level 1 at once.
+        let matrixkv = LeveledOptions {
+            level1_bytes: 8 << 30,
+            runs_compact: 1,
+            levels: 3,
+            ..leveldb.clone()
+        };
+        // NoveLSM and RocksDB: level 0 on the disk, deep trees, sizes from the last level.
+        let rocksdb = LeveledOptions {
+            dynamic_sizes: true,
+            runs_compact: 4,
+            runs_slow: 20,
+            runs_stop: 36,
+            levels: 7,
+            ..leveldb.clone()
+        };
+        for leveled in [leveldb, matrixkv, rocksdb] {
+            assert_eq!(leveled.problems(), Vec::<String>::new());
+            for design in [Design::MioDbSsd, Design::Leveled] {
+                let mut options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                options.bottom.leveled = leveled.clone();
+                options.validate().unwrap();
+            }
+        }
+    }
+
+    /// Every number that makes no sense is named, all of them at once.
+    #[test]
+    fn all_problems_are_named_at_once() {
+        let bad = LeveledOptions {
+            table_bytes: 1,
+            level1_bytes: 0,
+            growth: 1,
+            levels: 0,
+            compaction_parts_max: 0,
+            runs_compact: 0,
+            runs_slow: 5,
+            runs_stop: 5,
+            debt_stop_bytes: 0,
+            write_rate_max: Some(1),
+            block_bytes: 1,
+            filter_bits_per_key: 65,
+            open_files_max: 1,
+            ..LeveledOptions::default()
+        };
+        let problems = bad.problems().join("\n");
+        for name in [
+            "table_bytes",
+            "level1_bytes",
+            "growth",
+            "levels",
+            "compaction_parts_max",
+            "runs_compact",
+            "runs_stop",
+            "write_rate_max",
+            "block_bytes",
+            "filter_bits_per_key",
+            "open_files_max",
+        ] {
+            let named = format!("bottom.leveled.{name} ");
+            assert!(
+                problems.contains(&named) || problems.contains(&format!(" {name} ")),
+                "{name}: {problems}"
+            );
+        }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod gate;
 pub(crate) mod iter;
 pub(crate) mod log;
 pub(crate) mod manifest;
+pub(crate) mod pace;
 pub(crate) mod ranges;
 pub(crate) mod redo;
 pub(crate) mod sequence;

@@ -23,11 +23,12 @@ use arc_swap::ArcSwap;
 use terrace_media::{Extent, FileSystem, Medium, Pool, Region};
 
 use crate::error::Result;
-use crate::metrics::{Counters, Metrics};
+use crate::metrics::{Counters, LifeMetrics, Metrics, OpCounter};
 use crate::options::Options;
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
-use crate::parts::manifest::{Change, Edit, FileMeta, Manifest};
+use crate::parts::manifest::{Change, Edit, FileMeta, Manifest, Totals};
+use crate::parts::pace::Pace;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LateKeys, LiveRanges, RangeDelete, Spans};
 use crate::parts::redo::RedoArea;
@@ -46,6 +47,10 @@ pub(crate) struct Ground {
     pub(crate) dropped: DroppedKeyspaces,
     pub(crate) ranges: LiveRanges,
     pub(crate) counters: Counters,
+    /// What was written before the database was opened.
+    pub(crate) totals_before: Totals,
+    /// How fast background work may write table files.
+    pub(crate) pace: Pace,
     pub(crate) options: Options,
     ids: AtomicU64,
 }
@@ -58,7 +63,8 @@ impl Ground {
         redo: Arc<RedoArea>,
         options: Options,
     ) -> Ground {
-        let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
+        let (ids, last_seq, totals_before) =
+            manifest.with_state(|state| (state.next_id.max(1), state.last_seq, state.totals));
         let sequencer = Sequencer::default();
         sequencer.start_after(last_seq);
         Ground {
@@ -70,9 +76,31 @@ impl Ground {
             dropped: DroppedKeyspaces::default(),
             ranges: LiveRanges::default(),
             counters: Counters::default(),
+            totals_before,
+            pace: Pace::new(options.bottom.leveled.write_rate_max),
             options,
             ids: AtomicU64::new(ids),
         }
+    }
+
+    /// What was written in the database's life.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals_before.plus(Totals {
+            user: self.counters.sum(OpCounter::UserBytes),
+            pool: self.pool.counts().total().bytes,
+            log_files: self.counters.sum(OpCounter::LogFileBytes),
+            table_files: self.counters.sum(OpCounter::TableFileBytes),
+        })
+    }
+
+    /// Writes down what was written, if users have written something since that was last done.
+    pub(crate) fn note_totals(&self) -> Result<()> {
+        let totals = self.totals();
+        if self.manifest.with_state(|state| state.totals.user) == totals.user {
+            return Ok(());
+        }
+        let changes = vec![Change::Totals(totals)];
+        Ok(self.manifest.commit(Edit { changes })?)
     }
 
     /// An id for a log and the table that it becomes; never given out twice.
@@ -89,6 +117,17 @@ impl Ground {
     /// Gives out no id below `least` any more.
     pub(crate) fn skip_ids(&self, least: u64) {
         self.ids.fetch_max(least, Ordering::Relaxed);
+    }
+}
+
+impl From<Totals> for LifeMetrics {
+    fn from(totals: Totals) -> LifeMetrics {
+        LifeMetrics {
+            user_written_bytes: totals.user,
+            pool_bytes: totals.pool,
+            log_file_bytes: totals.log_files,
+            table_file_bytes: totals.table_files,
+        }
     }
 }
 
@@ -188,6 +227,14 @@ impl Lookup {
     }
 }
 
+/// One of many point reads.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) probe: Probe<'a>,
+    /// What the newest source that has the key says; `None`: ask an older one.
+    pub(crate) answer: Option<Lookup>,
+}
+
 /// What one point read did; added to the counters at its end.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadStats {
@@ -215,6 +262,13 @@ pub(crate) struct Census {
 pub(crate) trait Source: Send + Sync {
     /// The newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
+    /// Does the same for those of many reads, ascending by key, that have no answer yet.
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        for read in reads.iter_mut().filter(|read| read.answer.is_none()) {
+            read.answer = self.get(&read.probe, stats)?;
+        }
+        Ok(())
+    }
     /// A cursor off the source.
     fn cursor(&self) -> Box<dyn Cursor>;
     /// About how many entries, and bytes of them, lie between two places.
@@ -265,6 +319,8 @@ pub(crate) trait Job: Send {
 pub(crate) enum Step {
     /// There is more to do.
     More,
+    /// There is more to do, and these jobs, which the one job has become, may run beside it.
+    Split(Vec<Box<dyn Job>>),
     /// Nothing can be done until space comes back; the pool is full.
     Wait,
     /// Nothing can be done for a while: a disk is full, as the error says. The job has undone what
@@ -606,6 +662,18 @@ pub(crate) trait Intake: Send {
     fn complete(self: Box<Self>) -> Completion;
 }
 
+/// A range of keys that somebody wants as deep in the bottom as it can be.
+#[derive(Debug)]
+pub(crate) struct RangeRequest {
+    /// Keyspace and key of the first and of the last entry; both may be there or not.
+    pub(crate) first: (u32, Vec<u8>),
+    pub(crate) last: (u32, Vec<u8>),
+    /// What came later need not move.
+    pub(crate) seq: SeqNo,
+    /// Nor need what is in tables with this number and above: they were written since.
+    pub(crate) id: u64,
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Takes a drain.
@@ -615,11 +683,21 @@ pub(crate) trait Bottom: Send + Sync {
     fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// From now on `next_job` finds what moves the range down, for as long as the request lives.
+    fn compact_range(&self, request: &Arc<RangeRequest>);
+    /// Whether nothing is left to do for a request.
+    fn is_compacted(&self, request: &RangeRequest) -> bool;
+    /// Whether everything that came down is where it belongs: nothing waits to be moved on before
+    /// readers find it as they should.
+    fn is_drained(&self) -> bool;
     /// Whether what it has taken outlives the process.
     fn is_durable(&self) -> bool;
     /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
     /// come down.
     fn pressure(&self) -> f64;
+    /// How near it is to pressure: at 0 its work may take its time, at 1 writers are about to be
+    /// slowed.
+    fn haste(&self) -> f64;
     /// The range deletes that it holds and whose keys may still be there; `None` without any.
     fn ranges(&self) -> Option<Arc<Spans>>;
     /// Newest first.

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use terrace::Db;
+use terrace::{Db, Design};
 use terrace_media::Medium;
-use terrace_testkit::damage::{Specimen, Tally};
+use terrace_testkit::damage::{Class, Specimen, Tally};
 use terrace_testkit::place::scratch;
 use terrace_testkit::{seeds, settings};
 
@@ -131,4 +131,58 @@ fn damage_of_any_kind_is_found_or_harmless() {
         }
     }
     println!("{tally}");
+}
+
+/// Whatever byte of a table file or of OPTIONS changes, opening or verify says so: there is no
+/// padding and no dead byte in either.
+#[test]
+fn every_byte_of_tables_and_options_counts() {
+    for design in Design::ALL {
+        let specimen = Specimen::closed_of(design, 5).unwrap();
+        let mut flipped = 0;
+        for (name, bytes) in specimen.files() {
+            let stride = match name {
+                "pool" => continue,
+                "OPTIONS" => 1,
+                // Coprime to all sizes of fields, so that every offset of each is met in some table;
+                // the campaign `flips` changes every byte.
+                _ => 29,
+            };
+            for at in (0..bytes).step_by(stride) {
+                let mask = [0x01, 0x80, 0xff][at % 3];
+                let class = specimen.flip(name, at, mask).unwrap();
+                assert!(
+                    [Class::Refused, Class::Found].contains(&class),
+                    "{design}, {mask:#x} in byte {at:#x} of {name}: {class:?}"
+                );
+                flipped += 1;
+            }
+        }
+        assert!(flipped > 100, "{design}: {flipped}");
+        let tables = specimen.files().filter(|(name, _)| name.ends_with(".sst"));
+        assert_eq!(tables.count() > 0, design.keeps_table_files(), "{design}");
+    }
+}
+
+/// Whatever byte changes in a line of the pool that has something in it, opening or verify says so,
+/// or nothing that is read changes: such lines are padding, or belong to what nothing names.
+#[test]
+fn every_byte_of_the_pool_counts_or_is_dead() {
+    for design in Design::ALL {
+        let specimen = Specimen::closed_of(design, 6).unwrap();
+        let mut found = 0;
+        for (turn, line) in specimen.used("pool").iter().enumerate() {
+            // Another byte of each line, the superblock and the manifest first: all of theirs.
+            let bytes = if *line < 4096 {
+                0..64
+            } else {
+                turn % 64..turn % 64 + 1
+            };
+            for byte in bytes.step_by(if *line < 4096 { 3 } else { 1 }) {
+                let class = specimen.flip("pool", line + byte, 0x10).unwrap();
+                found += usize::from(class != Class::Harmless);
+            }
+        }
+        assert!(found > 50, "{design}: {found} found");
+    }
 }

@@ -91,7 +91,9 @@ fn a_full_disk_refuses_writes_and_comes_back() {
                 count += 2000;
             }
             assert_eq!(db.iter().unwrap().count() as u32, count);
-            db.drain().unwrap();
+            if let Err(e) = db.drain() {
+                panic!("{design} {workers:?} {e} {}", db.metrics());
+            }
             assert_eq!(
                 db.verify(&mut |_| {}).unwrap().problems,
                 Vec::<String>::new()
@@ -250,4 +252,202 @@ fn levels_keep_to_their_targets() {
         }
     }
     assert_eq!(db.iter().unwrap().count(), 20_000);
+}
+
+/// After a drain nothing is left above the place where it belongs: no table in the buffer, no run
+/// in level 0. Whoever runs the jobs, and however little the last flush brought.
+#[test]
+fn a_drain_leaves_nothing_above_its_place() {
+    for design in DESIGNS {
+        for workers in [Workers::Manual, Workers::Threads(1), Workers::Threads(3)] {
+            let folder = scratch().unwrap();
+            let mut options = options(design, workers);
+            // More runs than a drain makes: only the drain itself asks for their compaction.
+            options.bottom.leveled.runs_compact = 8;
+            let db = Db::open(folder.path(), options).unwrap();
+            let mut met = 0;
+            for round in 0..12u32 {
+                for n in 0..(round + 1) * 20 {
+                    db.put(key(n * 31 + round), vec![round as u8; 120]).unwrap();
+                }
+                if round % 3 == 2 {
+                    db.flush().unwrap();
+                }
+                met += db.metrics().files.iter().filter(|l| l.level == 0).count();
+                db.drain().unwrap();
+                let metrics = db.metrics();
+                assert!(metrics.levels.is_empty(), "{design}: {:?}", metrics.levels);
+                assert!(
+                    metrics.files.iter().all(|level| level.level > 0),
+                    "{design}, {workers:?}, round {round}: {:?}",
+                    metrics.files
+                );
+            }
+            assert!(design != Design::Leveled || met > 0, "level 0 was in use");
+        }
+    }
+}
+
+/// Many gets at once say what single ones say, in every design, wherever the keys are and in
+/// whatever order they are asked for, twice or not; at snapshots too. Where blocks are not cached,
+/// neighbours share the read of their block.
+#[test]
+fn many_gets_say_what_single_ones_say() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Manual);
+        options.bottom.leveled.cache_bytes = 1;
+        options.bottom.leveled.block_bytes = 1024;
+        let db = Db::open(folder.path(), options).unwrap();
+        let space = db.create_keyspace("other").unwrap();
+        let mut rng = fastrand::Rng::with_seed(4);
+        let mut snapshots = Vec::new();
+        let misses = |db: &Db| db.metrics().cache.miss_count;
+        for round in 0..12u8 {
+            for _ in 0..150 {
+                let n = rng.u32(0..600);
+                match rng.u8(0..6) {
+                    0 => db.delete(key(n)).unwrap(),
+                    1 => space.put(key(n), [round; 30]).unwrap(),
+                    _ => db.put(key(n), vec![round; rng.usize(0..90)]).unwrap(),
+                }
+            }
+            match round % 4 {
+                0 => db.drain().unwrap(),
+                1 => db.flush().unwrap(),
+                2 => snapshots.push(db.snapshot().unwrap()),
+                _ => {}
+            }
+            let mut asked: Vec<[u8; 4]> = (0..200).map(|_| key(rng.u32(0..650))).collect();
+            asked.push(asked[0]);
+            rng.shuffle(&mut asked);
+            let before = misses(&db);
+            let singles: Vec<_> = asked.iter().map(|k| db.get(k).unwrap()).collect();
+            let by_one = misses(&db) - before;
+            let many = db.multi_get(&asked).unwrap();
+            assert_eq!(many, singles, "{design}, round {round}");
+            let at_once = misses(&db) - before - by_one;
+            assert!(
+                at_once * 2 <= by_one || by_one == 0,
+                "{design}, round {round}: {at_once} blocks at once, {by_one} one by one"
+            );
+            assert_eq!(by_one > 0, design.keeps_table_files(), "{design}, {round}");
+            let singles: Vec<_> = asked.iter().map(|k| space.get(k).unwrap()).collect();
+            assert_eq!(space.multi_get(&asked).unwrap(), singles);
+            for snapshot in &snapshots {
+                let singles: Vec<_> = asked.iter().map(|k| snapshot.get(k).unwrap()).collect();
+                assert_eq!(snapshot.multi_get(&asked).unwrap(), singles);
+                let found = snapshot.multi_get_in(&space, &asked).unwrap();
+                let singles = asked.iter().map(|k| snapshot.get_in(&space, k).unwrap());
+                assert_eq!(found, singles.collect::<Vec<_>>());
+            }
+        }
+        assert!(db.multi_get::<[u8; 4]>(&[]).unwrap().is_empty());
+    }
+}
+
+/// What was written is counted over the database's life: reopening forgets nothing, and a crash only
+/// what came after the last edit.
+#[test]
+fn totals_outlive_a_reopen() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut ever = 0;
+        for round in 0..4u32 {
+            let db = Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
+            let before = db.metrics().life;
+            assert_eq!(before.user_written_bytes, ever, "{design}, round {round}");
+            for n in 0..300 {
+                db.put(key(n), [round as u8; 96]).unwrap();
+            }
+            ever += 300 * 100;
+            if round % 2 == 0 {
+                db.drain().unwrap();
+            }
+            let metrics = db.metrics();
+            assert_eq!(metrics.user_written_bytes, 300 * 100);
+            assert_eq!(metrics.life.user_written_bytes, ever);
+            assert!(metrics.life.pool_bytes > before.pool_bytes);
+            assert_eq!(
+                metrics.life.table_file_bytes - before.table_file_bytes,
+                metrics.table_file_bytes
+            );
+            db.close().unwrap();
+        }
+    }
+}
+
+/// Overwriting for long keeps the files within the bound that docs/designs.md names, whatever the
+/// order of the background steps, and no write is refused or waits for more than their steps.
+#[test]
+fn overwriting_for_long_keeps_the_files_bounded() {
+    for (seed, dynamic) in [(1, true), (2, true), (3, false)] {
+        let folder = scratch().unwrap();
+        let mut options = options(Design::Leveled, Workers::Manual);
+        options.bottom.leveled.dynamic_sizes = dynamic;
+        options.bottom.leveled.growth = 10;
+        options.bottom.leveled.compression = terrace::Compression::None;
+        let memtable = options.front.memtable_bytes;
+        let leveled = options.bottom.leveled.clone();
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let count = 3000u32;
+        let live = u64::from(count) * 104;
+        let mut worst = 0u64;
+        for n in 0..60_000u32 {
+            let at = if n < count { n } else { rng.u32(0..count) };
+            db.put(key(at), [n as u8; 100]).unwrap();
+            // Workers that keep up, in whatever order they take the jobs.
+            if n % 20 == 0 {
+                for _ in 0..6 {
+                    db.step(rng.usize(..)).unwrap();
+                }
+            }
+            if n > count * 2 && n % 100 == 0 {
+                let files = std::fs::read_dir(folder.path())
+                    .unwrap()
+                    .map(Result::unwrap);
+                let tables = files.filter(|f| f.path().extension().is_some_and(|e| e == "sst"));
+                worst = worst.max(tables.map(|f| f.metadata().unwrap().len()).sum());
+            }
+        }
+        db.compact_range::<[u8; 4]>(..).unwrap();
+        let compacted: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
+        // All levels above the last hold a ninth of it. Here every compaction that can be is in
+        // flight at once, so all of that may be there twice; level 0 adds its runs.
+        let level0 = 2 * (leveled.runs_compact as u64 + 2) * memtable;
+        let bound = compacted * 25 / 10 + leveled.level1_bytes + level0;
+        assert!(
+            worst < bound,
+            "seed {seed}: {worst} bytes of {compacted}, over {bound}"
+        );
+        assert!(worst > live, "{worst}");
+        assert_eq!(db.iter().unwrap().count() as u32, count);
+    }
+}
+
+/// Without a buffer the pool has the logs and nothing for the memtables themselves: filling and
+/// flushing ten of them takes no more of it than their logs do.
+#[test]
+fn a_design_without_a_buffer_keeps_no_room_for_flushes() {
+    let used = |design: Design| {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Manual);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = 256 << 10;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for n in 0..20_000 {
+            db.put(key(n % 4000), [n as u8; 100]).unwrap();
+        }
+        db.close().unwrap();
+        drop(db);
+        let db = Db::open(folder.path(), options).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 4000);
+        db.drain().unwrap();
+        db.metrics().pool.allocated_bytes
+    };
+    // A memtable and a spare, whose logs have a quarter more than they.
+    let (with, without) = (used(Design::MioDbSsd), used(Design::Leveled));
+    assert!(without + (256 << 10) <= with, "{without} and {with}");
+    assert!(without < (512 << 10) + 3 * (320 << 10), "{without}");
 }

@@ -5,15 +5,18 @@
 )]
 
 mod checkpoint;
+mod compaction;
 mod crash;
 mod damage;
 mod faults;
 mod files;
 mod folder;
+mod golden;
 mod ingest;
 mod inspect;
 mod kill;
 mod linear;
+mod metamorphic;
 mod model;
 mod persist_count;
 mod ranges;

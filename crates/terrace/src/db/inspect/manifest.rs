@@ -228,6 +228,15 @@ fn shown(change: &Made) -> Change {
         ),
         Made::LastSeq { seq } => ("last-seq", vec![number("seq", *seq)]),
         Made::NextId { id } => ("next-id", vec![number("id", *id)]),
+        Made::Totals(totals) => (
+            "totals",
+            vec![
+                number("user_bytes", totals.user),
+                number("pool_bytes", totals.pool),
+                number("log_file_bytes", totals.log_files),
+                number("table_file_bytes", totals.table_files),
+            ],
+        ),
         Made::Closed => ("closed", Vec::new()),
         Made::Created => ("created", Vec::new()),
     };

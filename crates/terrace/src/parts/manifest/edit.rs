@@ -69,6 +69,18 @@ pub(crate) struct FileMeta {
 /// A keyspace and a key.
 pub(crate) type Place = (u32, Vec<u8>);
 
+/// What was written in the database's life, up to the edit that says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Key and value bytes of users.
+    pub(crate) user: u64,
+    /// Bytes to the pool.
+    pub(crate) pool: u64,
+    /// Bytes to log files, and to table files.
+    pub(crate) log_files: u64,
+    pub(crate) table_files: u64,
+}
+
 /// One structural change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -113,12 +125,36 @@ pub(crate) enum Change {
     Closed,
     /// The creation of the database has ended: the folder is somebody's.
     Created,
+    /// So much was written in the database's life. Never lowers what is known.
+    Totals(Totals),
 }
 
 /// Changes that become durable together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) changes: Vec<Change>,
+}
+
+impl Totals {
+    /// Both together.
+    pub(crate) fn plus(self, other: Totals) -> Totals {
+        Totals {
+            user: self.user.saturating_add(other.user),
+            pool: self.pool.saturating_add(other.pool),
+            log_files: self.log_files.saturating_add(other.log_files),
+            table_files: self.table_files.saturating_add(other.table_files),
+        }
+    }
+
+    /// The larger of each.
+    pub(crate) fn max(self, other: Totals) -> Totals {
+        Totals {
+            user: self.user.max(other.user),
+            pool: self.pool.max(other.pool),
+            log_files: self.log_files.max(other.log_files),
+            table_files: self.table_files.max(other.table_files),
+        }
+    }
 }
 
 impl Edit {
@@ -155,6 +191,7 @@ mod tag {
     pub(super) const FILE_MOVED: u8 = 16;
     pub(super) const CLOSED: u8 = 32;
     pub(super) const CREATED: u8 = 33;
+    pub(super) const TOTALS: u8 = 34;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -193,6 +230,7 @@ impl Change {
             | Change::FileMoved { .. }
             | Change::LastSeq { .. }
             | Change::NextId { .. }
+            | Change::Totals(_)
             | Change::Closed
             | Change::Created => false,
         }
@@ -251,6 +289,11 @@ impl Change {
             Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
             Change::Closed => put(out, tag::CLOSED, &[]),
             Change::Created => put(out, tag::CREATED, &[]),
+            Change::Totals(t) => put(
+                out,
+                tag::TOTALS,
+                &[t.user, t.pool, t.log_files, t.table_files],
+            ),
         }
     }
 
@@ -304,6 +347,12 @@ impl Change {
             tag::NEXT_ID => Change::NextId { id: r.varint()? },
             tag::CLOSED => Change::Closed,
             tag::CREATED => Change::Created,
+            tag::TOTALS => Change::Totals(Totals {
+                user: r.varint()?,
+                pool: r.varint()?,
+                log_files: r.varint()?,
+                table_files: r.varint()?,
+            }),
             other => return Err(at.refuse("the tag of a change", other.to_string())),
         })
     }

@@ -30,7 +30,7 @@ mod state;
 mod tests;
 mod writer;
 
-pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta};
+pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
 pub(crate) use file::NAME as FILE_NAME;
 pub(crate) use state::State;
 pub(crate) use writer::Manifest;

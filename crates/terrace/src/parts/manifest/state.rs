@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_media::Span;
 
 use crate::parts::codec::DecodeError;
-use crate::parts::manifest::edit::{Change, FileMeta, LogPlace, TableMeta};
+use crate::parts::manifest::edit::{Change, FileMeta, LogPlace, TableMeta, Totals};
 
 /// The extents of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// The creation of the database has ended. For a database without a pool.
     pub(crate) created: bool,
+    pub(crate) totals: Totals,
 }
 
 /// The refusal of a change that contradicts the state.
@@ -135,6 +136,7 @@ impl State {
             Change::NextId { id } => self.next_id = self.next_id.max(*id),
             Change::Closed => {}
             Change::Created => self.created = true,
+            Change::Totals(totals) => self.totals = self.totals.max(*totals),
         }
         self.closed = closed;
         Ok(())
@@ -196,6 +198,9 @@ impl State {
             Change::LastSeq { seq: self.last_seq },
             Change::NextId { id: self.next_id },
         ];
+        if self.totals != Totals::default() {
+            changes.push(Change::Totals(self.totals));
+        }
         for (&id, &place) in &self.logs {
             changes.push(Change::LogCreated { id, place });
         }

@@ -51,9 +51,12 @@ impl SsTable {
         counts: &mut ReadCounts,
     ) -> Result<()> {
         let mut wanted: Vec<Wanted> = Vec::new();
+        // Taken once: where the budget does not hold it, each look would read it.
+        let filter = self.filter(counts)?;
         for (index, read) in reads.iter_mut().enumerate() {
             read.answer = self.answer(&read.target, None);
-            if !self.may_contain(read.hash, counts)? {
+            if filter.as_ref().is_some_and(|f| !f.may_contain(read.hash)) {
+                counts.filter_saved += 1;
                 continue;
             }
             let handle = Sought::with(&read.target, |s| self.block_of(&s, counts))?;

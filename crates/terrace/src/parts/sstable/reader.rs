@@ -316,6 +316,19 @@ impl SsTable {
         Ok(may)
     }
 
+    /// The filter, for a caller who asks it many times; `None` where the table has none.
+    pub(super) fn filter(&self, counts: &mut ReadCounts) -> Result<Option<Arc<FilterBlock>>> {
+        let Some(handle) = self.footer.filter else {
+            return Ok(None);
+        };
+        let filter = match self.filter.get() {
+            Some(TableFilter::Held(filter, _)) => Arc::clone(filter),
+            Some(TableFilter::Cached(handle)) => self.file.filter(*handle, true, counts)?,
+            None => self.load_filter(handle, counts)?,
+        };
+        Ok(Some(filter))
+    }
+
     /// Reads the filter for the first time, and holds it if the budget has room.
     #[cold]
     fn load_filter(&self, handle: Handle, counts: &mut ReadCounts) -> Result<Arc<FilterBlock>> {

@@ -4,20 +4,25 @@
 //! A table that overlaps nothing is moved by an edit alone. Of the versions of a key those stay that
 //! a snapshot can read; a tombstone goes when nothing below could come back without it.
 //!
+//! A large compaction is split by ranges of keys into jobs that may run side by side. Whichever ends
+//! last hands over what all of them have written, so readers and the manifest see one compaction.
+//!
 //! CRASH: the result is named and what it replaces forgotten by one edit. Before it, new tables are
 //! named by nothing and removed when the database is opened.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::output::Output;
 use super::pick::Picked;
 use super::source::RunCursor;
+use super::split::{self, Span};
 use super::version::Table;
 use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::skiplist::Target;
 use crate::stages::{Completion, Job, JobKind, Step};
 
 /// Entries and bytes of one step.
@@ -26,40 +31,45 @@ const STEP_BYTES: usize = 1 << 20;
 /// Read at once from each table.
 const AHEAD_BYTES: usize = 1 << 20;
 
-/// One compaction.
-pub(super) struct Compact {
+/// One compaction: what its parts share.
+struct Plan {
     body: Arc<Body>,
     picked: Picked,
-    cursor: Option<MergeCursor>,
-    output: Output,
-    finished: bool,
+    /// What was live when the compaction began, for all parts.
+    version: Arc<Version>,
+    /// LOCK: held for a look.
+    parts: Mutex<Parts>,
 }
 
-impl Compact {
-    pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
-        let version = body.version();
-        let ranges = picked
-            .tables()
-            .flat_map(|t| t.ranges.iter().cloned())
-            .collect();
-        let durable = version.tables().map(|t| t.meta.seq_last).max();
-        let (to, durable) = (picked.to as u32, durable.unwrap_or(0));
-        Compact {
-            output: Output::new(body, version, (to, 0), ranges, durable),
-            body: Arc::clone(body),
-            picked,
-            cursor: None,
-            finished: false,
+#[derive(Default)]
+struct Parts {
+    /// Jobs that have not ended.
+    open: usize,
+    /// Ranges that are written, and their tables.
+    written: Vec<(Span, Output)>,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // A job that was cancelled gives its tables back; one that has ended has none that are live.
+        let mut busy = self.body.busy.lock();
+        for table in self.picked.tables() {
+            busy.numbers.remove(&table.number());
         }
     }
+}
 
+impl Plan {
     /// Whether the tables can change their level as they are.
-    fn moves(&self, version: &Version) -> bool {
+    fn moves(&self) -> bool {
         let [run] = self.picked.upper.as_slice() else {
             return false;
         };
+        if self.picked.rewrites {
+            return false;
+        }
         // Down to the last level it is rewritten, so that what nobody reads goes.
-        let last = self.picked.to == version.levels.len();
+        let last = self.picked.to == self.version.levels.len();
         let stale = run
             .tables
             .iter()
@@ -86,29 +96,80 @@ impl Compact {
         }
     }
 
-    fn start(&mut self) -> Result<()> {
+    /// How many parts are worth the files that are not full.
+    fn part_count(&self) -> usize {
+        let options = &self.body.shelf.options;
+        let bytes: u64 = self.picked.tables().map(|t| t.meta.bytes).sum();
+        let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
+        worth.clamp(1, options.compaction_parts_max)
+    }
+
+    fn cursor(&self, span: &Span) -> Result<MergeCursor> {
         let runs = self.picked.upper.iter().chain([&self.picked.lower]);
         let cursors = runs.map(|run| {
             let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(AHEAD_BYTES);
             Box::new(cursor) as Box<dyn Cursor>
         });
         let mut cursor = MergeCursor::new(cursors.collect());
-        cursor.seek(&Target::first_of(0, &[]))?;
-        self.cursor = Some(cursor);
-        Ok(())
+        cursor.seek(&span.start())?;
+        Ok(cursor)
     }
 
+    fn output(&self, span: &Span) -> Output {
+        let version = Arc::clone(&self.version);
+        let all = self.picked.tables().flat_map(|table| table.ranges.iter());
+        let ranges = all.filter_map(|range| span.cut(range)).collect();
+        let durable = version.tables().map(|t| t.meta.seq_last).max();
+        let to = (self.picked.to as u32, 0);
+        Output::new(&self.body, version, to, ranges, durable.unwrap_or(0))
+    }
+
+    /// The end of the compaction, with what all parts have written.
+    fn complete(&self, written: Vec<(Span, Output)>) -> Completion {
+        let removed: Vec<u64> = self.picked.tables().map(Table::number).collect();
+        let mut entries = 0;
+        let (mut tables, mut changes) = (Vec::new(), Vec::new());
+        for (_, mut output) in written {
+            entries += output.entries();
+            let (more, named) = output.finish();
+            tables.extend(more);
+            changes.extend(named);
+        }
+        changes.extend(removed.iter().map(|&number| Change::FileRemoved { number }));
+        let body = Arc::clone(&self.body);
+        Completion {
+            edit: Edit { changes },
+            apply: Box::new(move || body.install(&removed, &tables)),
+            garbage: Vec::new(),
+            entries,
+        }
+    }
+}
+
+/// A job of a compaction: all of it, or a part.
+pub(super) struct Compact {
+    plan: Arc<Plan>,
+    /// Ranges that it has to do yet.
+    left: Vec<Span>,
+    current: Option<Range>,
+    /// Whether it is known what the job has to do.
+    begun: bool,
+}
+
+/// A range that is being merged.
+struct Range {
+    span: Span,
+    cursor: MergeCursor,
+    output: Output,
+}
+
+impl Range {
     /// Merges one step's worth. True when everything is merged and the last table closed.
     fn merge_some(&mut self) -> Result<bool> {
-        if self.cursor.is_none() {
-            self.start()?;
-        }
-        let Some(cursor) = &mut self.cursor else {
-            return Ok(true);
-        };
         let (mut entries, mut bytes) = (0, 0);
         loop {
-            let Some(entry) = cursor.entry()? else {
+            let entry = self.cursor.entry()?;
+            let Some(entry) = entry.filter(|entry| !self.span.ends_before(entry)) else {
                 self.output.close_table(None)?;
                 return Ok(true);
             };
@@ -122,10 +183,87 @@ impl Compact {
                     return Ok(false);
                 }
             }
-            bytes += self.output.offer(&entry, cursor.value()?)?;
+            bytes += self.output.offer(&entry, self.cursor.value()?)?;
             entries += 1;
-            cursor.advance()?;
+            self.cursor.advance()?;
         }
+    }
+}
+
+impl Compact {
+    pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
+        let plan = Plan {
+            version: body.version(),
+            body: Arc::clone(body),
+            picked,
+            parts: Mutex::new(Parts {
+                open: 1,
+                written: Vec::new(),
+            }),
+        };
+        Compact {
+            plan: Arc::new(plan),
+            left: Vec::new(),
+            current: None,
+            begun: false,
+        }
+    }
+
+    /// A job for one more range.
+    fn part(&self, span: Span) -> Box<dyn Job> {
+        Box::new(Compact {
+            plan: Arc::clone(&self.plan),
+            left: vec![span],
+            current: None,
+            begun: true,
+        })
+    }
+
+    /// Finds out what there is to do: keeps the first range, and makes jobs of the others.
+    fn split(&mut self) -> Result<Vec<Box<dyn Job>>> {
+        let mut spans = match self.plan.part_count() {
+            1 => vec![Span::default()],
+            parts => split::spans(&self.plan.picked, parts)?,
+        };
+        let others = spans.split_off(1);
+        self.left = spans;
+        self.plan.parts.lock().open += others.len();
+        Ok(others.into_iter().map(|span| self.part(span)).collect())
+    }
+
+    /// Merges one step's worth. True when the job has no range left.
+    fn merge_some(&mut self) -> Result<bool> {
+        if self.current.is_none() {
+            let Some(span) = self.left.last() else {
+                return Ok(true);
+            };
+            self.current = Some(Range {
+                cursor: self.plan.cursor(span)?,
+                output: self.plan.output(span),
+                span: span.clone(),
+            });
+            self.left.pop();
+        }
+        if let Some(range) = &mut self.current
+            && !range.merge_some()?
+        {
+            return Ok(false);
+        }
+        if let Some(range) = self.current.take() {
+            let written = (range.span, range.output);
+            self.plan.parts.lock().written.push(written);
+        }
+        Ok(self.left.is_empty())
+    }
+
+    /// Begins again from nothing, and so do the ranges that are written: a disk that is full gets
+    /// all of its room back until the compaction can go on. They become ranges of this job, since
+    /// theirs have ended.
+    fn give_room_back(&mut self) {
+        let aborted = self.current.take().map(|range| range.span);
+        let written = std::mem::take(&mut self.plan.parts.lock().written);
+        self.left.extend(aborted);
+        self.left.extend(written.into_iter().map(|(span, _)| span));
     }
 }
 
@@ -135,44 +273,33 @@ impl Job for Compact {
     }
 
     fn step(&mut self) -> Result<Step> {
-        if self.cursor.is_none() && !self.finished && self.moves(&self.body.version()) {
-            return Ok(Step::Done(self.move_down()));
+        if !self.begun {
+            if self.plan.moves() {
+                return Ok(Step::Done(self.plan.move_down()));
+            }
+            let parts = self.split()?;
+            self.begun = true;
+            return Ok(match parts.is_empty() {
+                true => Step::More,
+                false => Step::Split(parts),
+            });
         }
-        let merged = if self.finished {
-            Ok(true)
-        } else {
-            self.merge_some()
-        };
-        match merged {
+        match self.merge_some() {
             Ok(false) => return Ok(Step::More),
-            Ok(true) => self.finished = true,
+            Ok(true) => {}
             Err(e) if e.kind() == ErrorKind::Full => {
-                self.output.abandon();
-                self.cursor = None;
+                self.give_room_back();
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),
         }
-        let entries = self.output.entries();
-        let removed: Vec<u64> = self.picked.tables().map(Table::number).collect();
-        let (tables, mut changes) = self.output.finish();
-        changes.extend(removed.iter().map(|&number| Change::FileRemoved { number }));
-        let body = Arc::clone(&self.body);
-        Ok(Step::Done(Completion {
-            edit: Edit { changes },
-            apply: Box::new(move || body.install(&removed, &tables)),
-            garbage: Vec::new(),
-            entries,
-        }))
-    }
-}
-
-impl Drop for Compact {
-    fn drop(&mut self) {
-        // A job that was cancelled gives its tables back; one that has ended has none that are live.
-        let mut busy = self.body.busy.lock();
-        for table in self.picked.tables() {
-            busy.numbers.remove(&table.number());
+        let mut parts = self.plan.parts.lock();
+        parts.open -= 1;
+        if parts.open > 0 {
+            return Ok(Step::Done(Completion::nothing()));
         }
+        let written = std::mem::take(&mut parts.written);
+        drop(parts);
+        Ok(Step::Done(self.plan.complete(written)))
     }
 }

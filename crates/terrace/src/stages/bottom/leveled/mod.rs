@@ -28,7 +28,9 @@ mod intake;
 mod output;
 mod pick;
 pub(crate) mod recover;
+mod request;
 mod source;
+mod split;
 mod vanish;
 mod version;
 
@@ -37,7 +39,8 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -49,7 +52,9 @@ use crate::options::{LeveledOptions, Options};
 use crate::parts::cache::FileCache;
 use crate::parts::ranges::Spans;
 use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
-use crate::stages::{Bottom, Drain, Folder, Ground, Intake, Job, Source, Sources, Urgency};
+use crate::stages::{
+    Bottom, Drain, Folder, Ground, Intake, Job, RangeRequest, Source, Sources, Urgency,
+};
 use crate::types::SeqNo;
 
 use source::RunSource;
@@ -113,6 +118,8 @@ struct Busy {
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// What was looked at for tables that range deletes cover.
     looked: vanish::Looked,
+    /// Ranges that are to go down, until nobody waits for that any more.
+    requests: Vec<Weak<RangeRequest>>,
 }
 
 /// The bottom of one database.
@@ -128,6 +135,8 @@ struct Body {
     busy: Mutex<Busy>,
     /// LOCK: one version is made at a time.
     installing: Mutex<()>,
+    /// Bytes of tables written for each level.
+    written: Vec<AtomicU64>,
 }
 
 impl Body {
@@ -136,8 +145,12 @@ impl Body {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
             looked: vanish::Looked::default(),
+            requests: Vec::new(),
         };
         Arc::new(Body {
+            written: (0..=version.levels.len())
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             ground,
             shelf,
             version: ArcSwap::from_pointee(version),
@@ -148,6 +161,17 @@ impl Body {
 
     fn version(&self) -> Arc<Version> {
         self.version.load_full()
+    }
+
+    /// How far level 0 has come from the first of two numbers of runs to the second, or the debt
+    /// from the first of two numbers of bytes to the second, whichever is further; 0 before the
+    /// first.
+    fn between(&self, runs: (f64, f64), debt: (f64, f64)) -> f64 {
+        let version = self.version();
+        let part =
+            |value: f64, (from, to): (f64, f64)| ((value - from) / (to - from).max(1.0)).max(0.0);
+        let bytes = pick::debt(&version, &self.shelf.options);
+        part(version.runs.len() as f64, runs).max(part(bytes as f64, debt))
     }
 
     /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
@@ -184,19 +208,34 @@ impl Bottom for Leveled {
         true
     }
 
+    fn compact_range(&self, request: &Arc<RangeRequest>) {
+        self.body.busy.lock().requests.push(Arc::downgrade(request));
+    }
+
+    fn is_compacted(&self, request: &RangeRequest) -> bool {
+        request::due(&self.body.version(), request).is_none()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.body.version().runs.is_empty()
+    }
+
     fn pressure(&self) -> f64 {
-        let version = self.body.version();
         let options = &self.body.shelf.options;
-        let between =
-            |value: f64, from: f64, to: f64| ((value - from) / (to - from).max(1.0)).max(0.0);
-        let runs = between(
-            version.runs.len() as f64,
-            options.runs_slow as f64,
-            options.runs_stop as f64,
-        );
-        let debt = pick::debt(&version, options) as f64;
         let stop = options.debt_stop_bytes as f64;
-        runs.max(between(debt, stop / 2.0, stop))
+        self.body.between(
+            (options.runs_slow as f64, options.runs_stop as f64),
+            (stop / 2.0, stop),
+        )
+    }
+
+    fn haste(&self) -> f64 {
+        let options = &self.body.shelf.options;
+        let stop = options.debt_stop_bytes as f64;
+        self.body.between(
+            (options.runs_compact as f64, options.runs_slow as f64),
+            (stop / 8.0, stop / 2.0),
+        )
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {
@@ -224,6 +263,7 @@ impl Bottom for Leveled {
                 tombstone_count: tables().map(|t| t.meta.tombstones).sum(),
                 bytes: tables().map(|t| t.meta.bytes).sum(),
                 target_bytes: target,
+                written_bytes: self.body.written[level].load(Ordering::Relaxed),
             }
         };
         metrics.files = vec![level_of(0, &version.runs, None)];

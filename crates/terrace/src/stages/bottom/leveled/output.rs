@@ -4,6 +4,7 @@
 //! could hide. Tables are cut between keys, so that one table of a run has all versions of a key.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::version::{Table, Version};
 use super::{Body, Shelf};
@@ -44,6 +45,8 @@ pub(super) struct Output {
     kept: Option<SeqNo>,
     any: bool,
     entries: u64,
+    /// Bytes of the table being written that the pace knows of.
+    charged: u64,
 }
 
 impl Output {
@@ -73,6 +76,7 @@ impl Output {
             kept: None,
             any: false,
             entries: 0,
+            charged: 0,
             body: Arc::clone(body),
         };
         output.ranges = output.needed(ranges);
@@ -199,7 +203,11 @@ impl Output {
                 expiry: 0,
                 value,
             })?;
+            let bytes = writer.estimated_bytes();
             self.entries += 1;
+            let more = bytes.saturating_sub(self.charged);
+            self.body.ground.pace.charge(more);
+            self.charged += more;
         }
         Ok(entry.key.len() + value.len())
     }
@@ -245,6 +253,7 @@ impl Output {
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
+        self.charged = 0;
         let number = writer.number();
         let finished = writer.finish();
         let finished = finished.inspect_err(|_| {
@@ -252,6 +261,8 @@ impl Output {
         })?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.body.ground.counters.add(counted, finished.file_bytes);
+        let of_level = &self.body.written[self.level as usize];
+        of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
         Ok(())
     }
@@ -328,6 +339,7 @@ impl Output {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
         self.cut = None;
+        self.charged = 0;
         self.any = false;
         self.kept = None;
         self.entries = 0;

@@ -5,8 +5,9 @@
 //! one, the *base*, takes what leaves level 0, and levels between the two are empty. So at most about
 //! a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic level sizes).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use super::request::{self, Due};
 use super::version::{Run, Table, Version};
 use super::{Body, LeveledOptions};
 use crate::parts::ranges::Key;
@@ -20,21 +21,28 @@ pub(super) struct Picked {
     pub(super) upper: Vec<Arc<Run>>,
     /// The tables of `to` that they overlap.
     pub(super) lower: Arc<Run>,
+    /// They are written anew even where they could stay as they are.
+    pub(super) rewrites: bool,
 }
 
 impl Picked {
     /// One table, to be merged with some of another level.
     fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
-        let run = |tables: &[Table]| {
-            Arc::new(Run {
-                id: 0,
-                tables: tables.to_vec(),
-            })
-        };
         Picked {
             to,
-            upper: vec![run(std::slice::from_ref(table))],
-            lower: run(lower),
+            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+            lower: Arc::new(Run::of(lower.to_vec())),
+            rewrites: false,
+        }
+    }
+
+    /// A table that is written anew on its own level, without what nobody can read any more.
+    fn rewriting(table: &Table) -> Picked {
+        Picked {
+            to: table.meta.level as usize,
+            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+            lower: Arc::default(),
+            rewrites: true,
         }
     }
 
@@ -118,10 +126,31 @@ impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
     /// others work on what it would need. With `everything`, level 0 is compacted however few runs it has.
     pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
+        let mut busy = self.busy.lock();
+        let busy = &mut *busy;
+        // LOCK: the version after the lock: a job installs what it made before it gives its tables
+        // back. The other way round, tables that are just gone would be found free.
         let version = self.version();
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
-        let mut busy = self.busy.lock();
+        busy.requests.retain(|request| request.strong_count() > 0);
+        for request in busy.requests.iter().filter_map(Weak::upgrade) {
+            let picked = match request::due(&version, &request) {
+                Some(Due::Runs) => pick_runs(&version, base, &busy.numbers),
+                Some(Due::Tables(level, tables)) => tables
+                    .iter()
+                    .find_map(|table| pick_one(&version, table, level + 1, &busy.numbers)),
+                Some(Due::Rewrites(tables)) => tables
+                    .iter()
+                    .find(|table| !busy.numbers.contains(&table.number()))
+                    .map(Picked::rewriting),
+                None => None,
+            };
+            if let Some(picked) = picked {
+                busy.numbers.extend(picked.tables().map(Table::number));
+                return Some(picked);
+            }
+        }
         for (score, level) in scores(&version, options, &targets) {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
@@ -189,11 +218,24 @@ fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
     let lower = version.level(base).overlapping(first, last);
     free(lower).then(|| Picked {
         to: base,
-        lower: Arc::new(Run {
-            id: 0,
-            tables: lower.to_vec(),
-        }),
+        lower: Arc::new(Run::of(lower.to_vec())),
         upper,
+        rewrites: false,
+    })
+}
+
+/// A table of the level above `to`, if it is free and its place below is.
+fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Picked> {
+    let lower = version.level(to).overlapping(table.first(), table.last());
+    let mut all = lower.iter().chain([table]);
+    if all.any(|t| busy.contains(&t.number())) {
+        return None;
+    }
+    Some(Picked {
+        to,
+        upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+        lower: Arc::new(Run::of(lower.to_vec())),
+        rewrites: false,
     })
 }
 
@@ -212,17 +254,7 @@ fn pick_table(
             .partition_point(|t| t.first() <= (*keyspace, key.as_slice()))
     });
     let order = (start..run.tables.len()).chain(0..start.min(run.tables.len()));
-    for at in order {
-        let table = &run.tables[at];
-        if busy.contains(&table.number()) {
-            continue;
-        }
-        let (first, last) = table.reach();
-        let lower = version.level(to).overlapping(first, last);
-        if lower.iter().any(|t| busy.contains(&t.number())) {
-            continue;
-        }
-        return Some(Picked::one(to, table, lower));
-    }
-    None
+    order
+        .map(|at| &run.tables[at])
+        .find_map(|table| pick_one(version, table, to, busy))
 }

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
-use crate::parts::sstable::{Answer, ReadCounts, SstCursor};
-use crate::stages::{Census, Lookup, NamedFile, Probe, ReadStats, Source};
+use crate::parts::sstable::{Answer, MultiRead, ReadCounts, SstCursor};
+use crate::stages::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A run as readers see it.
@@ -30,6 +30,16 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
     }
 }
 
+impl ReadStats {
+    /// Adds what so many reads of one table did.
+    fn count(&mut self, counts: &ReadCounts, reads: u64) {
+        self.filter_saved += counts.filter_saved;
+        self.sources += reads - counts.filter_saved.min(reads);
+        self.blocks_read += counts.blocks_read;
+        self.cache_hits += counts.cache_hits;
+    }
+}
+
 impl Source for RunSource {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         let at = self.0.position(probe.keyspace, probe.key);
@@ -43,11 +53,45 @@ impl Source for RunSource {
         let answer = table
             .open()?
             .get(&probe.settled_target(), probe.hash, &mut counts)?;
-        stats.filter_saved += counts.filter_saved;
-        stats.sources += 1 - counts.filter_saved.min(1);
-        stats.blocks_read += counts.blocks_read;
-        stats.cache_hits += counts.cache_hits;
+        stats.count(&counts, 1);
         answer.map(|answer| lookup(&answer, table)).transpose()
+    }
+
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        // The reads of one table are asked together: neighbours share a block, and what comes from
+        // the file comes in few pieces.
+        let mut open = Vec::with_capacity(reads.len());
+        for (index, read) in reads.iter().enumerate() {
+            let place = (read.probe.keyspace, read.probe.key);
+            let at = self.0.position(place.0, place.1);
+            let table = self.0.tables.get(at);
+            if read.answer.is_none() && table.is_some_and(|t| t.first() <= place) {
+                open.push((at, index));
+            }
+        }
+        for group in open.chunk_by(|a, b| a.0 == b.0) {
+            let table = &self.0.tables[group[0].0];
+            let probes = group.iter().map(|&(_, index)| &reads[index].probe);
+            let mut asked: Vec<MultiRead<'_>> = probes
+                .map(|probe| MultiRead::new(probe.settled_target(), probe.hash))
+                .collect();
+            let mut counts = ReadCounts::default();
+            table.open()?.multi_get(&mut asked, &mut counts)?;
+            stats.count(&counts, asked.len() as u64);
+            let answers: Result<Vec<_>> = asked
+                .into_iter()
+                .map(|asked| {
+                    asked
+                        .answer
+                        .map(|answer| lookup(&answer, table))
+                        .transpose()
+                })
+                .collect();
+            for (&(_, index), answer) in group.iter().zip(answers?) {
+                reads[index].answer = answer;
+            }
+        }
+        Ok(())
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {

@@ -133,6 +133,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// The run of some tables of a level below the first.
+    pub(super) fn of(tables: Vec<Table>) -> Run {
+        Run { id: 0, tables }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.tables.iter().map(|t| t.meta.bytes).sum()
     }

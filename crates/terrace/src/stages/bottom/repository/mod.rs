@@ -44,7 +44,8 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Probe, ReadStats, Source, Sources, Urgency,
+    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Probe, RangeRequest, ReadStats, Source,
+    Sources, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
 
@@ -314,6 +315,18 @@ impl Bottom for Repository {
         self.body.ground.pool_outlives()
     }
 
+    fn compact_range(&self, _: &Arc<RangeRequest>) {}
+
+    fn is_compacted(&self, _: &RangeRequest) -> bool {
+        // One list: what was drained into it is as deep as it can be, without tombstones.
+        true
+    }
+
+    fn is_drained(&self) -> bool {
+        // A drain puts every node at its place.
+        true
+    }
+
     fn pressure(&self) -> f64 {
         // Its work is held against the free space of the pool, which slows writers by itself.
         0.0
@@ -321,6 +334,10 @@ impl Bottom for Repository {
 
     fn ranges(&self) -> Option<Arc<Spans>> {
         self.body.ranges.spans()
+    }
+
+    fn haste(&self) -> f64 {
+        0.0
     }
 
     fn sources(&self) -> Sources {

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::AllocError;
+use terrace_media::{AllocError, Extent};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
@@ -51,6 +51,9 @@ use spare::FaultIn;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
+    /// Where memtables are linked for when nothing copies them into the pool: one place for all,
+    /// which nobody writes. `None`: each has an extent, where its flush goes.
+    anchor: Option<Arc<Extent>>,
     ground: Arc<Ground>,
     tables: Arc<Tables>,
     /// Guards sequence numbers, log places and memtable places, and which memtable is `active`.
@@ -69,6 +72,15 @@ pub(crate) struct WalMemtable {
     log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
     found: Mutex<VecDeque<FoundLog>>,
+}
+
+/// Where a sealed memtable goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushTo {
+    /// Into the pool as it is: each memtable has an extent from the start.
+    Pool,
+    /// Entry by entry to the bottom: the pool has nothing but its log.
+    Bottom,
 }
 
 /// What readers see of the front.
@@ -322,6 +334,10 @@ impl Front for WalMemtable {
 
     fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
         let (table, log) = self.spare_sizes(batch);
+        let table = match &self.anchor {
+            Some(_) => 0,
+            None => table,
+        };
         match self.ground.pool_outlives() {
             true => SpareBytes {
                 pool: table + log,

@@ -21,13 +21,17 @@ use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace};
 use super::spare::{FaultIn, log_bytes, new_memtable};
-use super::{Shown, Tables, WalMemtable};
+use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::LogPlace;
 use crate::stages::{Folder, Ground};
 
 /// Finds the logs and makes the front; replay.rs replays them.
-pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable> {
+pub(crate) fn recover(
+    ground: &Arc<Ground>,
+    files: Folder,
+    flush_to: FlushTo,
+) -> Result<WalMemtable> {
     let memtable = ground.options.front.memtable_bytes;
     let log_files = Arc::new(LogFiles::new(files, log_bytes(memtable)));
     let logs = ground.manifest.with_state(|state| state.logs.clone());
@@ -51,7 +55,13 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
         // The active one, the spare, and those that wait for their flush.
         arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;
     }
-    let active = new_memtable(ground, &log_files, &arenas, memtable, log_bytes(memtable))?;
+    // Without a pool the memory of a memtable is its extent.
+    let anchor = match flush_to {
+        FlushTo::Bottom if ground.pool_outlives() => Some(ground.pool.alloc(1)?),
+        FlushTo::Bottom | FlushTo::Pool => None,
+    };
+    let (place, log) = (anchor.as_ref(), log_bytes(memtable));
+    let active = new_memtable(ground, &log_files, &arenas, place, memtable, log)?;
     let active = Arc::new(active);
     let cold = (ground.options.pool.prefault != Prefault::None).then(|| FaultIn {
         ground: Arc::clone(ground),
@@ -63,6 +73,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, files: Folder) -> Result<WalMemtable
         sealed: Vec::new(),
     };
     Ok(WalMemtable {
+        anchor,
         ground: Arc::clone(ground),
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(()),

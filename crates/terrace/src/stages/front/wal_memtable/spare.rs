@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use terrace_media::Extent;
+
 use super::WalMemtable;
 use super::files::LogFiles;
 use super::memtable::Memtable;
@@ -84,6 +86,7 @@ impl WalMemtable {
             &self.ground,
             &self.log_files,
             &self.arenas,
+            self.anchor.as_ref(),
             table_bytes,
             log_bytes,
         )?;
@@ -122,16 +125,20 @@ impl Job for FaultIn {
     }
 }
 
-/// A memtable with its place in the pool and its log, both named.
+/// A memtable with its place in the pool, if no `anchor` stands for it, and its log, both named.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
+    anchor: Option<&Arc<Extent>>,
     table_bytes: u64,
     log_bytes: u64,
 ) -> Result<Memtable> {
     let pool = &ground.pool;
-    let extent = pool.alloc(table_bytes)?;
+    let extent = match anchor {
+        Some(anchor) => Arc::clone(anchor),
+        None => pool.alloc(table_bytes)?,
+    };
     let id = ground.next_id();
     let in_place = !ground.pool_outlives();
     let mut memtable = Memtable::new(id, extent, table_bytes, arenas, in_place)?;

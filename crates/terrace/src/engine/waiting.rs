@@ -1,0 +1,121 @@
+//! This file is what jobs wait for that were begun and cannot go on: space in the pool, room on a
+//! disk, their turn to write.
+
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::options::Workers;
+use crate::stages::{Job, JobKind, Urgency};
+
+use super::Engine;
+use super::jobs::{Class, State};
+
+/// A job that was begun.
+pub(super) struct Parked {
+    pub(super) job: Box<dyn Job>,
+    pub(super) waits: Waits,
+}
+
+/// What a job that was begun waits for.
+pub(super) enum Waits {
+    Nothing,
+    /// Fewer bytes than this allocated in the pool.
+    PoolBelow(u64),
+    /// Room on a disk, which nobody announces: a time, or, without threads, another call.
+    Room {
+        until: Instant,
+        turn: u64,
+        why: Error,
+    },
+    /// Its turn to write again.
+    Pace(Instant),
+}
+
+/// How long a job for which a disk has no room waits before it tries again.
+const RETRY: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Whether a job waits for its turn to write: it will go on by itself.
+    pub(super) fn is_paced(&self) -> bool {
+        let mut queue = self.queue.iter();
+        queue.any(|parked| matches!(parked.waits, Waits::Pace(_)))
+    }
+
+    /// How long until the next job that waits for a time may go on; those that may already do not
+    /// count, since whoever asks has found none.
+    pub(super) fn next_turn(&self) -> Option<Duration> {
+        let until = self.queue.iter().filter_map(|parked| match &parked.waits {
+            Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
+            Waits::Nothing | Waits::PoolBelow(_) => None,
+        });
+        let now = Instant::now();
+        let until = until.filter(|until| *until > now);
+        until.min().map(|until| until - now)
+    }
+}
+
+impl Engine {
+    /// When a job may take its next step, if it has written more than the limit on the rate allows.
+    /// Flushes are charged and never wait.
+    pub(super) fn pace(&self, kind: JobKind, class: Class) -> Option<Instant> {
+        if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
+            return None;
+        }
+        self.ground.pace.metrics().rate_max?;
+        let now = Instant::now();
+        let wait = self.ground.pace.wait(now, self.haste());
+        wait.map(|wait| now + wait)
+    }
+
+    /// How near writers are to being slowed for what background work has not done.
+    pub(super) fn haste(&self) -> f64 {
+        match self.headroom().urgency() {
+            Urgency::None => self.pipeline.bottom.haste(),
+            Urgency::Space | Urgency::Everything => 1.0,
+        }
+    }
+
+    /// When a job that found a disk full may try again.
+    pub(super) fn wait_for_room(&self, why: Error) -> Waits {
+        Waits::Room {
+            until: Instant::now() + RETRY,
+            turn: self.jobs.state.lock().turn,
+            why,
+        }
+    }
+
+    /// Why a disk has no room for what background work has to write, if a job waits for that.
+    pub(crate) fn disk_full(&self) -> Option<Error> {
+        let state = self.jobs.state.lock();
+        state.queue.iter().find_map(|parked| match &parked.waits {
+            Waits::Room { why, .. } => Some(why.clone()),
+            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
+        })
+    }
+
+    /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
+    pub(crate) fn look_for_room(&self) {
+        self.jobs.state.lock().turn += 1;
+    }
+
+    /// The places in the queue of the jobs that may take a step.
+    pub(super) fn ready(&self, state: &State) -> Vec<usize> {
+        if state.queue.is_empty() {
+            return Vec::new();
+        }
+        let allocated = self.ground.pool.usage().allocated;
+        let manual = self.jobs.workers() == Workers::Manual;
+        // Whoever waits for its turn need not where writers would wait for it.
+        let hurries = state.is_paced() && self.haste() >= 1.0;
+        let ready = |p: &Parked| match &p.waits {
+            Waits::Nothing => true,
+            Waits::PoolBelow(limit) => allocated < *limit,
+            Waits::Room { turn, .. } if manual => *turn != state.turn,
+            Waits::Room { until, .. } => Instant::now() >= *until,
+            Waits::Pace(until) => hurries || Instant::now() >= *until,
+        };
+        (0..state.queue.len())
+            .filter(|&at| ready(&state.queue[at]))
+            .collect()
+    }
+}

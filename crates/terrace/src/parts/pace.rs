@@ -1,0 +1,157 @@
+//! Pace: how fast background work may write files.
+//!
+//! Whoever writes says how much. Who runs the jobs asks how long one should wait before its next
+//! step, and gives it something else to do meanwhile. The closer the store is to slowing writers for
+//! what is not done, the higher the rate: at a haste of 1 there is no limit, so a limit never slows
+//! or stops a writer. Work that must not wait is charged too, so that the rest leaves room for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::metrics::PaceMetrics;
+
+/// What may be written at once after a rest, as a part of what may be written in a second.
+const BURST: f64 = 0.1;
+/// BOUND: no wait is longer; whoever waits asks again.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// A limit on a rate. Any number of threads.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// Bytes a second; `None`: no limit.
+    rate: Option<u64>,
+    /// Bytes written that nobody has accounted for yet.
+    fresh: AtomicU64,
+    /// LOCK: held for an addition.
+    account: Mutex<Account>,
+    waits: AtomicU64,
+    wait_nanos: AtomicU64,
+}
+
+#[derive(Default)]
+struct Account {
+    /// Bytes written beyond what the time up to `at` allows; below 0, what may be written at once.
+    owed: f64,
+    at: Option<Instant>,
+}
+
+impl Pace {
+    /// A limit of so many bytes a second.
+    pub(crate) fn new(rate: Option<u64>) -> Pace {
+        Pace {
+            rate,
+            ..Pace::default()
+        }
+    }
+
+    /// So many bytes were written.
+    #[inline]
+    pub(crate) fn charge(&self, bytes: u64) {
+        if self.rate.is_some() {
+            self.fresh.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// How long to wait before more is written, `now` that the store is in such haste.
+    pub(crate) fn wait(&self, now: Instant, haste: f64) -> Option<Duration> {
+        let rate = self.rate? as f64;
+        let mut account = self.account.lock();
+        let since = account
+            .at
+            .replace(now)
+            .map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+        let fresh = self.fresh.swap(0, Ordering::Relaxed) as f64;
+        if haste >= 1.0 {
+            account.owed = 0.0;
+            return None;
+        }
+        let rate = rate / (1.0 - haste.max(0.0));
+        account.owed = (account.owed + fresh - since * rate).max(-rate * BURST);
+        if account.owed <= 0.0 {
+            return None;
+        }
+        let wait = Duration::from_secs_f64(account.owed / rate).min(WAIT_MAX);
+        drop(account);
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.wait_nanos
+            .fetch_add(wait.as_nanos() as u64, Ordering::Relaxed);
+        Some(wait)
+    }
+
+    /// What the limit is and did.
+    pub(crate) fn metrics(&self) -> PaceMetrics {
+        PaceMetrics {
+            rate_max: self.rate,
+            wait_count: self.waits.load(Ordering::Relaxed),
+            wait_time: Duration::from_nanos(self.wait_nanos.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a mebibyte a step, waiting as told, for so long; how much that was.
+    fn written(pace: &Pace, haste: f64, steps: usize) -> (u64, Duration) {
+        let mut now = Instant::now();
+        let start = now;
+        let mut bytes = 0;
+        for _ in 0..steps {
+            pace.charge(1 << 20);
+            bytes += 1 << 20;
+            // BOUND: each wait pays for a tenth of a second of the rate.
+            while let Some(wait) = pace.wait(now, haste) {
+                now += wait;
+            }
+        }
+        (bytes, now - start)
+    }
+
+    /// The rate is kept over any time, up to one burst.
+    #[test]
+    fn the_rate_is_kept() {
+        let pace = Pace::new(Some(8 << 20));
+        let (bytes, time) = written(&pace, 0.0, 80);
+        let rate = bytes as f64 / time.as_secs_f64();
+        assert!((rate / f64::from(8 << 20) - 1.0).abs() < 0.05, "{rate}");
+        assert!(pace.metrics().wait_count > 0);
+    }
+
+    /// A long rest allows a burst and no more.
+    #[test]
+    fn a_rest_allows_one_burst() {
+        let pace = Pace::new(Some(10 << 20));
+        let start = Instant::now();
+        assert_eq!(pace.wait(start, 0.0), None);
+        let later = start + Duration::from_secs(3600);
+        assert_eq!(pace.wait(later, 0.0), None);
+        pace.charge(1 << 20);
+        assert_eq!(pace.wait(later, 0.0), None, "a tenth of a second's worth");
+        pace.charge(1 << 20);
+        assert!(pace.wait(later, 0.0).is_some());
+    }
+
+    /// Haste raises the rate without a jump, up to no limit at all.
+    #[test]
+    fn haste_raises_the_rate() {
+        let mut last = Duration::MAX;
+        for haste in [0.0, 0.25, 0.5, 0.9, 0.99] {
+            let (_, time) = written(&Pace::new(Some(1 << 20)), haste, 50);
+            assert!(time < last, "{haste}: {time:?}");
+            last = time;
+        }
+        let (_, time) = written(&Pace::new(Some(1)), 1.0, 50);
+        assert_eq!(time, Duration::ZERO);
+    }
+
+    /// Without a limit nothing waits and nothing is counted.
+    #[test]
+    fn no_limit_is_no_wait() {
+        let pace = Pace::new(None);
+        assert_eq!(written(&pace, 0.0, 50).1, Duration::ZERO);
+        assert_eq!(pace.metrics(), PaceMetrics::default());
+    }
+}

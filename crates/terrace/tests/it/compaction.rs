@@ -1,0 +1,389 @@
+//! Compactions of table files: split by ranges of keys, of ranges that users name, at a rate.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace::{Db, Design, Metrics, Options, Snapshot, Workers};
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::{seeds, settings};
+
+/// How many runs the tests put on level 0: with the last one a compaction is due.
+const RUNS: u8 = 5;
+
+fn options(parts: usize) -> Options {
+    let mut options = settings::small_of(Design::Leveled, Medium::Dax);
+    options.pool.size_bytes = 4 << 20;
+    options.front.memtable_bytes = 128 << 10;
+    options.bottom.leveled.compaction_parts_max = parts;
+    options.bottom.leveled.runs_compact = usize::from(RUNS);
+    options
+}
+
+/// Every pair, of the newest state and of a snapshot.
+type Content = (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>);
+
+fn content(db: &Db, snapshot: &Snapshot) -> Content {
+    let pairs = |iter: terrace::Iter| iter.map(|pair| pair.unwrap().into_pair()).collect();
+    (pairs(db.iter().unwrap()), pairs(snapshot.iter().unwrap()))
+}
+
+/// Some runs on level 0: overwritten and deleted keys, and versions that only a snapshot reads.
+fn runs(db: &Db, seed: u64) -> Snapshot {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut snapshot = None;
+    for round in 0..RUNS {
+        for _ in 0..120 {
+            let key = format!("{:04}", rng.u32(0..400));
+            match rng.u8(0..5) {
+                0 => db.delete(key).unwrap(),
+                _ => db.put(key, vec![round; rng.usize(0..200)]).unwrap(),
+            }
+        }
+        if round == 2 {
+            snapshot = Some(db.snapshot().unwrap());
+        }
+        db.flush().unwrap();
+    }
+    snapshot.unwrap()
+}
+
+fn jobs(metrics: &Metrics) -> u64 {
+    let mut jobs = metrics.jobs.iter();
+    jobs.find(|job| job.kind == "compact")
+        .map_or(0, |job| job.count)
+}
+
+fn entries(metrics: &Metrics) -> (u64, u64) {
+    let levels = &metrics.files;
+    (
+        levels.iter().map(|level| level.entry_count).sum(),
+        levels.iter().map(|level| level.tombstone_count).sum(),
+    )
+}
+
+fn named(db: &Db) -> u64 {
+    let levels = db.metrics().files;
+    levels.iter().map(|level| level.file_count).sum()
+}
+
+fn table_files(folder: &Path) -> usize {
+    let names = std::fs::read_dir(folder).unwrap();
+    names
+        .filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            name.to_string_lossy().ends_with(".sst")
+        })
+        .count()
+}
+
+/// A compaction that is split leaves what one that is not leaves: the same entries, tombstones and
+/// old versions included, whatever the order in which the steps of its parts run; and readers see
+/// all of it between any two steps.
+#[test]
+fn parts_leave_what_one_compaction_leaves() {
+    for seed in seeds::seeds(12) {
+        let mut outcomes = Vec::new();
+        for parts in [1, 3, 16] {
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options(parts)).unwrap();
+            let snapshot = runs(&db, seed);
+            let before = content(&db, &snapshot);
+            let level0 = |db: &Db| db.metrics().files.iter().any(|level| level.level == 0);
+            let mut rng = fastrand::Rng::with_seed(seed ^ 77);
+            let mut side_by_side = 0;
+            while level0(&db) {
+                side_by_side = side_by_side.max(db.step_count());
+                assert!(db.step(rng.usize(..)).unwrap(), "level 0 is compacted");
+                assert_eq!(content(&db, &snapshot), before, "{parts} parts");
+            }
+            assert_eq!(side_by_side > 1, parts > 1, "{parts} parts");
+            outcomes.push((before, entries(&db.metrics())));
+            assert_eq!(
+                db.verify(&mut |_| {}).unwrap().problems,
+                Vec::<String>::new()
+            );
+            assert_eq!(table_files(folder.path()) as u64, named(&db));
+        }
+        assert!(
+            outcomes.windows(2).all(|two| two[0] == two[1]),
+            "seed {seed}"
+        );
+    }
+}
+
+/// A close in the middle of a compaction in parts leaves no file of it, and a crash leaves files
+/// that opening removes; either way nothing is missing and the compaction begins again.
+#[test]
+fn a_compaction_in_parts_can_be_given_up_anywhere() {
+    for seed in seeds::seeds(6) {
+        for close in [true, false] {
+            let folder = scratch().unwrap();
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let db = Db::open(folder.path(), options(6)).unwrap();
+            let snapshot = runs(&db, seed);
+            let (before, _) = content(&db, &snapshot);
+            drop(snapshot);
+            for _ in 0..rng.usize(2..30) {
+                db.step(rng.usize(..)).unwrap();
+            }
+            if close {
+                db.close().unwrap();
+                drop(db);
+                // What the manifest names and nothing else.
+                let names = table_files(folder.path());
+                let db = Db::open(folder.path(), options(1)).unwrap();
+                assert_eq!(names as u64, named(&db), "files are left by a close");
+            } else {
+                // As a process crash leaves them.
+                let copy = scratch().unwrap();
+                for entry in std::fs::read_dir(folder.path()).unwrap() {
+                    let path = entry.unwrap().path();
+                    std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+                }
+                let db = Db::open(copy.path(), options(6)).unwrap();
+                assert_eq!(table_files(copy.path()) as u64, named(&db));
+                db.drain().unwrap();
+                let after: Vec<_> = db.iter().unwrap().map(|p| p.unwrap().into_pair()).collect();
+                assert_eq!(after, before);
+                continue;
+            }
+            let db = Db::open(folder.path(), options(6)).unwrap();
+            db.drain().unwrap();
+            let after: Vec<_> = db.iter().unwrap().map(|p| p.unwrap().into_pair()).collect();
+            assert_eq!(after, before);
+        }
+    }
+}
+
+/// Where the disk has no room for a compaction in parts, all of them give back what they have, those
+/// that had ended too; once there is room it goes on.
+#[test]
+fn parts_give_room_back_on_a_full_disk() {
+    for seed in seeds::seeds(6) {
+        let folder = scratch().unwrap();
+        let fs = FaultFs::new(Arc::new(OsFs));
+        let mut place = Place::folder(folder.path());
+        place.fs = Some(Arc::new(fs.clone()));
+        let db = place.open(&options(6)).unwrap();
+        let snapshot = runs(&db, seed);
+        let before = content(&db, &snapshot);
+        let files = named(&db);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // Until some parts have ended, or nearly.
+        for _ in 0..rng.usize(3..40) {
+            if db.metrics().files.iter().all(|level| level.level > 0) {
+                break;
+            }
+            db.step(rng.usize(..)).unwrap();
+        }
+        let done = db.metrics().files.iter().all(|level| level.level > 0);
+        fs.fill_up(true);
+        while db.step(rng.usize(..)).unwrap() {}
+        if !done {
+            assert_eq!(table_files(folder.path()) as u64, files, "seed {seed}");
+        }
+        assert_eq!(content(&db, &snapshot), before);
+        fs.fill_up(false);
+        db.drain().unwrap();
+        assert_eq!(table_files(folder.path()) as u64, named(&db));
+        assert_eq!(content(&db, &snapshot), before);
+    }
+}
+
+/// With threads of the store's own, parts run on several of them.
+#[test]
+fn parts_run_on_threads() {
+    let folder = scratch().unwrap();
+    let mut options = options(8);
+    options.background.workers = Workers::Threads(3);
+    let db = Db::open(folder.path(), options).unwrap();
+    for round in 0..4 {
+        let snapshot = runs(&db, round);
+        let before = content(&db, &snapshot);
+        db.drain().unwrap();
+        assert_eq!(content(&db, &snapshot), before);
+    }
+    assert!(jobs(&db.metrics()) > 8, "{}", db.metrics());
+    assert_eq!(
+        db.verify(&mut |_| {}).unwrap().problems,
+        Vec::<String>::new()
+    );
+}
+
+/// A tree with entries on several levels, in two keyspaces, some of them deleted.
+fn tree(design: Design, dynamic: bool, folder: &Path) -> Db {
+    let mut options = settings::small_of(design, Medium::Dax);
+    options.pool.size_bytes = 4 << 20;
+    options.bottom.leveled.dynamic_sizes = dynamic;
+    let db = Db::open(folder, options).unwrap();
+    let other = db.create_keyspace("other").unwrap();
+    for round in 0..6u8 {
+        for n in 0..400u32 {
+            let key = format!("{:05}", (n * 7 + u32::from(round) * 13) % 900);
+            match n % 4 {
+                0 if round > 2 => db.delete(&key).unwrap(),
+                1 => other.put(&key, vec![round; 60]).unwrap(),
+                _ => db.put(&key, vec![round; 90]).unwrap(),
+            }
+        }
+        while db.step(0).unwrap() {}
+    }
+    db
+}
+
+fn pairs(iter: terrace::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+    iter.map(|pair| pair.unwrap().into_pair()).collect()
+}
+
+/// What is in the range ends on the deepest level without tombstones, and nothing that is read
+/// changes; where everything is in the range, one level is left.
+#[test]
+fn a_range_goes_as_deep_as_it_can() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        for dynamic in [true, false] {
+            let folder = scratch().unwrap();
+            let db = tree(design, dynamic, folder.path());
+            let other = db.create_keyspace("other").unwrap();
+            let read = || (pairs(db.iter().unwrap()), pairs(other.iter().unwrap()));
+            let before = read();
+            db.compact_range("00200".."00400").unwrap();
+            assert_eq!(read(), before);
+            other.compact_range("00300"..="00500").unwrap();
+            assert_eq!(read(), before);
+            // An empty range, and one that ends before it begins.
+            db.compact_range("zzz".."zzz").unwrap();
+            db.compact_range("z".."a").unwrap();
+            db.compact_range::<&str>(..).unwrap();
+            other.compact_range::<&str>(..).unwrap();
+            let metrics = db.metrics();
+            let tombstones: u64 = metrics.files.iter().map(|l| l.tombstone_count).sum();
+            // The system keyspace, which has the names of the others, has no tombstones here.
+            assert_eq!(tombstones, 0, "{metrics}");
+            let holding = metrics.files.iter().filter(|l| l.entry_count > 10).count();
+            assert_eq!(holding, 1, "{metrics}");
+            let entries: u64 = metrics.files.iter().map(|l| l.entry_count).sum();
+            let live = (before.0.len() + before.1.len()) as u64;
+            assert!(
+                (live..live + 5).contains(&entries),
+                "{live} pairs: {metrics}"
+            );
+            assert_eq!(metrics.range_compaction_count, 5);
+            assert_eq!(read(), before);
+            assert_eq!(table_files(folder.path()) as u64, named(&db));
+            assert_eq!(
+                db.verify(&mut |_| {}).unwrap().problems,
+                Vec::<String>::new()
+            );
+        }
+    }
+}
+
+/// Tombstones that a snapshot needed go when the range is compacted again after it is gone.
+#[test]
+fn tombstones_kept_for_a_snapshot_go_later() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(2)).unwrap();
+    for n in 0..200u32 {
+        db.put(format!("{n:04}"), [7; 50]).unwrap();
+    }
+    let snapshot = db.snapshot().unwrap();
+    for n in 0..200u32 {
+        db.delete(format!("{n:04}")).unwrap();
+    }
+    db.compact_range::<&str>(..).unwrap();
+    assert_eq!(entries(&db.metrics()), (400, 200));
+    assert_eq!(snapshot.iter().unwrap().count(), 200);
+    drop(snapshot);
+    db.compact_range("0100"..).unwrap();
+    let (all, tombstones) = entries(&db.metrics());
+    assert!(tombstones <= 110 && all <= 220, "{all}, {tombstones}");
+    db.compact_range::<&str>(..).unwrap();
+    assert_eq!(entries(&db.metrics()), (0, 0));
+    assert_eq!(table_files(folder.path()), 0);
+}
+
+/// Without levels of files a range is drained.
+#[test]
+fn a_range_of_the_repository_is_drained() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), settings::small(Medium::Dax)).unwrap();
+    for n in 0..300u32 {
+        db.put(format!("{n:04}"), [7; 90]).unwrap();
+    }
+    db.compact_range("0100".."0101").unwrap();
+    assert!(db.metrics().levels.is_empty());
+    assert!(db.metrics().bottom.used_bytes > 300 * 90);
+    assert_eq!(db.iter().unwrap().count(), 300);
+}
+
+/// A close on another handle ends a compaction of a range soon, and nothing is lost.
+#[test]
+fn a_close_ends_the_compaction_of_a_range() {
+    let folder = scratch().unwrap();
+    let mut options = options(4);
+    options.background.workers = Workers::Threads(1);
+    options.bottom.leveled.runs_compact = 64;
+    options.bottom.leveled.runs_slow = 64;
+    options.bottom.leveled.runs_stop = 65;
+    // So slow that the compaction takes minutes.
+    options.bottom.leveled.write_rate_max = Some(64 << 10);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    let value = |n: u32| {
+        let mut rng = fastrand::Rng::with_seed(u64::from(n));
+        let mut value = vec![0; 2000];
+        rng.fill(&mut value);
+        value
+    };
+    for n in 0..6000u32 {
+        db.put(format!("{:05}", n * 7919 % 6000), value(n)).unwrap();
+    }
+    let handle = db.clone();
+    let waiter = std::thread::spawn(move || handle.compact_range::<&str>(..));
+    while db.metrics().pace.wait_count == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let began = std::time::Instant::now();
+    db.close().unwrap();
+    let ended = waiter.join().unwrap().unwrap_err();
+    assert_eq!(ended.kind(), terrace::ErrorKind::Closed, "{ended}");
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    drop(db);
+    options.bottom.leveled.write_rate_max = None;
+    let db = Db::open(folder.path(), options).unwrap();
+    assert_eq!(table_files(folder.path()) as u64, named(&db));
+    assert_eq!(db.iter().unwrap().count(), 6000);
+}
+
+/// A limit far below what is written makes compactions wait, and never a writer: near to being
+/// slowed for what is not compacted, there is no limit.
+#[test]
+fn a_limit_on_the_rate_stops_no_writer() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = 64 << 10;
+        options.bottom.leveled.table_bytes = 64 << 10;
+        options.bottom.leveled.level1_bytes = 128 << 10;
+        options.bottom.leveled.write_rate_max = Some(64 << 10);
+        options.background.workers = Workers::Threads(1);
+        let db = Db::open(folder.path(), options).unwrap();
+        let began = std::time::Instant::now();
+        for n in 0..20_000u32 {
+            let key = (n.wrapping_mul(2_654_435_761) % 10_000).to_be_bytes();
+            db.put(key, [n as u8; 400]).unwrap();
+        }
+        let metrics = db.metrics();
+        let written = metrics.table_file_bytes as f64 / began.elapsed().as_secs_f64();
+        if design == Design::Leveled {
+            // The machine may be slow; the limit is slower by far.
+            assert!(
+                written > f64::from(128 << 10),
+                "{written} a second: {metrics}"
+            );
+            assert!(metrics.pace.wait_count > 0, "{metrics}");
+        }
+        assert_eq!(db.iter().unwrap().count(), 10_000);
+    }
+}

@@ -1,0 +1,48 @@
+//! Golden stores: databases that an earlier version wrote and that every later one must open.
+//!
+//! `TERRACE_BLESS=1 cargo test -p terrace --test it golden` makes them anew; docs/formats.md says
+//! when that is allowed.
+
+use std::path::PathBuf;
+
+use terrace_testkit::golden::{self, STORES};
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/stores"))
+}
+
+/// What earlier versions wrote is read, used on and read again.
+#[test]
+fn golden_stores_open() {
+    let blesses = std::env::var_os("TERRACE_BLESS").is_some();
+    if blesses {
+        std::fs::create_dir_all(folder()).unwrap();
+    }
+    for (name, design, medium, closed) in STORES {
+        let path = golden::path(&folder(), name);
+        if blesses {
+            std::fs::write(&path, golden::make(design, medium, closed).unwrap()).unwrap();
+        }
+        let packed = std::fs::read(&path)
+            .unwrap_or_else(|e| panic!("{} cannot be read: {e}", path.display()));
+        assert!(
+            packed.len() < 200 << 10,
+            "{name} has {} bytes",
+            packed.len()
+        );
+        golden::check(&packed, design, medium)
+            .unwrap_or_else(|e| panic!("the golden store {name} of an earlier version: {e}"));
+    }
+}
+
+/// Each store of the tree is one that the test knows.
+#[test]
+fn no_golden_store_is_forgotten() {
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let known = STORES
+            .iter()
+            .any(|(name, ..)| golden::path(&folder(), name) == path);
+        assert!(known, "{} is opened by no test", path.display());
+    }
+}
