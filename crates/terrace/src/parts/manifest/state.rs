@@ -136,7 +136,10 @@ impl State {
             Change::Closed => {}
             Change::Created => self.created = true,
         }
-        self.closed = closed;
+        if !change.is_of_pool() {
+            // What is of the pool may not be written down, and must not make a difference then.
+            self.closed = closed;
+        }
         Ok(())
     }
 
