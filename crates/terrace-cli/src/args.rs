@@ -48,11 +48,12 @@ pub(crate) struct Cli {
 pub(crate) struct StoreArgs {
     /// The composition of stages to build a new database of: "miodb" keeps all data in the pool,
     /// "miodb-ssd" has its last levels in table files, "leveled" is log, memtable and table files
-    /// [default: miodb].
+    /// [default: miodb with a pool, miodb-ssd without].
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
     pub(crate) design: Option<Design>,
 
-    /// The pool's file or DAX device; "none" keeps tables in plain memory and logs in files.
+    /// The pool's file or DAX device; "none" makes do with the folder: a buffer in memory, and logs,
+    /// manifest and tables in files.
     /// Relative paths start at the database's folder [default: the file "pool" there].
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,

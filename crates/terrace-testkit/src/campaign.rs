@@ -190,22 +190,26 @@ pub fn kill(request: &Request) -> Outcome {
 /// Threads whose answers some order must explain.
 pub fn linear(request: &Request) -> Outcome {
     let first = request.number("seed", 0)?;
-    let media = request.media()?;
+    let kinds = request.kinds()?;
     let mut sum = linear::Tally::default();
     let mut done = 0;
     while request.goes_on("runs", 30, done)? {
         let run = linear::Run {
             seed: first + done,
-            medium: media[done as usize % media.len()],
+            medium: kinds[done as usize % kinds.len()].0,
+            design: kinds[done as usize % kinds.len()].1,
             writers: request.number("writers", 4)?,
             readers: request.number("readers", 4)?,
             writes: request.number("writes", 5000)?,
             spread: request.number("spread", if done % 2 == 0 { 1 } else { 40 })?,
         };
         let folder = scratch()?;
-        let tally = run
-            .run(folder.path())
-            .map_err(|e| format!("linear on {}, seed {:#x}: {e}", run.medium, run.seed))?;
+        let tally = run.run(folder.path()).map_err(|e| {
+            format!(
+                "linear of {} on {}, seed {:#x}: {e}",
+                run.design, run.medium, run.seed
+            )
+        })?;
         sum.add(&tally);
         done += 1;
     }

@@ -171,6 +171,7 @@ impl Suite {
             Suite::Linear => {
                 let folder = scratch()?;
                 let run = linear::Run {
+                    design: Design::MioDb,
                     seed,
                     medium,
                     writers: 3,

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrace::{Db, Durability, Iter, Keyspace, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, Iter, Keyspace, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::history::{Event, History};
@@ -33,6 +33,8 @@ pub struct Run {
     pub seed: u64,
     /// The medium.
     pub medium: Medium,
+    /// The design.
+    pub design: Design,
     /// Threads that write.
     pub writers: u64,
     /// Threads that read.
@@ -423,7 +425,10 @@ fn equal(values: &[Option<u64>], what: &str) -> Outcome<Option<u64>> {
 
 impl Run {
     fn options(&self) -> Options {
-        let mut options = settings::varied(&settings::small(self.medium), self.seed as u8);
+        let mut options = settings::varied(
+            &settings::small_of(self.design, self.medium),
+            self.seed as u8,
+        );
         options.pool.size_bytes = 8 << 20;
         options.front.memtable_bytes = options.front.memtable_bytes.min(8 << 10);
         if self.seed % 3 == 1 {

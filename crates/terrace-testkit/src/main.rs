@@ -16,7 +16,7 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   kill    children that write and are killed with SIGKILL
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all
   linear  writers and readers on threads, while merges and drains run
-          --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --writes N,
+          --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
   metamorphic  one history through every design, with options hostile in several ways
           --cases N | --minutes M, --seed S, --len N (operations of a history)
@@ -47,7 +47,7 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium", "design"])?),
         "linear" => campaign::linear(&parse(&[
-            "runs", "minutes", "seed", "medium", "writes", "writers", "readers", "spread",
+            "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),

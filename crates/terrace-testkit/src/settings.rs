@@ -5,8 +5,10 @@ use terrace_media::Medium;
 
 /// Options of a small store on `medium` with background steps run by hand.
 pub fn small(medium: Medium) -> Options {
-    let mut options = Options::default();
-    options.design = Some(Design::MioDb);
+    let mut options = Options {
+        design: Some(Design::MioDb),
+        ..Options::default()
+    };
     options.pool.path = (medium != Medium::Dram).then(|| "pool".into());
     options.pool.size_bytes = 2 << 20;
     options.pool.medium = match medium {

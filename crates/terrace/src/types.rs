@@ -70,7 +70,8 @@ impl Compression {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
     /// Not logged: durable only after the next [`flush`](crate::Db::flush) or a close. Lost by any
-    /// crash before that, and on medium `Dram`, which keeps nothing but its logs, always.
+    /// crash before that. On medium `Dram` a drain does it where the design has table files; where it
+    /// has none, nothing does.
     Volatile,
     /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
     #[default]

@@ -6,43 +6,28 @@
 
 use std::sync::Arc;
 
-use super::{Opened, RebuildProgress};
+use super::{Opened, RebuildProgress, buffered};
 use crate::engine::Pipeline;
 use crate::error::Result;
-use crate::stages::Folder;
-use crate::stages::Ground;
 use crate::stages::bottom::repository;
-use crate::stages::buffer::elastic;
-use crate::stages::front::wal_memtable::{self, FlushTo};
+use crate::stages::{Folder, Ground};
 
 /// Writes an empty repository; the other stages begin with nothing on media.
 pub(super) fn create(ground: &Arc<Ground>) -> Result<()> {
     repository::recover::create(ground)
 }
 
-/// Opens the stages. The front comes last: it takes space, and everything that is live must have
-/// been adopted by then.
+/// Opens the stages.
 pub(super) fn open(
     ground: &Arc<Ground>,
-    files: Folder,
+    folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
-    let (buffer, found) = elastic::recover::recover(ground, links_lost, &mut |done, total| {
-        progress("rebuilding tables", done, total);
-    })?;
-    let bottom = repository::recover::recover(ground, links_lost, &mut |done, total| {
-        progress("rebuilding the repository", done, total);
-    })?;
-    let front = wal_memtable::recover::recover(ground, files, FlushTo::Pool)?;
-    let opened = Opened {
-        merges_resumed: found.merges_resumed,
-        tables_rebuilt: found.tables_rebuilt,
-    };
-    let pipeline = Pipeline {
-        front: Box::new(front),
-        buffer: Some(Box::new(buffer)),
-        bottom: Box::new(bottom),
-    };
-    Ok((pipeline, opened))
+    buffered::open(ground, folder, links_lost, progress, |_, progress| {
+        let bottom = repository::recover::recover(ground, links_lost, &mut |done, total| {
+            progress("rebuilding the repository", done, total);
+        })?;
+        Ok(Box::new(bottom))
+    })
 }

@@ -6,35 +6,20 @@
 
 use std::sync::Arc;
 
-use super::{Opened, RebuildProgress};
+use super::{Opened, RebuildProgress, buffered};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
-use crate::stages::buffer::elastic;
-use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Ground};
 
-/// Opens the stages. The front comes last: it takes space, and everything that is live must have
-/// been adopted by then.
+/// Opens the stages.
 pub(super) fn open(
     ground: &Arc<Ground>,
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
-    let (buffer, found) = elastic::recover::recover(ground, links_lost, &mut |done, total| {
-        progress("rebuilding tables", done, total);
-    })?;
-    let bottom = leveled::recover::recover(ground, &folder)?;
-    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Pool)?;
-    let opened = Opened {
-        merges_resumed: found.merges_resumed,
-        tables_rebuilt: found.tables_rebuilt,
-    };
-    let pipeline = Pipeline {
-        front: Box::new(front),
-        buffer: Some(Box::new(buffer)),
-        bottom: Box::new(bottom),
-    };
-    Ok((pipeline, opened))
+    buffered::open(ground, folder, links_lost, progress, |folder, _| {
+        Ok(Box::new(leveled::recover::recover(ground, folder)?))
+    })
 }

@@ -8,6 +8,7 @@
 //!
 //! This folder is the only place that names concrete stages together.
 
+mod buffered;
 mod leveled;
 mod miodb;
 mod miodb_ssd;

@@ -1,11 +1,14 @@
 //! Tests of the engine as a whole, with steps run by hand.
 
-use crate::{Db, Options, Workers};
+use crate::{Db, Design, Options, Workers};
 
 /// A database whose bottom has an extent that is worth emptying only when space is short.
 fn with_some_dead() -> (tempfile::TempDir, Db) {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = Options::default();
+    let mut options = Options {
+        design: Some(Design::MioDb),
+        ..Options::default()
+    };
     options.pool.path = None;
     options.pool.size_bytes = 2 << 20;
     options.front.memtable_bytes = 8 << 10;

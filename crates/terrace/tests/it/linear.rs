@@ -1,6 +1,7 @@
 //! Writers and readers on threads, while merges and drains run: some order of their calls explains
 //! every answer.
 
+use terrace::Design;
 use terrace_media::Medium;
 use terrace_testkit::linear::Run;
 use terrace_testkit::place::scratch;
@@ -10,11 +11,17 @@ use terrace_testkit::seeds;
 /// are seen whole, and scans neither miss nor repeat a key.
 #[test]
 fn concurrent_answers_are_explained_by_an_order() {
-    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+    for (medium, design) in [
+        (Medium::Dax, Design::MioDb),
+        (Medium::Mapped, Design::MioDb),
+        (Medium::Dram, Design::MioDb),
+        (Medium::Dram, Design::MioDbSsd),
+    ] {
         for seed in seeds::seeds(2) {
             let run = Run {
                 seed,
                 medium,
+                design,
                 writers: 4,
                 readers: 4,
                 writes: 800,
@@ -22,8 +29,8 @@ fn concurrent_answers_are_explained_by_an_order() {
             };
             let folder = scratch().expect("a folder");
             match run.run(folder.path()) {
-                Ok(tally) => println!("{medium}, seed {seed}: {tally:?}"),
-                Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+                Ok(tally) => println!("{design} on {medium}, seed {seed}: {tally:?}"),
+                Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),
             }
         }
     }

@@ -121,7 +121,7 @@ pub(crate) enum Change {
     LastSeq { seq: u64 },
     /// Ids below this one are taken. Never lowers what is known.
     NextId { id: u64 },
-    /// The database was closed in order. Any other change ends that.
+    /// The database was closed in order. Any later change that is not of the pool ends that.
     Closed,
     /// The creation of the database has ended: the folder is somebody's.
     Created,

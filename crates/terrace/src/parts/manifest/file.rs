@@ -67,7 +67,7 @@ impl FileHome {
     }
 
     /// Makes durable what a killed process had written, and the file's name.
-    pub(super) fn persist(&self) -> io::Result<()> {
+    pub(super) fn settle(&self) -> io::Result<()> {
         // PERSIST: a record that a killed process had written and not made durable, or a name that
         // it had given, before anybody acts on it. Reversed, power loss could take the edit back.
         if let Some(file) = &self.file {

@@ -81,7 +81,7 @@ impl PoolHome {
     }
 
     /// Makes durable what a killed process had written up to `tail`.
-    pub(super) fn persist(&self, tail: u64) -> io::Result<()> {
+    pub(super) fn settle(&self, tail: u64) -> io::Result<()> {
         let off = self.place.current.off();
         // PERSIST: a record that a killed process had written and not made durable, before anybody
         // acts on it, and before a record behind it. Reversed, power loss could take the edit back,

@@ -138,7 +138,10 @@ impl State {
             Change::Created => self.created = true,
             Change::Totals(totals) => self.totals = self.totals.max(*totals),
         }
-        self.closed = closed;
+        if !change.is_of_pool() {
+            // What is of the pool may not be written down, and must not make a difference then.
+            self.closed = closed;
+        }
         Ok(())
     }
 

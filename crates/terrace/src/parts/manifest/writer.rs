@@ -88,7 +88,7 @@ impl Manifest {
             return Err(ManifestError::Newer { version });
         }
         drop(bytes);
-        Manifest::resume(home, generation, |home, tail| home.persist(tail))
+        Manifest::resume(home, generation, |home, tail| home.settle(tail))
     }
 
     /// Opens the manifest in the folder `dir`. What it finds is durable on return.
@@ -109,13 +109,13 @@ impl Manifest {
             let found = "the end of the file";
             return Err(DecodeError::new("manifest", bytes.len() as u64, expected, found).into());
         }
-        Manifest::resume(home, header.generation, |home, _| home.persist())
+        Manifest::resume(home, header.generation, |home, _| home.settle())
     }
 
     fn resume<H: Home + 'static>(
         home: H,
         generation: u64,
-        persist: impl FnOnce(&H, u64) -> std::io::Result<()>,
+        settle: impl FnOnce(&H, u64) -> std::io::Result<()>,
     ) -> Result<Manifest, ManifestError> {
         let (bytes, base) = home.read()?;
         let replayed = replay(&bytes, base, generation)?;
@@ -123,7 +123,7 @@ impl Manifest {
         if let Some(problem) = not_kept(&home, &replayed.state) {
             return Err(problem.into());
         }
-        persist(&home, replayed.tail).map_err(ManifestError::Io)?;
+        settle(&home, replayed.tail).map_err(ManifestError::Io)?;
         let inner = Inner {
             state: replayed.state,
             home: Box::new(home),
@@ -203,43 +203,6 @@ impl Manifest {
     }
 }
 
-/// What only tests ask.
-#[cfg(test)]
-pub(super) mod testing {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use terrace_media::{FileSystem, Span};
-
-    use super::{FileHome, Manifest, ManifestError, State};
-
-    impl Manifest {
-        /// A copy of the state.
-        pub(crate) fn state(&self) -> State {
-            self.with_state(State::clone)
-        }
-
-        /// The manifest's own extents, the one in use first.
-        pub(crate) fn spans(&self) -> Vec<Span> {
-            self.inner.lock().home.spans()
-        }
-
-        /// Counts compactions.
-        pub(crate) fn generation(&self) -> u64 {
-            self.inner.lock().generation
-        }
-
-        /// As `create_file`, with less room.
-        pub(crate) fn create_small_file(
-            fs: &Arc<dyn FileSystem>,
-            dir: &Path,
-            room: u64,
-        ) -> Result<Manifest, ManifestError> {
-            Manifest::begin(Box::new(FileHome::small(fs, dir, room)), 1)
-        }
-    }
-}
-
 impl Inner {
     fn fail<T>(&mut self, e: ManifestError) -> Result<T, ManifestError> {
         if e.is_final() {
@@ -308,4 +271,41 @@ fn not_kept(home: &impl Home, state: &State) -> Option<DecodeError> {
         expected,
         format!("{found:?}"),
     ))
+}
+
+/// What only tests ask.
+#[cfg(test)]
+mod testing {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use terrace_media::{FileSystem, Span};
+
+    use super::{FileHome, Manifest, ManifestError, State};
+
+    impl Manifest {
+        /// A copy of the state.
+        pub(crate) fn state(&self) -> State {
+            self.with_state(State::clone)
+        }
+
+        /// The manifest's own extents, the one in use first.
+        pub(crate) fn spans(&self) -> Vec<Span> {
+            self.inner.lock().home.spans()
+        }
+
+        /// Counts compactions.
+        pub(crate) fn generation(&self) -> u64 {
+            self.inner.lock().generation
+        }
+
+        /// As `create_file`, with less room.
+        pub(crate) fn create_small_file(
+            fs: &Arc<dyn FileSystem>,
+            dir: &Path,
+            room: u64,
+        ) -> Result<Manifest, ManifestError> {
+            Manifest::begin(Box::new(FileHome::small(fs, dir, room)), 1)
+        }
+    }
 }

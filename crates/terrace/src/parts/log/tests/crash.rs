@@ -136,6 +136,65 @@ fn file_logs_survive_crashes() {
     assert_eq!(read_file(&lost.fs(), 3).0, all, "what was found once stays");
 }
 
+/// The file of a log becomes that of another, and that one's of a third. After a crash at any sync or
+/// rename the newest that was made has what was synced, and none has a record of a former life,
+/// though those are whole and lie where the next record would.
+#[test]
+fn used_again_a_file_shows_nothing_old() {
+    let machine = Machine::new(57, Medium::Dax);
+    let fs = machine.fs();
+    fs.create_dir_all(Path::new("/db")).unwrap();
+    let first = FileLog::create(&fs, Path::new(FILE), 3, 256 << 10, None).unwrap();
+    let old = batches(&mut fastrand::Rng::with_seed(58), 60, 3000);
+    old.iter().for_each(|batch| batch.append(&first));
+    first.sync().unwrap();
+    drop(first);
+    let aside = Path::new("/db/wal-aside");
+    for id in 4..6 {
+        fs.rename(Path::new(FILE), aside).unwrap();
+        // The same sizes as before: every record lies where an old one lay.
+        let all = batches(&mut fastrand::Rng::with_seed(58), 40, 3000);
+        let (expected, durable) = (all.clone(), Arc::new(AtomicU64::new(u64::MAX)));
+        let known = Arc::clone(&durable);
+        let crashes = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&crashes);
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            let known = known.load(Ordering::Relaxed);
+            for survive in survivals(point.index) {
+                let after = Machine::boot(machine.crash_image(survive), point.index);
+                if known == u64::MAX {
+                    // Nothing names it yet.
+                    continue;
+                }
+                let (found, end) = read_file(&after.fs(), id);
+                let end = end.unwrap_or_else(|e| panic!("{point:?} {survive:?}: {e:?}"));
+                assert_eq!(found, expected[..found.len()], "{point:?} {survive:?}");
+                assert!(end.records >= known, "{point:?} {survive:?}");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })));
+        let log = FileLog::create(&fs, Path::new(FILE), id, 256 << 10, Some(aside)).unwrap();
+        durable.store(0, Ordering::Relaxed);
+        let (found, end) = read_file(&fs, id);
+        assert!(found.is_empty() && !end.unwrap().torn, "it begins empty");
+        for (i, batch) in all.iter().enumerate() {
+            batch.append(&log);
+            if i % 5 == 0 {
+                log.sync().unwrap();
+                durable.store(i as u64 + 1, Ordering::Relaxed);
+            }
+        }
+        log.sync().unwrap();
+        machine.on_persist(None);
+        assert!(crashes.load(Ordering::Relaxed) > 60);
+        let (found, end) = read_file(&fs, id);
+        assert_eq!(found, all);
+        assert!(!end.unwrap().torn, "what is behind is no record");
+        let (found, end) = read_file(&fs, id - 1);
+        assert!(found.is_empty() && end.is_err(), "the old log is gone");
+    }
+}
+
 /// A record whose neighbour in flight never arrived is stranded, not replayed, and no damage; once
 /// a later record has called the place settled, the same bytes are damage.
 #[test]

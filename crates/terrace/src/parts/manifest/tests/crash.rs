@@ -47,6 +47,7 @@ fn recover(machine: &Machine) -> State {
         again.state(),
         State {
             last_seq: u64::MAX,
+            closed: false,
             ..found.clone()
         }
     );

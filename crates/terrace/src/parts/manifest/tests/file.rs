@@ -59,14 +59,12 @@ fn recover(machine: &Machine) -> Result<State, ManifestError> {
     manifest.verify().unwrap();
     drop(manifest);
     let again = Manifest::open_file(&fs, dir()).unwrap().state();
-    let last_seq = u64::MAX;
-    assert_eq!(
-        again,
-        State {
-            last_seq,
-            ..found.clone()
-        }
-    );
+    let expected = State {
+        last_seq: u64::MAX,
+        closed: false,
+        ..found.clone()
+    };
+    assert_eq!(again, expected);
     Ok(found)
 }
 

@@ -168,6 +168,8 @@ fn the_bytes_of_changes_are_pinned() {
         level: 3,
     };
     assert_eq!(bytes(moved), [16, 9, 3]);
+    assert_eq!(bytes(Change::Closed), [32]);
+    assert_eq!(bytes(Change::Created), [33]);
 }
 
 /// Changes of files that contradict the state are refused and change nothing; a file that moves

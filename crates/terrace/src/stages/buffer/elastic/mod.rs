@@ -199,8 +199,8 @@ impl Buffer for Elastic {
         }
         let oldest = Arc::clone(oldest);
         let seq_last = oldest.body.lock().seq_last;
-        let seq_max = tables.first().map_or(0, |t| t.body.lock().seq_last);
         let newer = NewerTables::than_last(&tables);
+        let durable = newer.seq_max.max(seq_last);
         let all = Arc::clone(&self.tables);
         let id = oldest.id;
         let mut changes = vec![Change::TableRemoved { id }];
@@ -218,7 +218,7 @@ impl Buffer for Elastic {
             cursor: oldest.cursor(),
             newer: Some(Box::new(newer)),
             seq_last,
-            durable: seq_max,
+            durable,
             edit: Edit { changes },
             logs,
             forget: Box::new(move || all.remove(id)),

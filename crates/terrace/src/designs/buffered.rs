@@ -1,0 +1,36 @@
+//! What MioDB's two forms share: a log and memtable over the elastic buffer, and something below it.
+
+use std::sync::Arc;
+
+use super::{Opened, RebuildProgress};
+use crate::engine::Pipeline;
+use crate::error::Result;
+use crate::stages::buffer::elastic;
+use crate::stages::front::wal_memtable::{self, FlushTo};
+use crate::stages::{Bottom, Folder, Ground};
+
+/// Opens the stages, the bottom by `open_bottom`. The front comes last: it takes space, and everything
+/// that is live must have been adopted by then.
+pub(super) fn open(
+    ground: &Arc<Ground>,
+    folder: Folder,
+    links_lost: bool,
+    progress: RebuildProgress<'_>,
+    open_bottom: impl FnOnce(&Folder, RebuildProgress<'_>) -> Result<Box<dyn Bottom>>,
+) -> Result<(Pipeline, Opened)> {
+    let (buffer, found) = elastic::recover::recover(ground, links_lost, &mut |done, total| {
+        progress("rebuilding tables", done, total);
+    })?;
+    let bottom = open_bottom(&folder, progress)?;
+    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Pool)?;
+    let opened = Opened {
+        merges_resumed: found.merges_resumed,
+        tables_rebuilt: found.tables_rebuilt,
+    };
+    let pipeline = Pipeline {
+        front: Box::new(front),
+        buffer: Some(Box::new(buffer)),
+        bottom,
+    };
+    Ok((pipeline, opened))
+}
