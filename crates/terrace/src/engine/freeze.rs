@@ -144,8 +144,8 @@ struct Kept {
 /// between them.
 pub(crate) struct FrozenCursor {
     frozen: Arc<Frozen>,
-    /// Nothing is in files, so all of the current view does as well as the old one, and the pool gets
-    /// back what jobs have emptied.
+    /// Nothing was in files, so all of the current view does as well as that of the moment, and the pool
+    /// gets back what jobs have emptied.
     moves_on: bool,
     view: Arc<View>,
     /// `None` until the sources of the view are first walked.
@@ -187,8 +187,10 @@ impl FrozenCursor {
             let mut positioned = true;
             let mut merged = self.merged.take().unwrap_or_else(|| {
                 positioned = false;
-                let in_files = |source: &&Arc<dyn Source>| !source.files().is_empty();
-                let sources = self.view.sources.iter().filter(|s| !in_files(s));
+                // What is in files is copied with them, if any were there at the moment. If none were,
+                // there may be some by now, and they have to be walked too.
+                let walked = |source: &&Arc<dyn Source>| self.moves_on || source.files().is_empty();
+                let sources = self.view.sources.iter().filter(walked);
                 MergeCursor::new(sources.map(|source| source.cursor()).collect())
             });
             positioned &= merged.hold();

@@ -39,3 +39,59 @@ fn a_job_nobody_has_looked_for_is_found() {
     assert!(engine.is_stuck().unwrap());
     drop(taken);
 }
+
+/// A moment is walked whole and without what came later, whatever moves down meanwhile: into files
+/// where there were none, and out of tables that are merged and drained.
+#[test]
+fn a_moment_stays_as_it_was() {
+    use std::sync::Arc;
+
+    use crate::parts::iter::Cursor;
+    use crate::parts::skiplist::Target;
+    use crate::types::DEFAULT_KEYSPACE;
+
+    for design in crate::Design::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = crate::testing::small_options();
+        options.design = design;
+        // The first time all is in the memtable, in more than one chunk.
+        options.front.memtable_bytes = 512 << 10;
+        options.pool.size_bytes = 32 << 20;
+        let db = Db::open(folder.path(), options).unwrap();
+        for drained in [false, true] {
+            for n in 0..3000u32 {
+                let value = [u8::from(drained); 30];
+                db.put(n.to_be_bytes(), value).unwrap();
+                match n {
+                    1000 if drained => db.drain().unwrap(),
+                    2000 if drained => db.flush().unwrap(),
+                    _ => {}
+                }
+            }
+            let frozen = Arc::new(db.engine().freeze().unwrap());
+            let mut cursor = frozen.cursor();
+            cursor.seek(&Target::first_of(0, &[])).unwrap();
+            let mut beside_files = 0;
+            while let Some(entry) = cursor.entry().unwrap() {
+                let later = cursor.value().unwrap() != [u8::from(drained); 30];
+                assert!(!later || entry.keyspace != DEFAULT_KEYSPACE, "{design}");
+                beside_files += u32::from(entry.keyspace == DEFAULT_KEYSPACE);
+                if beside_files == 100 {
+                    for n in 0..6000u32 {
+                        db.put(n.to_be_bytes(), "later").unwrap();
+                    }
+                    db.drain().unwrap();
+                }
+                cursor.advance().unwrap();
+            }
+            match frozen.files().is_empty() {
+                true => assert_eq!(beside_files, 3000, "{design}"),
+                false => assert!(drained && (900..2100).contains(&beside_files), "{design}"),
+            }
+            for n in 0..6000u32 {
+                db.delete(n.to_be_bytes()).unwrap();
+            }
+            drop((cursor, frozen));
+        }
+    }
+}
