@@ -53,7 +53,7 @@ fn a_moment_stays_as_it_was() {
     for design in crate::Design::ALL {
         let folder = tempfile::tempdir().unwrap();
         let mut options = crate::testing::small_options();
-        options.design = design;
+        options.design = Some(design);
         // The first time all is in the memtable, in more than one chunk.
         options.front.memtable_bytes = 512 << 10;
         options.pool.size_bytes = 32 << 20;
