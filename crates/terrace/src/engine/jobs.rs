@@ -285,8 +285,10 @@ impl Engine {
     }
 
     /// Makes what a job has done true: durable first, then visible.
-    fn complete(&self, kind: JobKind, completion: Completion) -> Result<()> {
+    fn complete(&self, kind: JobKind, mut completion: Completion) -> Result<()> {
         if !completion.edit.is_empty() {
+            // What was taken out as expired must not have been there for anybody who comes later.
+            completion.edit.changes.extend(self.ground.time_told());
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below are what lets go of it.
             self.ground.manifest.commit(completion.edit)?;

@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
+use crate::parts::expiry::is_past;
+use crate::parts::snapshots::Moment;
 use crate::stages::{Lookup, Probe, ReadStats};
-use crate::types::{DEFAULT_KEYSPACE, SeqNo, key_hash};
+use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
 use super::Engine;
 
@@ -13,8 +15,9 @@ impl Engine {
         &self,
         keyspace: u32,
         key: &[u8],
-        at: Option<SeqNo>,
+        moment: Option<Moment>,
     ) -> Result<Option<Vec<u8>>> {
+        let at = moment.map(|moment| moment.seq);
         self.check_open()?;
         self.check_keyspace(keyspace)?;
         // The view first, the number second: everything below the front of this view was visible
@@ -32,7 +35,13 @@ impl Engine {
         let mut found = None;
         for source in &view.sources {
             match source.get(&probe, &mut stats)? {
-                Some(Lookup::Value(value, seq)) => {
+                Some(Lookup::Value { value, seq, expiry }) => {
+                    if expiry != 0 {
+                        let now = moment.map_or_else(|| self.ground.time.now(), |m| m.time);
+                        if is_past(expiry, now) {
+                            break;
+                        }
+                    }
                     let deleted = view.ranges.as_ref().is_some_and(|ranges| {
                         // Asked anew: a range delete that became visible since may have taken the
                         // newest version away already, so that this one is older.
@@ -73,12 +82,13 @@ impl Engine {
         keyspace: u32,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let seq = self.ground.snapshots.register(&self.ground.sequencer);
+        let ground = &self.ground;
+        let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
         let values = keys
             .iter()
-            .map(|k| self.get(keyspace, k.as_ref(), Some(seq)))
+            .map(|k| self.get(keyspace, k.as_ref(), Some(moment)))
             .collect();
-        self.ground.snapshots.release(seq);
+        self.ground.snapshots.release(moment.seq);
         values
     }
 

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use terrace_media::{Extent, FileSystem, Pool, Region};
+use terrace_media::{Clock, Extent, FileSystem, Pool, Region};
 
 use crate::error::Result;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
 use crate::parts::batch::Batch;
+use crate::parts::expiry::{Millis, Time, layout as expiring};
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit, Manifest};
 use crate::parts::ranges::layout::SHADOW;
@@ -43,6 +44,7 @@ pub(crate) struct Ground {
     pub(crate) snapshots: SnapshotList,
     pub(crate) dropped: DroppedKeyspaces,
     pub(crate) ranges: LiveRanges,
+    pub(crate) time: Time,
     pub(crate) counters: Counters,
     pub(crate) options: Options,
     ids: AtomicU64,
@@ -55,8 +57,10 @@ impl Ground {
         manifest: Manifest,
         redo: Arc<RedoArea>,
         options: Options,
+        clock: Arc<dyn Clock>,
     ) -> Ground {
-        let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
+        let (ids, last_seq, time) =
+            manifest.with_state(|state| (state.next_id.max(1), state.last_seq, state.time));
         let sequencer = Sequencer::default();
         sequencer.start_after(last_seq);
         Ground {
@@ -67,10 +71,22 @@ impl Ground {
             snapshots: SnapshotList::default(),
             dropped: DroppedKeyspaces::default(),
             ranges: LiveRanges::default(),
+            time: Time::new(clock, time),
             counters: Counters::default(),
             options,
             ids: AtomicU64::new(ids),
         }
+    }
+
+    /// Whatever expires up to this time is absent for every reader there is or will be.
+    pub(crate) fn horizon(&self) -> Millis {
+        self.snapshots.horizon(&self.time)
+    }
+
+    /// The change that keeps the time, if there is any.
+    pub(crate) fn time_told(&self) -> Option<Change> {
+        let time = self.time.told();
+        (time > 0).then_some(Change::Time { time })
     }
 
     /// An id for a log and the table that it becomes; never given out twice.
@@ -159,8 +175,12 @@ impl<'a> Probe<'a> {
 /// What the newest source that has a key says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Unless a range delete is newer than this number.
-    Value(Vec<u8>, SeqNo),
+    /// Unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
+    Value {
+        value: Vec<u8>,
+        seq: SeqNo,
+        expiry: Millis,
+    },
     Deleted,
 }
 
@@ -169,7 +189,19 @@ impl Lookup {
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         let (value, _) = node.checked_value()?;
         match EntryKind::from_raw(node.header.kind) {
-            Some(EntryKind::Put) => Ok(Lookup::Value(value.to_vec(), node.header.seq)),
+            Some(EntryKind::Put) => Ok(Lookup::Value {
+                value: value.to_vec(),
+                seq: node.header.seq,
+                expiry: 0,
+            }),
+            Some(EntryKind::PutExpiring) => {
+                let (expiry, value) = expiring::decode(value, node.off)?;
+                Ok(Lookup::Value {
+                    value: value.to_vec(),
+                    seq: node.header.seq,
+                    expiry,
+                })
+            }
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
             Some(EntryKind::RangeDelete) | None => Err(crate::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \

@@ -6,6 +6,7 @@
 
 mod crash;
 mod damage;
+mod expiry;
 mod faults;
 mod files;
 mod kill;

@@ -64,6 +64,9 @@ pub(crate) struct FileMeta {
     pub(crate) range_deletes: u64,
     /// With range deletes: all that entries and range deletes reach over, the end exclusive.
     pub(crate) reach: Option<(Place, Place)>,
+    /// Entries that expire, and when the last of them does.
+    pub(crate) expiring: u64,
+    pub(crate) expiry_last: u64,
 }
 
 /// A keyspace and a key.
@@ -109,6 +112,9 @@ pub(crate) enum Change {
     LastSeq { seq: u64 },
     /// Ids below this one are taken. Never lowers what is known.
     NextId { id: u64 },
+    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers what is
+    /// known.
+    Time { time: u64 },
 }
 
 /// Changes that become durable together or not at all.
@@ -141,6 +147,7 @@ mod tag {
     pub(super) const FILE_ADDED: u8 = 14;
     pub(super) const FILE_REMOVED: u8 = 15;
     pub(super) const FILE_MOVED: u8 = 16;
+    pub(super) const TIME: u8 = 17;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -211,6 +218,7 @@ impl Change {
             }
             Change::LastSeq { seq } => put(out, tag::LAST_SEQ, &[*seq]),
             Change::NextId { id } => put(out, tag::NEXT_ID, &[*id]),
+            Change::Time { time } => put(out, tag::TIME, &[*time]),
         }
     }
 
@@ -262,6 +270,7 @@ impl Change {
             },
             tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
             tag::NEXT_ID => Change::NextId { id: r.varint()? },
+            tag::TIME => Change::Time { time: r.varint()? },
             other => return Err(at.refuse("the tag of a change", other.to_string())),
         })
     }
@@ -334,6 +343,8 @@ impl FileMeta {
         }
         put_place(out, &self.first);
         put_place(out, &self.last);
+        codec::put_varint(out, self.expiring);
+        codec::put_varint(out, self.expiry_last);
         codec::put_varint(out, self.range_deletes);
         if let Some((first, end)) = &self.reach {
             put_place(out, first);
@@ -351,6 +362,7 @@ impl FileMeta {
         if first > last {
             return Err(at.refuse("a first key that is not behind the last", "the reverse"));
         }
+        let (expiring, expiry_last) = (r.varint()?, r.varint()?);
         let range_deletes = r.varint()?;
         let mut reach = None;
         if range_deletes > 0 {
@@ -374,6 +386,8 @@ impl FileMeta {
             last,
             range_deletes,
             reach,
+            expiring,
+            expiry_last,
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::Target;
 use crate::stages::{Completion, Job, JobKind, Step};
+use crate::types::EntryKind;
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -63,7 +64,7 @@ impl Compact {
         let stale = run
             .tables
             .iter()
-            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0);
+            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0 || t.meta.expiring > 0);
         self.picked.lower.tables.is_empty() && !(last && stale)
     }
 
@@ -122,7 +123,11 @@ impl Compact {
                     return Ok(false);
                 }
             }
-            bytes += self.output.offer(&entry, cursor.value()?)?;
+            let expiry = match EntryKind::from_raw(entry.kind) {
+                Some(EntryKind::PutExpiring) => cursor.expiry()?,
+                _ => 0,
+            };
+            bytes += self.output.offer(&entry, cursor.value()?, expiry)?;
             entries += 1;
             cursor.advance()?;
         }

@@ -22,6 +22,7 @@ use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::Folder;
 use crate::stages::{Ground, Replayed};
+use crate::types::EntryKind;
 
 /// A log to be replayed.
 pub(super) struct FoundLog {
@@ -130,15 +131,21 @@ impl WalMemtable {
         // The log's id names no table yet.
         let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas)?;
         let mut ranges = Vec::new();
+        let mut expiring = false;
         self.read_log(&log, &mut |record| {
             for (seq, entry) in (record.first_seq..).zip(record.entries()) {
-                if !memtable.replay(&entry?, seq, &mut ranges)? {
+                let entry = entry?;
+                expiring |= entry.kind == EntryKind::PutExpiring as u8;
+                if !memtable.replay(&entry, seq, &mut ranges)? {
                     return Err(Error::corruption("the log changed while it was replayed"));
                 }
             }
             Ok(())
         })?;
         self.ground.ranges.add(ranges);
+        if expiring {
+            self.ground.time.begin();
+        }
         self.ground.sequencer.start_after(seq_last);
         if let FoundPlace::Pool(extent) = log.place {
             // A process crash leaves records in the page cache only. They are acted on from here.
