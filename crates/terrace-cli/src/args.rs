@@ -193,6 +193,7 @@ pub(crate) struct TextArgs {
 Examples:
   terrace put /data/words hello world
   terrace put /data/words picture --file picture.png
+  terrace put /data/words session 7f3a --ttl 3600
   terrace put /data/words -e 'a\\x00key' 'two\\nlines'
   terrace put /mnt/pmem/db k v --pool /mnt/pmem/pool --pool-size 16GiB")]
 pub(crate) struct PutArgs {
@@ -207,6 +208,9 @@ pub(crate) struct PutArgs {
     /// Take the value from this file, or from standard input ("-").
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// Seconds after which the key is absent; as 0.5 for half of one.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ttl: Option<f64>,
     #[command(flatten)]
     pub(crate) text: TextArgs,
 }

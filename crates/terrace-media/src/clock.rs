@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A clock that only moves forward.
 pub trait Clock: Send + Sync {
@@ -11,6 +11,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
     /// Lets time pass.
     fn sleep(&self, time: Duration);
+    /// What the calendar says, in milliseconds since 1970. May go backwards.
+    fn unix_millis(&self) -> u64;
 }
 
 /// The machine's clock.
@@ -31,11 +33,24 @@ impl Clock for SystemClock {
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }
+
+    fn unix_millis(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as u64)
+    }
 }
 
-/// A clock that moves only when it is told to, or when somebody sleeps. Clones are one clock.
+/// A clock that moves only when it is told to, or when somebody sleeps. Clones are one clock. Its
+/// calendar begins with it, one second after 1970 began.
 #[derive(Clone, Default, Debug)]
-pub struct ManualClock(Arc<Mutex<Duration>>);
+pub struct ManualClock(Arc<Mutex<Moment>>);
+
+#[derive(Default, Debug)]
+struct Moment {
+    now: Duration,
+    /// How far the calendar was set back.
+    behind: Duration,
+}
 
 impl ManualClock {
     /// A clock at zero.
@@ -45,16 +60,27 @@ impl ManualClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, time: Duration) {
-        *self.0.lock() += time;
+        self.0.lock().now += time;
+    }
+
+    /// Sets the calendar back, as an administrator may.
+    pub fn set_back(&self, time: Duration) {
+        self.0.lock().behind += time;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Duration {
-        *self.0.lock()
+        self.0.lock().now
     }
 
     fn sleep(&self, time: Duration) {
         self.advance(time);
+    }
+
+    fn unix_millis(&self) -> u64 {
+        let moment = self.0.lock();
+        let now = Duration::from_secs(1) + moment.now;
+        now.saturating_sub(moment.behind).as_millis() as u64
     }
 }

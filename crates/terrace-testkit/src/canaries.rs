@@ -116,6 +116,7 @@ pub fn trials() -> Vec<Trial> {
         (C::RangeUnseen, Model, Dax, 10),
         (C::RangeDropped, Model, Dax, 10),
         (C::SweepSkipped, Model, Dax, 10),
+        (C::ExpiredDropped, Model, Dax, 20),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,

@@ -340,7 +340,7 @@ impl<'a> Explorer<'a> {
         if again {
             self.watch(machine, &queue, 15);
         }
-        let place = Place::machine(machine);
+        let place = Place::machine(machine).at(oracle.now());
         let options = settings::varied(&self.case.options, self.rng.u8(..));
         let db = place
             .open(&options)

@@ -128,6 +128,7 @@ impl Writes {
         let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });
         Entry {
             until: None,
+            ttl: None,
             space: self.rng.u8(0..4) / 3,
             key,
             value,

@@ -5,6 +5,8 @@
 //! the other suites share does not matter. What a store does in the background differs, and so do
 //! the places where data lies; pools are large enough that none of them is ever full.
 
+use std::time::Duration;
+
 use terrace::{
     Compression, Db, Design, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch,
 };
@@ -14,7 +16,7 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range, space_name};
 use crate::value::{Value, shown};
-use crate::world::{bounds, compact, half_open};
+use crate::world::{bounds, compact, half_open, ttl};
 use crate::{settings, shrink};
 
 /// How many operations lie between two looks at everything.
@@ -206,6 +208,9 @@ impl Player {
                     };
                     let key = &entry.key;
                     match (&entry.value, &entry.until) {
+                        (Some(value), _) if entry.ttl.is_some() => {
+                            batch.put_with_ttl_in(&space, key, value.bytes(), ttl(entry))
+                        }
                         (Some(value), _) => batch.put_in(&space, key, value.bytes()),
                         (None, None) => batch.delete_in(&space, key),
                         (None, Some(end)) => batch.delete_range_in(&space, half_open(key, end)),
@@ -248,6 +253,11 @@ impl Player {
                     let pick = pick.rotate_left(turn) as usize;
                     self.db()?.step(pick).map_err(failed("a step"))?;
                 }
+                Ok(String::new())
+            }
+            Op::Wait(millis) => {
+                let time = Duration::from_millis(u64::from(*millis));
+                self.place.clock.advance(time);
                 Ok(String::new())
             }
             Op::Flush => done(self.db()?.flush()),

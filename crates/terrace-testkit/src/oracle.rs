@@ -12,6 +12,7 @@
 //!       the oracle believes whichever explanation is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use terrace::{Db, Design, Durability};
 use terrace_media::Medium;
@@ -35,6 +36,16 @@ pub enum Crash {
 struct Version {
     write: u64,
     value: Option<Value>,
+    /// When the value is gone.
+    expiry: Option<Duration>,
+}
+
+impl Version {
+    /// What reads show at a time.
+    fn shown(&self, now: Duration) -> Option<Value> {
+        self.value
+            .filter(|_| self.expiry.is_none_or(|expiry| expiry > now))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +84,8 @@ pub struct Oracle {
     writes: BTreeMap<u64, Write>,
     next: u64,
     catalog: Option<Catalog>,
+    /// How much time has passed.
+    now: Duration,
 }
 
 /// The writes that explain what each key shows, oldest first.
@@ -91,6 +104,7 @@ impl Oracle {
             writes: BTreeMap::new(),
             next: 1,
             catalog: None,
+            now: Duration::ZERO,
         }
     }
 
@@ -104,6 +118,16 @@ impl Oracle {
     /// Whether everything is durable once it has been drained, or the database closed.
     pub fn keeps_what_is_drained(&self) -> bool {
         self.medium != Medium::Dram || self.design.keeps_table_files()
+    }
+
+    /// How much time has passed.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self, time: Duration) {
+        self.now += time;
     }
 
     /// The medium whose promises hold.
@@ -123,7 +147,8 @@ impl Oracle {
 
     /// The value of a key.
     pub fn get(&self, space: u8, key: &Key) -> Option<Value> {
-        self.spaces.get(&space)?.keys.get(key)?.last()?.value
+        let chain = self.spaces.get(&space)?.keys.get(key)?;
+        chain.last()?.shown(self.now)
     }
 
     /// What a scan of the keyspace gives.
@@ -131,7 +156,9 @@ impl Oracle {
         let Some(space) = self.spaces.get(&space) else {
             return BTreeMap::new();
         };
-        let live = |(key, chain): (&Key, &Vec<Version>)| Some((key.clone(), chain.last()?.value?));
+        let live = |(key, chain): (&Key, &Vec<Version>)| {
+            Some((key.clone(), chain.last()?.shown(self.now)?))
+        };
         space.keys.iter().filter_map(live).collect()
     }
 
@@ -153,15 +180,23 @@ impl Oracle {
             if entry.until.is_none() {
                 space.keys.entry(entry.key.clone()).or_default();
             }
+            // No value lives for less than a millisecond.
+            let ttl = entry
+                .ttl
+                .map(|ttl| Duration::from_millis(u64::from(ttl.max(1))));
+            let expiry = ttl.map(|ttl| self.now + ttl);
             // What was never written cannot show, so a range delete says nothing of it.
             let touched = space.keys.range_mut(&entry.key..);
             for (key, chain) in touched.take_while(|(key, _)| entry.touches(key)) {
                 match chain.last_mut() {
                     // Later entries of a batch win.
-                    Some(last) if last.write == write => last.value = entry.value,
+                    Some(last) if last.write == write => {
+                        (last.value, last.expiry) = (entry.value, expiry);
+                    }
                     _ => chain.push(Version {
                         write,
                         value: entry.value,
+                        expiry,
                     }),
                 }
                 keys.insert((entry.space, key.clone()));
@@ -464,7 +499,8 @@ impl Oracle {
             fits.push(0);
         }
         let allowed = &chain[from.unwrap_or(0)..];
-        let matching = allowed.iter().filter(|version| same(version.value, found));
+        let shown = |version: &&Version| same(version.shown(self.now), found);
+        let matching = allowed.iter().filter(shown);
         fits.extend(matching.map(|version| version.write));
         fits
     }

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrace::{Db, Options};
-use terrace_media::{FileSystem, Machine, PoolFaults};
+use terrace_media::{Clock, FileSystem, Machine, ManualClock, PoolFaults};
 
 use crate::oracle::Outcome;
 
@@ -19,6 +20,8 @@ pub struct Place {
     pub fs: Option<Arc<dyn FileSystem>>,
     /// Faults of the pool.
     pub faults: Option<Arc<PoolFaults>>,
+    /// The clock by which entries expire.
+    pub clock: ManualClock,
 }
 
 impl Place {
@@ -39,9 +42,19 @@ impl Place {
         }
     }
 
+    /// Sets the clock to a time, if it is not there yet.
+    #[must_use]
+    pub fn at(self, time: Duration) -> Place {
+        self.clock.advance(time.saturating_sub(self.clock.now()));
+        self
+    }
+
     /// Opens the store.
     pub fn open(&self, options: &Options) -> terrace::Result<Db> {
-        let mut builder = Db::builder(&self.folder).options(options.clone());
+        let clock = Arc::new(self.clock.clone());
+        let mut builder = Db::builder(&self.folder)
+            .options(options.clone())
+            .clock(clock);
         if let Some(machine) = &self.machine {
             builder = builder.machine(machine.clone());
         }

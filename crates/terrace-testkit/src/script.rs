@@ -56,6 +56,8 @@ pub struct Entry {
     /// Deletes the keys from `key` on and before this one; with an empty one to the end of the
     /// keyspace.
     pub until: Option<Key>,
+    /// Milliseconds after which the value is gone.
+    pub ttl: Option<u32>,
 }
 
 impl Entry {
@@ -144,6 +146,8 @@ pub enum Op {
     /// Ends and opens the database: after a close or by dropping it, with the n-th variation of
     /// the options.
     Reopen(bool, u8),
+    /// Lets so many milliseconds pass.
+    Wait(u32),
     /// Verifies the database and compares all of it.
     Verify,
 }
@@ -209,6 +213,7 @@ impl Profile {
             profile: self,
             rng: fastrand::Rng::with_seed(seed),
             ranges: range_deletes(seed),
+            expiries: expiries(seed),
             tag: 1,
         };
         (0..self.len).map(|_| make.op()).collect()
@@ -225,6 +230,7 @@ pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
         profile: &profile,
         rng: fastrand::Rng::with_seed(seed),
         ranges: range_deletes(seed),
+        expiries: expiries(seed),
         tag: 1,
     };
     let mut script = Vec::new();
@@ -250,10 +256,17 @@ fn range_deletes(seed: u64) -> (u32, fastrand::Rng) {
     ([0, 20, 120][rng.usize(..3)], rng)
 }
 
+/// Likewise, how many puts in a thousand expire; with them, time passes.
+fn expiries(seed: u64) -> (u32, fastrand::Rng) {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x6578_7069_7279);
+    ([0, 50, 400][rng.usize(..3)], rng)
+}
+
 struct Generator<'a> {
     profile: &'a Profile,
     rng: fastrand::Rng,
     ranges: (u32, fastrand::Rng),
+    expiries: (u32, fastrand::Rng),
     tag: u64,
 }
 
@@ -299,7 +312,12 @@ impl Generator<'_> {
             key,
             value,
             until: None,
+            ttl: None,
         };
+        let (share, rng) = &mut self.expiries;
+        if entry.value.is_some() && rng.u32(0..1000) < *share {
+            entry.ttl = Some([0, 1, 50, 300, 2000][rng.usize(..5)]);
+        }
         self.widen(&mut entry);
         entry
     }
@@ -322,6 +340,7 @@ impl Generator<'_> {
             _ => {}
         }
         entry.value = None;
+        entry.ttl = None;
         entry.until = Some(Key(end));
     }
 
@@ -376,6 +395,10 @@ impl Generator<'_> {
     }
 
     fn op(&mut self) -> Op {
+        let (share, rng) = &mut self.expiries;
+        if *share > 0 && rng.u8(0..20) == 0 {
+            return Op::Wait([1, 10, 100, 1000][rng.usize(..4)]);
+        }
         if self.rng.u8(0..100) < self.profile.read_percent {
             return self.read();
         }

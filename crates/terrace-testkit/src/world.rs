@@ -2,6 +2,7 @@
 //! operation.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch};
 
@@ -55,6 +56,10 @@ pub(crate) fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Ke
     }
 }
 
+pub(crate) fn ttl(entry: &Entry) -> Duration {
+    Duration::from_millis(u64::from(entry.ttl.unwrap_or_default()))
+}
+
 pub(crate) fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
     let high = match end.0.is_empty() {
         true => std::ops::Bound::Unbounded,
@@ -66,6 +71,7 @@ pub(crate) fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::op
 impl World {
     /// Opens a store and believes that it holds what `oracle` says.
     pub fn open(place: Place, base: Options, variation: u8, oracle: Oracle) -> Outcome<World> {
+        let place = place.at(oracle.now());
         let db = place
             .open(&settings::varied(&base, variation))
             .map_err(failed("opening"))?;
@@ -182,6 +188,12 @@ impl World {
             Op::CreateSpace(space) => self.create_space(*space, unanswered),
             Op::DropSpace(space) => self.drop_space(*space, unanswered),
             Op::Reopen(close, variation) => self.reopen(*close, *variation, unanswered),
+            Op::Wait(millis) => {
+                let time = Duration::from_millis(u64::from(*millis));
+                self.place.clock.advance(time);
+                self.oracle.wait(time);
+                Ok(())
+            }
             Op::Verify => self.check_all(),
         }
     }
@@ -218,6 +230,9 @@ impl World {
                 continue;
             };
             match (entry.value, &entry.until) {
+                (Some(value), _) if entry.ttl.is_some() => {
+                    batch.put_with_ttl_in(&space, &entry.key, value.bytes(), ttl(entry))
+                }
                 (Some(value), _) => batch.put_in(&space, &entry.key, value.bytes()),
                 (None, None) => batch.delete_in(&space, &entry.key),
                 (None, Some(end)) => batch.delete_range_in(&space, half_open(&entry.key, end)),
@@ -231,6 +246,7 @@ impl World {
         let db = self.db()?;
         let result = match single {
             Some((space, entry)) => match (entry.value, &entry.until) {
+                (Some(_), _) if entry.ttl.is_some() => db.write(batch, durability),
                 (Some(value), _) => space.put_with(&entry.key, value.bytes(), durability),
                 (None, None) => space.delete_with(&entry.key, durability),
                 (None, Some(end)) => {
@@ -260,6 +276,7 @@ impl World {
             key: key.clone(),
             value: Some(*value),
             until: None,
+            ttl: None,
         });
         let write = self.oracle.begin(&entries.collect::<Vec<_>>());
         let ingested = handle.ingest().and_then(|mut ingest| {
@@ -534,6 +551,7 @@ impl World {
         for key in self.oracle.live_in(0).into_keys() {
             let entry = Entry {
                 until: None,
+                ttl: None,
                 space: 0,
                 key,
                 value: None,

@@ -65,6 +65,8 @@ pub enum Canary {
     RangeDropped,
     /// A range delete leaves the repository, and what it covers stays.
     SweepSkipped,
+    /// An expired entry is dropped before the older one that it hides.
+    ExpiredDropped,
 }
 
 /// Whether the store is to break here.
@@ -100,7 +102,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 26] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 27] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -143,6 +145,7 @@ pub(crate) mod switch {
             (Canary::RangeUnseen, "range-unseen", "stages/front"),
             (Canary::RangeDropped, "range-dropped", "bottom/*/absorb.rs"),
             (Canary::SweepSkipped, "sweep-skipped", "repository/sweep.rs"),
+            (Canary::ExpiredDropped, "expired-dropped", "bottom/*"),
         ];
 
         /// The name on the command line.

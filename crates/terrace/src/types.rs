@@ -27,6 +27,8 @@ pub(crate) enum EntryKind {
     Delete = 2,
     /// Keys of a range are absent where nothing newer is said of them: `parts/ranges/layout.rs`.
     RangeDelete = 3,
+    /// As `Put`, until a moment: `parts/expiry`. 4 is a value pointer of table files.
+    PutExpiring = 5,
 }
 
 impl EntryKind {
@@ -36,6 +38,7 @@ impl EntryKind {
             1 => Some(EntryKind::Put),
             2 => Some(EntryKind::Delete),
             3 => Some(EntryKind::RangeDelete),
+            5 => Some(EntryKind::PutExpiring),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use terrace::WriteBatch;
@@ -67,8 +68,13 @@ pub(super) fn put(args: &PutArgs, store: &StoreArgs, json: bool) -> Result<(), C
         (None, Some(file)) => read_whole(file)?,
         (None, None) => return Err(CliError::Usage("put needs a value".to_string())),
     };
+    let ttl = args.ttl.map(Duration::try_from_secs_f64).transpose();
+    let ttl = ttl.map_err(|e| CliError::Usage(format!("--ttl takes seconds, 0 or more: {e}")))?;
     let store = Store::open(&args.db, store, Missing::Create)?;
-    store.keyspace.put(&key, &value)?;
+    match ttl {
+        Some(ttl) => store.keyspace.put_with_ttl(&key, &value, ttl)?,
+        None => store.keyspace.put(&key, &value)?,
+    }
     store.close()?;
     report(json, json!({ "put": 1, "value_bytes": value.len() }))
 }

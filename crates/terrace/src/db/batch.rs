@@ -1,6 +1,7 @@
 //! This file is the write batch: puts and deletes that happen together or not at all.
 
 use std::ops::RangeBounds;
+use std::time::Duration;
 
 use crate::db::Keyspace;
 use crate::db::bounds::Bounds;
@@ -64,6 +65,45 @@ impl WriteBatch {
     /// Deletes `key` from `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut WriteBatch {
         self.push(EntryKind::Delete, keyspace.id(), key.as_ref(), &[])
+    }
+
+    /// Sets `key` to `value` in the default keyspace, for as long as `ttl` from the moment when the batch
+    /// is written; see [`Db::put_with_ttl`](crate::Db::put_with_ttl).
+    pub fn put_with_ttl(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> &mut WriteBatch {
+        self.push_expiring(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), ttl)
+    }
+
+    /// Sets `key` to `value` in `keyspace` for as long as `ttl`.
+    pub fn put_with_ttl_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> &mut WriteBatch {
+        self.push_expiring(keyspace.id(), key.as_ref(), value.as_ref(), ttl)
+    }
+
+    fn push_expiring(
+        &mut self,
+        keyspace: u32,
+        key: &[u8],
+        value: &[u8],
+        ttl: Duration,
+    ) -> &mut WriteBatch {
+        let all = self.batch.payload.len_bytes() + key.len() + value.len();
+        if key.len() > KEY_ENCODABLE_MAX || all > VALUE_BYTES_MAX {
+            self.too_large = Some(key.len().max(value.len()));
+            return self;
+        }
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.batch.push_expiring(keyspace, key, value, ttl.max(1));
+        self
     }
 
     /// Deletes the keys in `bounds` from the default keyspace, those that earlier entries of the batch

@@ -147,6 +147,12 @@ impl DbBuilder {
         *made_pool = true;
         let ground = Arc::new(self.ground_of_copy(pool)?);
         self.name_files(db, frozen, &ground, &mut report)?;
+        if let Some(time) = db.engine().ground.time_told() {
+            // What has expired here has expired there.
+            ground.manifest.commit(Edit {
+                changes: vec![time],
+            })?;
+        }
         let design = ground.options.design_of_new();
         design.create(&ground)?;
         let folder = Folder {
@@ -286,8 +292,15 @@ fn write_all(
             return Ok(());
         };
         // There is nothing below that a tombstone could hide.
-        if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
-            batch.push(EntryKind::Put, entry.keyspace, entry.key, cursor.value()?);
+        match EntryKind::from_raw(entry.kind) {
+            Some(EntryKind::Put) => {
+                batch.push(EntryKind::Put, entry.keyspace, entry.key, cursor.value()?);
+            }
+            Some(EntryKind::PutExpiring) => {
+                let (expiry, value) = (cursor.expiry()?, cursor.value()?);
+                batch.push_expiring(entry.keyspace, entry.key, value, expiry);
+            }
+            Some(EntryKind::Delete | EntryKind::RangeDelete) | None => {}
         }
         cursor.advance()?;
     }

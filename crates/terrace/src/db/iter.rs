@@ -15,9 +15,11 @@ use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::error::Result;
 use crate::metrics::OpCounter;
+use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::MergeCursor;
 use crate::parts::ranges::RangeSet;
 use crate::parts::skiplist::Target;
+use crate::parts::snapshots::Moment;
 use crate::types::{EntryKind, SeqNo};
 
 use super::bounds::{Bounds, Place};
@@ -87,6 +89,8 @@ impl std::fmt::Debug for KeyValue {
 pub struct Iter {
     engine: Arc<Engine>,
     seq: SeqNo,
+    /// What has expired by then is absent.
+    time: Millis,
     keyspace: u32,
     view: Arc<View>,
     cursor: MergeCursor,
@@ -119,6 +123,16 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     )))
 }
 
+/// Whether the entry under the cursor has a value at a time.
+#[inline]
+fn is_live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<bool> {
+    match EntryKind::from_raw(kind) {
+        Some(EntryKind::Put) => Ok(true),
+        Some(EntryKind::PutExpiring) => Ok(!is_past(cursor.expiry()?, time)),
+        _ => Ok(false),
+    }
+}
+
 fn cursor_over(view: &View) -> MergeCursor {
     MergeCursor::new(view.sources.iter().map(|source| source.cursor()).collect())
 }
@@ -129,7 +143,7 @@ impl Iter {
         engine: &Arc<Engine>,
         keyspace: u32,
         bounds: Bounds,
-        seq: SeqNo,
+        Moment { seq, time }: Moment,
     ) -> Result<Iter> {
         let view = engine.views.hold();
         let cursor = cursor_over(&view);
@@ -137,6 +151,7 @@ impl Iter {
         let iter = Iter {
             engine: Arc::clone(engine),
             seq,
+            time,
             keyspace,
             view,
             cursor,
@@ -227,7 +242,7 @@ impl Iter {
                 last = Some(key);
                 continue;
             }
-            if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
+            if is_live(&self.cursor, entry.kind, self.time)? {
                 let pair = KeyValue::new(entry.key, self.cursor.value()?);
                 bytes += pair.bytes.len();
                 self.fetched_front.push_back(pair);
@@ -372,7 +387,7 @@ impl Iter {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);
-                if EntryKind::from_raw(entry.kind) == Some(EntryKind::Put) {
+                if is_live(&self.cursor, entry.kind, self.time)? {
                     pairs.push_back(KeyValue::new(entry.key, self.cursor.value()?));
                 }
             }

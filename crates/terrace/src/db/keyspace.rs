@@ -6,6 +6,7 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::db::Db;
 use crate::db::WriteBatch;
@@ -79,6 +80,18 @@ impl Keyspace {
             value.as_ref(),
             durability,
         )
+    }
+
+    /// Sets `key` to `value` for as long as `ttl`; see [`Db::put_with_ttl`].
+    pub fn put_with_ttl(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_with_ttl_in(self, key, value, ttl);
+        self.db.write(batch, self.db.options().durability)
     }
 
     /// Deletes `key`; no error when it is absent.
@@ -167,12 +180,13 @@ pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<()> {
 }
 
 fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
-    let seq = engine.ground.snapshots.register(&engine.ground.sequencer);
+    let ground = &engine.ground;
+    let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
     Iter::new(
         engine,
         SYSTEM_KEYSPACE,
         Bounds::prefix(prefix.as_bytes()),
-        seq,
+        moment,
     )
 }
 

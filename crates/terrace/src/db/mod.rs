@@ -15,6 +15,7 @@ use std::cell::RefCell;
 use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use terrace_media::{FileLock, FileSystem};
@@ -123,6 +124,25 @@ impl Db {
         self.write_one(EntryKind::Put, DEFAULT_KEYSPACE, key, value, durability)
     }
 
+    /// Sets `key` to `value` for as long as `ttl`, at least a millisecond. From then on the key is absent, for
+    /// good: no older value comes back, and the space returns in the background. Snapshots and iterators
+    /// go on seeing what had not expired when they were made.
+    ///
+    /// The time is the system's, and never goes back for a database: what the store has told as expired in
+    /// an edit of its manifest (a flush, a drain, a compaction, a close) stays so after a crash with a clock
+    /// that was set back.
+    ///
+    /// # Errors
+    /// As [`put`](Db::put).
+    pub fn put_with_ttl(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        self.default_keyspace().put_with_ttl(key, value, ttl)
+    }
+
     /// Deletes `key`; no error when it is absent.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.options().durability)
@@ -213,6 +233,12 @@ impl Db {
         for entry in batch.batch.payload.iter() {
             self.engine().check_keyspace(entry.keyspace & !SHADOW)?;
         }
+        if batch.batch.expiring() > 0 {
+            let now = self.engine().ground.time.begin();
+            return self
+                .engine()
+                .write(&mut batch.batch.expiring_from(now)?, durability);
+        }
         self.engine().write(&mut batch.batch, durability)
     }
 
@@ -264,8 +290,8 @@ impl Db {
 
     pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
         let ground = &self.engine().ground;
-        let seq = ground.snapshots.register(&ground.sequencer);
-        Iter::new(self.engine(), keyspace, bounds, seq)
+        let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+        Iter::new(self.engine(), keyspace, bounds, moment)
     }
 
     /// Moves every memtable into the buffer. What was written with `Durability::Volatile` before is

@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, FileSystem, Machine, Medium, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
-    Prefault, Shutdown,
+    Backing, Clock, FileSystem, Machine, Medium, OsFs, OverlayFs, Pool, PoolConfig, PoolError,
+    PoolFaults, Prefault, Shutdown, SystemClock,
 };
 
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
@@ -44,6 +44,7 @@ pub struct DbBuilder {
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
+    clock: Arc<dyn Clock>,
 }
 
 impl DbBuilder {
@@ -55,6 +56,7 @@ impl DbBuilder {
             machine: None,
             faults: None,
             progress: None,
+            clock: Arc::new(SystemClock::default()),
         }
     }
 
@@ -77,6 +79,13 @@ impl DbBuilder {
     pub fn machine(mut self, machine: Machine) -> DbBuilder {
         self.fs = machine.fs();
         self.machine = Some(machine);
+        self
+    }
+
+    /// Asks `clock` for the time at which entries expire.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> DbBuilder {
+        self.clock = clock;
         self
     }
 
@@ -290,7 +299,8 @@ impl DbBuilder {
         let span = extent.span();
         let redo = RedoArea::create(&pool, extent)?;
         pool.set_roots(&[(REDO_ROOTS[0], span.off), (REDO_ROOTS[1], span.len)])?;
-        Ok(Ground::new(pool, manifest, redo, options))
+        let clock = Arc::clone(&self.clock);
+        Ok(Ground::new(pool, manifest, redo, options, clock))
     }
 
     /// Refuses to make a database over one that has lost its OPTIONS.
@@ -454,7 +464,8 @@ impl DbBuilder {
             report.redo_slots_applied = applied;
             redo
         };
-        Ok((Ground::new(pool, manifest, redo, options), false))
+        let clock = Arc::clone(&self.clock);
+        Ok((Ground::new(pool, manifest, redo, options, clock), false))
     }
 }
 

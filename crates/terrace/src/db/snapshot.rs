@@ -8,30 +8,32 @@ use crate::db::bounds::Bounds;
 use crate::db::iter::Iter;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::types::{DEFAULT_KEYSPACE, SeqNo};
+use crate::parts::snapshots::Moment;
+use crate::types::DEFAULT_KEYSPACE;
 
-/// A moment of the database: reads through it see exactly what was visible then. While it lives,
-/// merges and drains keep every version that it can see. Cheap to make and to clone.
+/// A moment of the database: reads through it see exactly what was visible then, entries that have
+/// expired since too. While it lives, merges and drains keep every version that it can see. Cheap to make and to clone.
 #[derive(Clone)]
 pub struct Snapshot(Arc<Registration>);
 
 struct Registration {
     engine: Arc<Engine>,
-    seq: SeqNo,
+    moment: Moment,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.engine.ground.snapshots.release(self.seq);
+        self.engine.ground.snapshots.release(self.moment.seq);
     }
 }
 
 impl Snapshot {
     pub(super) fn new(engine: &Arc<Engine>) -> Snapshot {
-        let seq = engine.ground.snapshots.register(&engine.ground.sequencer);
+        let ground = &engine.ground;
+        let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
         Snapshot(Arc::new(Registration {
             engine: Arc::clone(engine),
-            seq,
+            moment,
         }))
     }
 
@@ -39,20 +41,20 @@ impl Snapshot {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.0
             .engine
-            .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.seq))
+            .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.moment))
     }
 
     /// The value of `key` in `keyspace` at this moment.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.0
             .engine
-            .get(keyspace.id(), key.as_ref(), Some(self.0.seq))
+            .get(keyspace.id(), key.as_ref(), Some(self.0.moment))
     }
 
     /// The values of `keys` in the default keyspace.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        let seq = Some(self.0.seq);
-        self.0.engine.multi_get(DEFAULT_KEYSPACE, keys, seq)
+        let moment = Some(self.0.moment);
+        self.0.engine.multi_get(DEFAULT_KEYSPACE, keys, moment)
     }
 
     /// The values of `keys` in `keyspace`.
@@ -61,8 +63,8 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let seq = Some(self.0.seq);
-        self.0.engine.multi_get(keyspace.id(), keys, seq)
+        let moment = Some(self.0.moment);
+        self.0.engine.multi_get(keyspace.id(), keys, moment)
     }
 
     /// All pairs of the default keyspace.
@@ -100,13 +102,14 @@ impl Snapshot {
     }
 
     fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
-        self.0.engine.ground.snapshots.register_again(self.0.seq);
-        Iter::new(&self.0.engine, keyspace, bounds, self.0.seq)
+        let moment = self.0.moment;
+        self.0.engine.ground.snapshots.register_again(moment);
+        Iter::new(&self.0.engine, keyspace, bounds, moment)
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Snapshot(at {})", self.0.seq)
+        write!(f, "Snapshot(at {})", self.0.moment.seq)
     }
 }

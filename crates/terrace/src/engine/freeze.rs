@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
+use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::Newer;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::skiplist::Target;
+use crate::parts::snapshots::Moment;
 use crate::stages::{Drain, NamedFile, Source, Step};
-use crate::types::SeqNo;
+use crate::types::{EntryKind, SeqNo};
 
 use super::Engine;
 use super::view::View;
@@ -46,9 +48,9 @@ impl Engine {
         // No view can be installed between the two. So whatever is visible is in this view: it was
         // there before it had a number. And its files have nothing above: what goes into a file is
         // visible before, or, of an ingest, becomes so with the view.
-        let (view, seq) = self
+        let (view, Moment { seq, .. }) = self
             .views
-            .hold_during(|| ground.snapshots.register(&ground.sequencer));
+            .hold_during(|| ground.snapshots.register(&ground.sequencer, &ground.time));
         Ok(Frozen {
             engine: Arc::clone(self),
             view,
@@ -138,6 +140,8 @@ struct Kept {
     seq: SeqNo,
     kind: u8,
     value: Vec<u8>,
+    /// Of an entry that expires.
+    expiry: Millis,
 }
 
 /// A cursor over the versions that one moment sees. It fetches chunks, and lets the sources go
@@ -254,6 +258,10 @@ impl FrozenCursor {
                 if !deleted && dropped.binary_search(&(entry.keyspace & !SHADOW)).is_err() {
                     let (keyspace, key) = (entry.keyspace, entry.key.to_vec());
                     let (seq, kind) = (entry.seq, entry.kind);
+                    let expiry = match EntryKind::from_raw(kind) {
+                        Some(EntryKind::PutExpiring) => merged.expiry()?,
+                        _ => 0,
+                    };
                     let value = merged.value()?.to_vec();
                     bytes += key.len() + value.len();
                     self.chunk.push(Kept {
@@ -262,6 +270,7 @@ impl FrozenCursor {
                         seq,
                         kind,
                         value,
+                        expiry,
                     });
                 }
             }
@@ -317,5 +326,9 @@ impl Cursor for FrozenCursor {
 
     fn value(&self) -> Result<&[u8]> {
         Ok(self.chunk.get(self.at).map_or(&[], |kept| &kept.value))
+    }
+
+    fn expiry(&self) -> Result<Millis> {
+        Ok(self.chunk.get(self.at).map_or(0, |kept| kept.expiry))
     }
 }

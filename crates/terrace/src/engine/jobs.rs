@@ -273,6 +273,9 @@ impl Engine {
     /// the manifest has no room for the edit now, and nothing has happened.
     fn complete(&self, kind: JobKind, mut completion: Completion) -> Result<Option<Parked>> {
         if !completion.edit.is_empty() {
+            let own = completion.edit.changes.len();
+            // What was taken out as expired must not have been there for anybody who comes later.
+            completion.edit.changes.extend(self.ground.time_told());
             let totals = Change::Totals(self.ground.totals());
             completion.edit.changes.push(totals);
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
@@ -284,7 +287,7 @@ impl Engine {
                     if why.kind() != ErrorKind::Full {
                         return Err(why);
                     }
-                    completion.edit.changes.pop();
+                    completion.edit.changes.truncate(own);
                     let waits = self.wait_for_room(why);
                     let job = Box::new(Finish::begin(kind, completion));
                     return Ok(Some(Parked { job, waits }));

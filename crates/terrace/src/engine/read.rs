@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
+use crate::parts::expiry::is_past;
+use crate::parts::snapshots::Moment;
 use crate::stages::{Lookup, Probe, Read, ReadStats};
-use crate::types::{DEFAULT_KEYSPACE, SeqNo, key_hash};
+use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
 use super::Engine;
 
@@ -13,8 +15,9 @@ impl Engine {
         &self,
         keyspace: u32,
         key: &[u8],
-        at: Option<SeqNo>,
+        moment: Option<Moment>,
     ) -> Result<Option<Vec<u8>>> {
+        let at = moment.map(|moment| moment.seq);
         self.check_open()?;
         self.check_keyspace(keyspace)?;
         // The view first, the number second: everything below the front of this view was visible
@@ -32,7 +35,13 @@ impl Engine {
         let mut found = None;
         for source in &view.sources {
             match source.get(&probe, &mut stats)? {
-                Some(Lookup::Value(value, seq)) => {
+                Some(Lookup::Value { value, seq, expiry }) => {
+                    if expiry != 0 {
+                        let now = moment.map_or_else(|| self.ground.time.now(), |m| m.time);
+                        if is_past(expiry, now) {
+                            break;
+                        }
+                    }
                     let deleted = view.ranges.as_ref().is_some_and(|ranges| {
                         // Asked anew: a range delete that became visible since may have taken the
                         // newest version away already, so that this one is older.
@@ -74,17 +83,18 @@ impl Engine {
         &self,
         keyspace: u32,
         keys: &[K],
-        at: Option<SeqNo>,
+        at: Option<Moment>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         self.check_open()?;
         self.check_keyspace(keyspace)?;
         match at {
-            Some(seq) => self.multi_get_at(keyspace, keys, seq),
+            Some(moment) => self.multi_get_at(keyspace, keys, moment),
             None => {
                 // Registered, so that no job drops what is newest at this number meanwhile.
-                let seq = self.ground.snapshots.register(&self.ground.sequencer);
-                let values = self.multi_get_at(keyspace, keys, seq);
-                self.ground.snapshots.release(seq);
+                let ground = &self.ground;
+                let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+                let values = self.multi_get_at(keyspace, keys, moment);
+                ground.snapshots.release(moment.seq);
                 values
             }
         }
@@ -94,7 +104,7 @@ impl Engine {
         &self,
         keyspace: u32,
         keys: &[K],
-        seq: SeqNo,
+        Moment { seq, time }: Moment,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         // Neighbours next to one another: sources that lie in blocks answer them together.
         let mut order: Vec<usize> = (0..keys.len()).collect();
@@ -125,14 +135,19 @@ impl Engine {
         let mut values = vec![None; keys.len()];
         let mut hits = 0;
         for (index, read) in order.into_iter().zip(reads) {
-            let Some(Lookup::Value(value, found)) = read.answer else {
+            let Some(Lookup::Value {
+                value,
+                seq: found,
+                expiry,
+            }) = read.answer
+            else {
                 continue;
             };
             let deleted = view
                 .ranges
                 .as_ref()
                 .is_some_and(|ranges| ranges.newest(keyspace, read.probe.key, seq) > Some(found));
-            if !deleted {
+            if !deleted && !is_past(expiry, time) {
                 values[index] = Some(value);
                 hits += 1;
             }

@@ -142,6 +142,7 @@ impl Engine {
         let mut changes: Vec<Change> = retired(&unused).collect();
         let seq = self.ground.sequencer.last_taken();
         let totals = Change::Totals(self.ground.totals());
+        changes.extend(self.ground.time_told());
         changes.extend([Change::LastSeq { seq }, totals, Change::Closed]);
         // PERSIST: what the logs have before the word that all is in order.
         self.ground.manifest.commit(Edit { changes })?;

@@ -1,5 +1,7 @@
 //! Batch: the entries of one atomic write, encoded once, as its log record will hold them.
 
+use crate::parts::codec::DecodeError;
+use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::log::Payload;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::{self, SHADOW};
@@ -15,6 +17,7 @@ pub(crate) struct Batch {
     user_bytes: u64,
     deletes: u64,
     ranges: u64,
+    expiring: u64,
     longest_key: usize,
 }
 
@@ -27,6 +30,45 @@ impl Batch {
         self.user_bytes += (key.len() + value.len()) as u64;
         self.deletes += u64::from(kind == EntryKind::Delete);
         self.longest_key = self.longest_key.max(key.len());
+    }
+
+    /// Adds a put that expires.
+    pub(crate) fn push_expiring(
+        &mut self,
+        keyspace: u32,
+        key: &[u8],
+        value: &[u8],
+        expiry: Millis,
+    ) {
+        let value = expiring::encode(expiry, value);
+        self.push(EntryKind::PutExpiring, keyspace, key, &value);
+        self.expiring += 1;
+    }
+
+    /// How many entries expire.
+    #[inline]
+    pub(crate) fn expiring(&self) -> u64 {
+        self.expiring
+    }
+
+    /// The same entries, those that expire as long after `now` as their expiry says here.
+    pub(crate) fn expiring_from(&self, now: Millis) -> Result<Batch, DecodeError> {
+        let mut batch = self.clone();
+        batch.payload.clear();
+        for entry in self.payload.iter() {
+            if entry.kind == EntryKind::PutExpiring as u8 {
+                let (ttl, value) = expiring::decode(entry.value, 0)?;
+                let value = expiring::encode(now.saturating_add(ttl), value);
+                batch
+                    .payload
+                    .push(entry.kind, entry.keyspace, entry.key, &value);
+            } else {
+                batch
+                    .payload
+                    .push(entry.kind, entry.keyspace, entry.key, entry.value);
+            }
+        }
+        Ok(batch)
     }
 
     /// Adds a range delete of the keys from `begin` on and before `end`; an empty `end` is that of the
@@ -68,6 +110,7 @@ impl Batch {
         self.user_bytes = 0;
         self.deletes = 0;
         self.ranges = 0;
+        self.expiring = 0;
         self.longest_key = 0;
     }
 
@@ -128,6 +171,7 @@ impl Clone for Batch {
         copy.user_bytes = self.user_bytes;
         copy.deletes = self.deletes;
         copy.ranges = self.ranges;
+        copy.expiring = self.expiring;
         copy.longest_key = self.longest_key;
         copy
     }

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod cache;
 pub(crate) mod codec;
+pub(crate) mod expiry;
 pub(crate) mod filter;
 pub(crate) mod gate;
 pub(crate) mod iter;

@@ -8,22 +8,40 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
+use super::expiry::{Millis, Time};
 use super::sequence::Sequencer;
 use crate::types::SeqNo;
+
+/// What a snapshot sees: entries up to a number, and those of them that have not expired at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) seq: SeqNo,
+    pub(crate) time: Millis,
+}
+
+struct Held {
+    holders: u64,
+    /// The oldest of theirs.
+    time: Millis,
+}
 
 /// The registered snapshots of one database, with how many holders each has.
 #[derive(Default)]
 pub(crate) struct SnapshotList {
-    seqs: Mutex<BTreeMap<SeqNo, u64>>,
+    seqs: Mutex<BTreeMap<SeqNo, Held>>,
 }
 
 impl SnapshotList {
     /// Registers what is visible now.
-    pub(crate) fn register(&self, sequencer: &Sequencer) -> SeqNo {
+    pub(crate) fn register(&self, sequencer: &Sequencer, time: &Time) -> Moment {
         let mut seqs = self.seqs.lock();
-        let seq = sequencer.visible();
-        *seqs.entry(seq).or_insert(0) += 1;
-        seq
+        // Under the lock: a job that has taken the horizon before has an earlier time.
+        let moment = Moment {
+            seq: sequencer.visible(),
+            time: time.now(),
+        };
+        hold(&mut seqs, moment);
+        moment
     }
 
     /// Runs `f` while nobody can register: what it makes visible is seen by no snapshot before it, and
@@ -33,17 +51,24 @@ impl SnapshotList {
         f();
     }
 
-    /// Registers one more holder of `seq`, which is registered already.
-    pub(crate) fn register_again(&self, seq: SeqNo) {
-        *self.seqs.lock().entry(seq).or_insert(0) += 1;
+    /// Registers one more holder of a moment, which is registered already.
+    pub(crate) fn register_again(&self, moment: Moment) {
+        hold(&mut self.seqs.lock(), moment);
+    }
+
+    /// The time now, or that of the oldest snapshot.
+    pub(crate) fn horizon(&self, time: &Time) -> Millis {
+        let seqs = self.seqs.lock();
+        let oldest = seqs.values().map(|held| held.time).min();
+        time.now().min(oldest.unwrap_or(Millis::MAX))
     }
 
     /// Gives one registration of `seq` back.
     pub(crate) fn release(&self, seq: SeqNo) {
         let mut seqs = self.seqs.lock();
-        if let Some(holders) = seqs.get_mut(&seq) {
-            *holders -= 1;
-            if *holders == 0 {
+        if let Some(held) = seqs.get_mut(&seq) {
+            held.holders -= 1;
+            if held.holders == 0 {
                 seqs.remove(&seq);
             }
         }
@@ -51,7 +76,7 @@ impl SnapshotList {
 
     /// How many registrations there are.
     pub(crate) fn count(&self) -> u64 {
-        self.seqs.lock().values().sum()
+        self.seqs.lock().values().map(|held| held.holders).sum()
     }
 
     /// The stripes that the registered snapshots cut time into.
@@ -60,6 +85,12 @@ impl SnapshotList {
             seqs: self.seqs.lock().keys().copied().collect(),
         }
     }
+}
+
+fn hold(seqs: &mut BTreeMap<SeqNo, Held>, Moment { seq, time }: Moment) {
+    let held = seqs.entry(seq).or_insert(Held { holders: 0, time });
+    held.holders += 1;
+    held.time = held.time.min(time);
 }
 
 /// The pieces of time between snapshots. Of several versions of a key in one stripe, only the

@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use terrace_media::{Extent, FileSystem, Medium, Pool, Region};
+use terrace_media::{Clock, Extent, FileSystem, Medium, Pool, Region};
 
 use crate::error::Result;
 use crate::metrics::{Counters, LifeMetrics, Metrics, OpCounter};
 use crate::options::Options;
 use crate::parts::batch::Batch;
+use crate::parts::expiry::{Millis, Time, layout as expiring};
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit, FileMeta, Manifest, Totals};
 use crate::parts::pace::Pace;
@@ -46,6 +47,7 @@ pub(crate) struct Ground {
     pub(crate) snapshots: SnapshotList,
     pub(crate) dropped: DroppedKeyspaces,
     pub(crate) ranges: LiveRanges,
+    pub(crate) time: Time,
     pub(crate) counters: Counters,
     /// What was written before the database was opened.
     pub(crate) totals_before: Totals,
@@ -62,9 +64,10 @@ impl Ground {
         manifest: Manifest,
         redo: Arc<RedoArea>,
         options: Options,
+        clock: Arc<dyn Clock>,
     ) -> Ground {
-        let (ids, last_seq, totals_before) =
-            manifest.with_state(|state| (state.next_id.max(1), state.last_seq, state.totals));
+        let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
+        let (totals_before, time) = manifest.with_state(|state| (state.totals, state.time));
         let sequencer = Sequencer::default();
         sequencer.start_after(last_seq);
         Ground {
@@ -75,6 +78,7 @@ impl Ground {
             snapshots: SnapshotList::default(),
             dropped: DroppedKeyspaces::default(),
             ranges: LiveRanges::default(),
+            time: Time::new(clock, time),
             counters: Counters::default(),
             totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
@@ -93,14 +97,29 @@ impl Ground {
         })
     }
 
-    /// Writes down what was written, if users have written something since that was last done.
+    /// Writes down what was written, and the time that was told, if either is more than is written down.
     pub(crate) fn note_totals(&self) -> Result<()> {
         let totals = self.totals();
-        if self.manifest.with_state(|state| state.totals.user) == totals.user {
+        let known = self
+            .manifest
+            .with_state(|state| (state.totals.user, state.time));
+        if known == (totals.user, self.time.told()) {
             return Ok(());
         }
-        let changes = vec![Change::Totals(totals)];
+        let mut changes = vec![Change::Totals(totals)];
+        changes.extend(self.time_told());
         Ok(self.manifest.commit(Edit { changes })?)
+    }
+
+    /// Whatever expires up to this time is absent for every reader there is or will be.
+    pub(crate) fn horizon(&self) -> Millis {
+        self.snapshots.horizon(&self.time)
+    }
+
+    /// The change that keeps the time, if there is any.
+    pub(crate) fn time_told(&self) -> Option<Change> {
+        let time = self.time.told();
+        (time > 0).then_some(Change::Time { time })
     }
 
     /// An id for a log and the table that it becomes; never given out twice.
@@ -206,8 +225,12 @@ impl<'a> Probe<'a> {
 /// What the newest source that has a key says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Unless a range delete is newer than this number.
-    Value(Vec<u8>, SeqNo),
+    /// Unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
+    Value {
+        value: Vec<u8>,
+        seq: SeqNo,
+        expiry: Millis,
+    },
     Deleted,
 }
 
@@ -216,7 +239,19 @@ impl Lookup {
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         let (value, _) = node.checked_value()?;
         match EntryKind::from_raw(node.header.kind) {
-            Some(EntryKind::Put) => Ok(Lookup::Value(value.to_vec(), node.header.seq)),
+            Some(EntryKind::Put) => Ok(Lookup::Value {
+                value: value.to_vec(),
+                seq: node.header.seq,
+                expiry: 0,
+            }),
+            Some(EntryKind::PutExpiring) => {
+                let (expiry, value) = expiring::decode(value, node.off)?;
+                Ok(Lookup::Value {
+                    value: value.to_vec(),
+                    seq: node.header.seq,
+                    expiry,
+                })
+            }
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
             Some(EntryKind::RangeDelete) | None => Err(crate::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \

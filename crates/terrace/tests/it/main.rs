@@ -8,6 +8,7 @@ mod checkpoint;
 mod compaction;
 mod crash;
 mod damage;
+mod expiry;
 mod faults;
 mod files;
 mod folder;

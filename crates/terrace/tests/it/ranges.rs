@@ -200,6 +200,7 @@ fn put(n: u8, tag: u64) -> Entry {
         key: Key(vec![b'a' + n]),
         value: Some(Value { tag, len: 60 }),
         until: None,
+        ttl: None,
     }
 }
 
@@ -209,6 +210,7 @@ fn delete(from: u8, to: u8) -> Entry {
         key: Key(vec![b'a' + from]),
         value: None,
         until: Some(Key(vec![b'a' + to])),
+        ttl: None,
     }
 }
 

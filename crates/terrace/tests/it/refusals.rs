@@ -113,7 +113,7 @@ fn later_formats_are_refused() {
             }
         }
     };
-    let advice = ["manifest", "version 2", "later version"];
+    let advice = ["manifest", "version 3", "later version"];
     refused("pool", manifest, ErrorKind::Unsupported, &advice);
 }
 

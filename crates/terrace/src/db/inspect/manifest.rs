@@ -237,6 +237,7 @@ fn shown(change: &Made) -> Change {
                 number("table_file_bytes", totals.table_files),
             ],
         ),
+        Made::Time { time } => ("time", vec![number("milliseconds", *time)]),
         Made::Closed => ("closed", Vec::new()),
         Made::Created => ("created", Vec::new()),
     };

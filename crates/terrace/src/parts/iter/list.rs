@@ -3,10 +3,11 @@
 use super::{Cursor, EntryView};
 use crate::canary::{self, Canary};
 use crate::error::Result;
+use crate::parts::expiry::{Millis, layout};
 use crate::parts::gate::{Gate, Held};
 use crate::parts::ranges::{Ages, LateKeys, Newer};
 use crate::parts::skiplist::{SkipList, Target};
-use crate::types::{SEQ_MAX, SeqNo};
+use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 use std::sync::Arc;
 
 /// What a prefetch brings.
@@ -158,6 +159,19 @@ impl Cursor for ListCursor {
         if self.at == 0 {
             return Ok(&[]);
         }
-        Ok(self.list.node(self.at)?.checked_value()?.0)
+        let node = self.list.node(self.at)?;
+        let (value, _) = node.checked_value()?;
+        if node.header.kind == EntryKind::PutExpiring as u8 {
+            return Ok(layout::decode(value, node.off)?.1);
+        }
+        Ok(value)
+    }
+
+    fn expiry(&self) -> Result<Millis> {
+        if self.at == 0 {
+            return Ok(0);
+        }
+        let node = self.list.node(self.at)?;
+        Ok(layout::decode(node.checked_value()?.0, node.off)?.0)
     }
 }

@@ -7,6 +7,7 @@ use std::cmp::Ordering as Order;
 
 use super::{Cursor, EntryView};
 use crate::error::Result;
+use crate::parts::expiry::Millis;
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::parts::skiplist::node::compare_keys;
@@ -154,6 +155,14 @@ impl MergeCursor {
         match self.order.first() {
             Some(&first) => self.cursors[first].entry(),
             None => Ok(None),
+        }
+    }
+
+    /// When an expiring entry under the cursor expires.
+    pub(crate) fn expiry(&self) -> Result<Millis> {
+        match self.order.first() {
+            Some(&first) => self.cursors[first].expiry(),
+            None => Ok(0),
         }
     }
 

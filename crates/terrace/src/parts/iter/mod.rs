@@ -11,6 +11,7 @@ mod merge;
 mod tests;
 
 use crate::error::Result;
+use crate::parts::expiry::Millis;
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
@@ -60,4 +61,6 @@ pub(crate) trait Cursor: Send {
     fn entry(&self) -> Result<Option<EntryView<'_>>>;
     /// The value of the entry under the cursor, its checksum found right; empty off the source.
     fn value(&self) -> Result<&[u8]>;
+    /// When an entry of the kind `PutExpiring` under the cursor expires.
+    fn expiry(&self) -> Result<Millis>;
 }

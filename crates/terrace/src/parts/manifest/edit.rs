@@ -64,6 +64,9 @@ pub(crate) struct FileMeta {
     pub(crate) range_deletes: u64,
     /// With range deletes: all that entries and range deletes reach over, the end exclusive.
     pub(crate) reach: Option<(Place, Place)>,
+    /// Entries that expire, and when the last of them does.
+    pub(crate) expiring: u64,
+    pub(crate) expiry_last: u64,
 }
 
 /// A keyspace and a key.
@@ -127,6 +130,9 @@ pub(crate) enum Change {
     Created,
     /// So much was written in the database's life. Never lowers what is known.
     Totals(Totals),
+    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers what is
+    /// known.
+    Time { time: u64 },
 }
 
 /// Changes that become durable together or not at all.
@@ -192,6 +198,7 @@ mod tag {
     pub(super) const CLOSED: u8 = 32;
     pub(super) const CREATED: u8 = 33;
     pub(super) const TOTALS: u8 = 34;
+    pub(super) const TIME: u8 = 17;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -231,6 +238,7 @@ impl Change {
             | Change::LastSeq { .. }
             | Change::NextId { .. }
             | Change::Totals(_)
+            | Change::Time { .. }
             | Change::Closed
             | Change::Created => false,
         }
@@ -294,6 +302,7 @@ impl Change {
                 tag::TOTALS,
                 &[t.user, t.pool, t.log_files, t.table_files],
             ),
+            Change::Time { time } => put(out, tag::TIME, &[*time]),
         }
     }
 
@@ -353,6 +362,7 @@ impl Change {
                 log_files: r.varint()?,
                 table_files: r.varint()?,
             }),
+            tag::TIME => Change::Time { time: r.varint()? },
             other => return Err(at.refuse("the tag of a change", other.to_string())),
         })
     }
@@ -425,6 +435,8 @@ impl FileMeta {
         }
         put_place(out, &self.first);
         put_place(out, &self.last);
+        codec::put_varint(out, self.expiring);
+        codec::put_varint(out, self.expiry_last);
         codec::put_varint(out, self.range_deletes);
         if let Some((first, end)) = &self.reach {
             put_place(out, first);
@@ -442,6 +454,7 @@ impl FileMeta {
         if first > last {
             return Err(at.refuse("a first key that is not behind the last", "the reverse"));
         }
+        let (expiring, expiry_last) = (r.varint()?, r.varint()?);
         let range_deletes = r.varint()?;
         let mut reach = None;
         if range_deletes > 0 {
@@ -465,6 +478,8 @@ impl FileMeta {
             last,
             range_deletes,
             reach,
+            expiring,
+            expiry_last,
         })
     }
 }

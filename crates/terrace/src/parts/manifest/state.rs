@@ -26,6 +26,7 @@ pub(crate) struct State {
     /// Shared, since their keys make them long and every edit copies the state.
     pub(crate) files: BTreeMap<u64, Arc<FileMeta>>,
     pub(crate) last_seq: u64,
+    pub(crate) time: u64,
     pub(crate) next_id: u64,
     /// The database was closed in order, and nothing has happened since.
     pub(crate) closed: bool,
@@ -133,6 +134,7 @@ impl State {
                 None => return refuse("a file that exists", format!("file {number}")),
             },
             Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),
+            Change::Time { time } => self.time = self.time.max(*time),
             Change::NextId { id } => self.next_id = self.next_id.max(*id),
             Change::Closed => {}
             Change::Created => self.created = true,
@@ -203,6 +205,9 @@ impl State {
         ];
         if self.totals != Totals::default() {
             changes.push(Change::Totals(self.totals));
+        }
+        if self.time > 0 {
+            changes.push(Change::Time { time: self.time });
         }
         for (&id, &place) in &self.logs {
             changes.push(Change::LogCreated { id, place });

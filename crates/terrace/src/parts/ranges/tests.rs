@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::layout::{SHADOW, decode, encode};
 use super::*;
+use crate::parts::expiry::Time;
 use crate::parts::sequence::Sequencer;
 use crate::parts::skiplist::Target;
 use crate::parts::snapshots::{SnapshotList, Stripes};
@@ -49,7 +50,8 @@ fn stripes(at: &[SeqNo]) -> Stripes {
     for &seq in at {
         let sequencer = Sequencer::default();
         sequencer.start_after(seq);
-        list.register(&sequencer);
+        let clock = Arc::new(terrace_media::ManualClock::new());
+        list.register(&sequencer, &Time::new(clock, 0));
     }
     list.stripes()
 }

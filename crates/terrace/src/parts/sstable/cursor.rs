@@ -14,6 +14,7 @@ use super::layout::{BlockKind, Handle};
 use super::reader::SsTable;
 use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
+use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
@@ -385,6 +386,10 @@ impl Cursor for SstCursor {
                 Err(self.table.file.damaged(e))
             }
         }
+    }
+
+    fn expiry(&self) -> Result<Millis> {
+        Ok(self.data.head().map_or(0, |head| head.expiry))
     }
 
     #[inline]

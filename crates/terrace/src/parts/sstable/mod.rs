@@ -24,7 +24,7 @@
     expect(
         dead_code,
         unused_imports,
-        reason = "multi-get, range deletes and expiry reach the engine next"
+        reason = "multi-get reaches the engine next"
     )
 )]
 

@@ -201,7 +201,7 @@ impl SstWriter {
         }
         let known = match EntryKind::from_raw(entry.kind) {
             Some(EntryKind::Put | EntryKind::Delete) => true,
-            Some(EntryKind::RangeDelete) => false,
+            Some(EntryKind::RangeDelete | EntryKind::PutExpiring) => false,
             None => entry.kind == kind::VALUE_POINTER,
         };
         if entry.key.len() > KEY_BYTES_MAX

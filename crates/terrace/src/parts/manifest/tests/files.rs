@@ -28,6 +28,8 @@ impl Editor {
             last,
             range_deletes,
             reach,
+            expiring: self.rng.u64(..5),
+            expiry_last: self.rng.u64(..),
         }
     }
 }
@@ -83,11 +85,13 @@ fn keys_that_are_too_long_are_refused() {
         last: (1, Vec::new()),
         range_deletes: 0,
         reach: None,
+        expiring: 0,
+        expiry_last: 0,
         ..editor.file()
     };
     let bytes = encoded(&short);
-    // Behind it is the count of range deletes.
-    let (end, start) = (bytes.len() - 1, bytes.len() - 2);
+    // Behind it are the numbers of expiring entries and of range deletes.
+    let (end, start) = (bytes.len() - 3, bytes.len() - 4);
     assert_eq!(bytes[start..end], [0], "the length of the last key");
     for claimed in [1, KEY_BYTES_MAX as u64, 1 << 40, u64::MAX] {
         let mut hostile = bytes[..start].to_vec();
@@ -132,10 +136,12 @@ fn the_bytes_of_changes_are_pinned() {
         last: (1, b"bc".to_vec()),
         range_deletes: 0,
         reach: None,
+        expiring: 2,
+        expiry_last: 4,
     };
     let added = [
         &[14, 9, 2, 0, 0xac, 2, 5, 1, 6, 7][..],
-        &[1, 1, b'a', 1, 2, b'b', b'c', 0],
+        &[1, 1, b'a', 1, 2, b'b', b'c', 2, 4, 0],
     ];
     assert_eq!(encoded(&file), added.concat());
     let reaching = FileMeta {
@@ -145,14 +151,14 @@ fn the_bytes_of_changes_are_pinned() {
     };
     let added = [
         &[14, 9, 2, 0, 0xac, 2, 5, 1, 6, 7][..],
-        &[1, 1, b'a', 1, 2, b'b', b'c', 3, 1, 0, 2, 0],
+        &[1, 1, b'a', 1, 2, b'b', b'c', 2, 4, 3, 1, 0, 2, 0],
     ];
     assert_eq!(encoded(&reaching), added.concat());
     assert_eq!(
         decoded(&added.concat()).unwrap(),
         Change::FileAdded(reaching)
     );
-    let short = [&added.concat()[..17], &[3, 1, 0, 1, 0]].concat();
+    let short = [&added.concat()[..19], &[3, 1, 0, 1, 0]].concat();
     assert!(
         decoded(&short).is_err(),
         "a reach that ends before the table does"
@@ -163,6 +169,7 @@ fn the_bytes_of_changes_are_pinned() {
         bytes
     };
     assert_eq!(bytes(Change::FileRemoved { number: 9 }), [15, 9]);
+    assert_eq!(bytes(Change::Time { time: 300 }), [17, 0xac, 2]);
     let moved = Change::FileMoved {
         number: 9,
         level: 3,

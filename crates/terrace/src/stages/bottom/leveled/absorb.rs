@@ -9,7 +9,7 @@ use super::output::Output;
 use crate::error::{ErrorKind, Result};
 use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Drain, Job, JobKind, Step, retired};
-use crate::types::key_hash;
+use crate::types::{EntryKind, key_hash};
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -77,7 +77,11 @@ impl Absorb {
             let hash = key_hash(entry.keyspace, entry.key);
             let newer = drain.newest(entry.keyspace, entry.key, hash)?;
             if newer.is_none_or(|newer| !output.same_stripe(newer, entry.seq)) {
-                bytes += output.offer(&entry, drain.cursor.value()?)?;
+                let expiry = match EntryKind::from_raw(entry.kind) {
+                    Some(EntryKind::PutExpiring) => drain.cursor.expiry()?,
+                    _ => 0,
+                };
+                bytes += output.offer(&entry, drain.cursor.value()?, expiry)?;
             }
             entries += 1;
             drain.cursor.advance()?;

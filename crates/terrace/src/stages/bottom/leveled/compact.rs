@@ -24,6 +24,7 @@ use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{Completion, Job, JobKind, Step};
+use crate::types::EntryKind;
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -73,7 +74,7 @@ impl Plan {
         let stale = run
             .tables
             .iter()
-            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0);
+            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0 || t.meta.expiring > 0);
         self.picked.lower.tables.is_empty() && !(last && stale)
     }
 
@@ -183,7 +184,12 @@ impl Range {
                     return Ok(false);
                 }
             }
-            bytes += self.output.offer(&entry, self.cursor.value()?)?;
+            let expiry = match EntryKind::from_raw(entry.kind) {
+                Some(EntryKind::PutExpiring) => self.cursor.expiry()?,
+                _ => 0,
+            };
+            let value = self.cursor.value()?;
+            bytes += self.output.offer(&entry, value, expiry)?;
             entries += 1;
             self.cursor.advance()?;
         }

@@ -43,7 +43,7 @@ impl Intake for Run {
             seq: self.seq,
             kind: EntryKind::Put as u8,
         };
-        self.output.offer(&entry, value).map(|_| ())
+        self.output.offer(&entry, value, 0).map(|_| ())
     }
 
     fn close(&mut self) -> Result<()> {

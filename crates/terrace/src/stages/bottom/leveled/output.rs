@@ -10,6 +10,7 @@ use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};
 use crate::error::Result;
+use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
 use crate::parts::ranges::{Applicable, RangeDelete, fragment};
@@ -31,6 +32,8 @@ pub(super) struct Output {
     version: Arc<Version>,
     stripes: Stripes,
     dropped: Arc<Vec<u32>>,
+    /// Up to then whatever expires is a tombstone.
+    horizon: Millis,
     /// What hides entries.
     hides: Option<Applicable>,
     /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
@@ -61,6 +64,7 @@ impl Output {
     ) -> Output {
         let live = &body.ground.ranges;
         let mut output = Output {
+            horizon: body.ground.horizon(),
             hides: live.applicable(durable, version.ranges.clone()),
             ranges: Vec::new(),
             cut: None,
@@ -175,8 +179,13 @@ impl Output {
                 .reaches_below(self.level as usize, place, place)
     }
 
-    /// Takes the next entry. Returns the bytes that it brought.
-    pub(super) fn offer(&mut self, entry: &EntryView<'_>, value: &[u8]) -> Result<usize> {
+    /// Takes the next entry, with its expiry or 0. Returns the bytes that it brought.
+    pub(super) fn offer(
+        &mut self,
+        entry: &EntryView<'_>,
+        value: &[u8],
+        expiry: Millis,
+    ) -> Result<usize> {
         let same_key = self.same_key(entry);
         let wanted = self.wants(entry, same_key);
         if !same_key {
@@ -190,8 +199,19 @@ impl Output {
             return Ok(0);
         }
         self.kept = Some(entry.seq);
-        let tombstone = EntryKind::from_raw(entry.kind) == Some(EntryKind::Delete);
-        if tombstone && !self.hides(entry) {
+        let mut kind = match EntryKind::from_raw(entry.kind) {
+            Some(EntryKind::PutExpiring) => EntryKind::Put as u8,
+            _ => entry.kind,
+        };
+        let (mut value, mut expiry) = (value, expiry);
+        if is_past(expiry, self.horizon) {
+            // From here on it is a tombstone like any other.
+            (kind, value, expiry) = (EntryKind::Delete as u8, &[], 0);
+            if canary::breaks(Canary::ExpiredDropped) {
+                return Ok(0);
+            }
+        }
+        if kind == EntryKind::Delete as u8 && !self.hides(entry) {
             return Ok(0);
         }
         if let Some(writer) = self.writer()? {
@@ -199,8 +219,8 @@ impl Output {
                 keyspace: entry.keyspace,
                 key: entry.key,
                 seq: entry.seq,
-                kind: entry.kind,
-                expiry: 0,
+                kind,
+                expiry,
                 value,
             })?;
             let bytes = writer.estimated_bytes();
@@ -303,6 +323,8 @@ impl Output {
             last,
             range_deletes: properties.range_delete_count,
             reach,
+            expiring: properties.expiring_count,
+            expiry_last: properties.expiries.map_or(0, |(_, last)| last),
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use super::request::{self, Due};
 use super::version::{Run, Table, Version};
 use super::{Body, LeveledOptions};
+use crate::parts::expiry::Millis;
 use crate::parts::ranges::Key;
 use crate::types::SeqNo;
 
@@ -170,11 +171,8 @@ impl Body {
                 return Some(picked);
             }
         }
-        let picked = pick_deleting(
-            &version,
-            self.ground.snapshots.stripes().oldest(),
-            &busy.numbers,
-        )?;
+        let oldest = self.ground.snapshots.stripes().oldest();
+        let picked = pick_stale(&version, oldest, self.ground.horizon(), &busy.numbers)?;
         busy.numbers.extend(picked.tables().map(Table::number));
         Some(picked)
     }
@@ -182,16 +180,24 @@ impl Body {
 
 type Numbers = std::collections::HashSet<u64>;
 
-/// A table with range deletes, whose level needs no compaction: without one what they cover would
-/// stay for as long as nothing else is written there. On the last level only what no snapshot is older
-/// than, which leaves without its range deletes.
-fn pick_deleting(version: &Version, oldest: Option<SeqNo>, busy: &Numbers) -> Option<Picked> {
+/// A table with range deletes, or half of whose entries have expired, though its level needs no
+/// compaction: without one what they hide, or they themselves, would stay for as long as nothing else is
+/// written there. Only what no snapshot is older than, so that it leaves the last level without them.
+fn pick_stale(
+    version: &Version,
+    oldest: Option<SeqNo>,
+    horizon: Millis,
+    busy: &Numbers,
+) -> Option<Picked> {
     let depth = version.levels.len();
-    version.ranges.as_ref()?;
+    let stale = |t: &Table| {
+        let expired = t.meta.expiry_last <= horizon && 2 * t.meta.expiring >= t.meta.entries;
+        t.meta.range_deletes > 0 || t.meta.expiring > 0 && expired
+    };
     for level in 1..=depth {
         let held = |t: &Table| oldest.is_some_and(|oldest| oldest < t.meta.seq_last);
         let with = version.level(level).tables.iter();
-        let with = with.filter(|t| t.meta.range_deletes > 0 && !busy.contains(&t.number()));
+        let with = with.filter(|t| stale(t) && !busy.contains(&t.number()));
         for table in with.filter(|t| !held(t)) {
             let (first, last) = table.reach();
             let to = (level + 1).min(depth);

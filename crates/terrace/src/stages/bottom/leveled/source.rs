@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::version::{Run, Table};
 use crate::error::{Error, Result};
+use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
@@ -20,13 +21,20 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
         return Ok(Lookup::Deleted);
     };
     match EntryKind::from_raw(found.kind) {
-        Some(EntryKind::Put) => Ok(Lookup::Value(found.value().to_vec(), found.seq)),
+        // The table has the expiry of any put beside it.
+        Some(EntryKind::Put) => Ok(Lookup::Value {
+            value: found.value().to_vec(),
+            seq: found.seq,
+            expiry: found.expiry,
+        }),
         Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-        Some(EntryKind::RangeDelete) | None => Err(Error::corruption(format!(
-            "{} has an entry of the unknown kind {}; restore the database from a copy",
-            table.path().display(),
-            found.kind
-        ))),
+        Some(EntryKind::RangeDelete | EntryKind::PutExpiring) | None => {
+            Err(Error::corruption(format!(
+                "{} has an entry of the unknown kind {}; restore the database from a copy",
+                table.path().display(),
+                found.kind
+            )))
+        }
     }
 }
 
@@ -308,9 +316,24 @@ impl Cursor for RunCursor {
 
     #[inline]
     fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        let Some(cursor) = &self.cursor else {
+            return Ok(None);
+        };
+        let mut entry = cursor.entry()?;
+        // In a table a put has its expiry beside it; elsewhere the kind says that there is one.
+        if let Some(entry) = &mut entry
+            && entry.kind == EntryKind::Put as u8
+            && Cursor::expiry(cursor)? != 0
+        {
+            entry.kind = EntryKind::PutExpiring as u8;
+        }
+        Ok(entry)
+    }
+
+    fn expiry(&self) -> Result<Millis> {
         match &self.cursor {
-            Some(cursor) => cursor.entry(),
-            None => Ok(None),
+            Some(cursor) => Cursor::expiry(cursor),
+            None => Ok(0),
         }
     }
 

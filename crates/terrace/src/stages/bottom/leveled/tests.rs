@@ -35,6 +35,8 @@ fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
         last: (1, key),
         range_deletes: 0,
         reach: None,
+        expiring: 0,
+        expiry_last: 0,
     };
     Table::new(shelf, meta, Vec::new())
 }

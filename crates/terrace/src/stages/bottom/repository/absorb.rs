@@ -11,6 +11,7 @@ use terrace_media::Purpose;
 use super::Body;
 use crate::canary::{self, Canary};
 use crate::error::Result;
+use crate::parts::expiry::{Millis, is_past, layout};
 use crate::parts::ranges::{Applicable, RangeDelete};
 use crate::parts::skiplist::fingers::Fingers;
 use crate::parts::skiplist::node::height_for;
@@ -31,6 +32,8 @@ pub(super) struct Absorb {
     dropped: Arc<Vec<u32>>,
     /// What hides entries of the drain.
     ranges: Option<Applicable>,
+    /// Up to then whatever expires is a tombstone.
+    horizon: Millis,
     /// Range deletes that are in the list now.
     brought: Vec<RangeDelete>,
     fingers: Option<(Fingers, u64)>,
@@ -56,6 +59,7 @@ impl Absorb {
             stripes: body.ground.snapshots.stripes(),
             dropped: body.ground.dropped.all(),
             ranges: body.ground.ranges.applicable(drain.durable, None),
+            horizon: body.ground.horizon(),
             brought: Vec::new(),
             body,
             drain: Some(drain),
@@ -153,7 +157,15 @@ impl Absorb {
             return Ok(Placed::Yes(0));
         }
         let kind = EntryKind::from_raw(entry.kind);
-        let tombstone = kind == Some(EntryKind::Delete);
+        let expiry = match kind {
+            Some(EntryKind::PutExpiring) => drain.cursor.expiry()?,
+            _ => 0,
+        };
+        let expired = is_past(expiry, self.horizon);
+        if expired && canary::breaks(Canary::ExpiredDropped) {
+            return Ok(Placed::Yes(0));
+        }
+        let tombstone = kind == Some(EntryKind::Delete) || expired;
         if kind == Some(EntryKind::RangeDelete) {
             if canary::breaks(Canary::RangeDropped) {
                 return Ok(Placed::Yes(0));
@@ -179,11 +191,19 @@ impl Absorb {
             if present {
                 fingers.pass(&body.list, &mut relinker.plan())?;
             } else {
-                let value = drain.cursor.value()?;
+                let with_expiry;
+                let (kind, value) = match (expired, expiry) {
+                    (true, _) => (EntryKind::Delete as u8, [].as_slice()),
+                    (false, 0) => (entry.kind, drain.cursor.value()?),
+                    (false, _) => {
+                        with_expiry = layout::encode(expiry, drain.cursor.value()?);
+                        (entry.kind, with_expiry.as_slice())
+                    }
+                };
                 let node = NewNode {
                     keyspace: entry.keyspace,
                     seq: entry.seq,
-                    kind: entry.kind,
+                    kind,
                     hash,
                     height: height_for(hash, entry.seq),
                     key: entry.key,
@@ -197,6 +217,9 @@ impl Absorb {
                 };
                 fingers.insert_linked(off, node.height, &mut relinker.plan());
                 relinker.entries += 1;
+                if expiry != 0 && !expired {
+                    relinker.space.expires(off, size as u64, expiry);
+                }
                 if tombstone {
                     // Kept for a snapshot only: counts as garbage from the start.
                     relinker.space.retain(off, size as u64);

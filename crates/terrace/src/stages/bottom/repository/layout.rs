@@ -25,7 +25,8 @@
 //! | 32 |    8 | used     | bytes from the start; changes through the redo area      |
 //! | 40 |    8 | dead     | bytes of nodes that are superseded; through the redo area |
 //! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take      |
-//! | 56 |    8 | zero     |                                                          |
+//! | 56 |    8 | expiring | nodes that expire: KiB of them, rounded up, in the low 24 bits, and |
+//! |    |      |          | the second since 1970 when the last does above them; through the redo area |
 
 use crate::parts::codec::DecodeError;
 
@@ -41,6 +42,23 @@ pub(super) const USED_AT: u64 = 32;
 pub(super) const DEAD_AT: u64 = 40;
 /// Where `synced` is in an extent.
 pub(super) const SYNCED_AT: u64 = 48;
+/// Where `expiring` is in an extent.
+pub(super) const EXPIRING_AT: u64 = 56;
+
+const KIB_BITS: u32 = 24;
+
+/// The word of nodes that expire: their bytes, and when the last of them does, in milliseconds.
+pub(super) fn encode_expiring(bytes: u64, last: u64) -> u64 {
+    let kib = bytes.div_ceil(1024).min((1 << KIB_BITS) - 1);
+    let second = last.div_ceil(1000).min(u64::MAX >> KIB_BITS);
+    second << KIB_BITS | kib
+}
+
+/// Bytes and the last expiry, each rounded up.
+pub(super) fn decode_expiring(word: u64) -> (u64, u64) {
+    let kib = word & ((1 << KIB_BITS) - 1);
+    (kib * 1024, (word >> KIB_BITS).saturating_mul(1000))
+}
 
 const _: () = assert!(RECLAIMING_AT == ENTRIES_AT + 8, "both change in one line");
 
@@ -52,7 +70,7 @@ const _: () = assert!(
     USED_AT.is_multiple_of(8) && DEAD_AT.is_multiple_of(8),
     "atomic words"
 );
-const _: () = assert!(SYNCED_AT + 8 <= HEADER_BYTES as u64, "inside the header");
+const _: () = assert!(EXPIRING_AT + 8 <= HEADER_BYTES as u64, "inside the header");
 
 fn encode(magic: [u8; 4], length: u64, word: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0u8; HEADER_BYTES];

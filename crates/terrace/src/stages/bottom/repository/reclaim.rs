@@ -16,6 +16,7 @@ use super::absorb::end_of_keyspace;
 use super::layout::HEADER_BYTES;
 use super::{Body, Relinker};
 use crate::error::Result;
+use crate::parts::expiry::{Millis, is_past, layout};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::node::{Node, link_at};
@@ -60,14 +61,18 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     };
     // While snapshots are held, what they retain counts as dead but would only be copied round.
     let held = body.ground.snapshots.count() > 0;
+    let horizon = body.ground.horizon();
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.rooms.get_key_value(&off));
     let best = relinker
         .space
         .rooms
         .iter()
-        .filter(|(_, room)| room.dead > 0 && room.dead_percent(held) >= least)
-        .max_by_key(|(_, room)| room.dead_percent(held));
+        .filter(|(_, room)| room.has_garbage(horizon))
+        .map(|(off, room)| (room.dead_percent(held, horizon), off, room))
+        .filter(|(percent, ..)| *percent >= least)
+        .max_by_key(|(percent, ..)| *percent)
+        .map(|(_, off, room)| (off, room));
     let Some((&off, room)) = resume.or(best) else {
         return Ok(None);
     };
@@ -77,6 +82,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     relinker.reclaiming = Some(off);
     Ok(Some(Box::new(Reclaim {
         stripes: Stripes::default(),
+        horizon,
         dropped,
         body: Arc::clone(body),
         at: off + HEADER_BYTES as u64,
@@ -90,6 +96,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
 struct Reclaim {
     body: Arc<Body>,
     stripes: Stripes,
+    horizon: Millis,
     dropped: Arc<Vec<u32>>,
     extent: Arc<Extent>,
     at: u64,
@@ -160,6 +167,10 @@ impl Reclaim {
                 .slot
                 .store(link_at(fingers.before(level), level), off);
         }
+        let expiry = expiry_of(node)?;
+        if expiry != 0 {
+            relinker.space.expires(off, copy.bytes() as u64, expiry);
+        }
         if relinker.space.is_retained(node.off) {
             relinker.space.retain(off, copy.bytes() as u64);
         }
@@ -181,7 +192,8 @@ impl Reclaim {
                 return Ok(Need::Superseded);
             }
         }
-        let tombstone = EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete);
+        let tombstone = EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete)
+            || is_past(expiry_of(node)?, self.horizon);
         let vanishes = tombstone && !self.stripes.any_before(node.header.seq);
         Ok(if vanishes {
             Need::Vanishing
@@ -229,6 +241,7 @@ impl Job for Reclaim {
         // Every step anew: drains go on between steps, and what they add may be read by a snapshot
         // that is younger than this job.
         self.stripes = body.ground.snapshots.stripes();
+        self.horizon = body.ground.horizon();
         for _ in 0..STEP_NODES {
             let mut walk = Walk::new(body.list.region(), self.at, self.end);
             let Some(node) = walk.next_node()? else {
@@ -264,6 +277,14 @@ impl Job for Reclaim {
         }
         Ok(Step::More)
     }
+}
+
+/// When a node expires; 0: never.
+pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
+    if node.header.kind != EntryKind::PutExpiring as u8 {
+        return Ok(0);
+    }
+    Ok(layout::decode(node.checked_value()?.0, node.off)?.0)
 }
 
 /// Takes every node of a dropped keyspace out of the list.

@@ -18,7 +18,10 @@ use parking_lot::Mutex;
 use terrace_media::{Extent, Purpose};
 
 use super::fresh::Fresh;
-use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
+use super::layout::{
+    self, DEAD_AT, ENTRIES_AT, EXPIRING_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT,
+};
+use super::reclaim::expiry_of;
 use super::space::Space;
 use super::sweep::Swept;
 use super::{Body, Relinker, Repository};
@@ -93,7 +96,8 @@ pub(crate) fn recover(
                 extent.len()
             )));
         }
-        space.adopt(extent, used, dead);
+        let expiring = read(&extent, EXPIRING_AT);
+        space.adopt(extent, used, dead, expiring);
     }
     let list = SkipList::new(region, head.off() + HEADER_BYTES as u64);
     let mut entries = read(&head, ENTRIES_AT);
@@ -190,6 +194,8 @@ fn rebuild_links(
         let synced = read(&room.extent, SYNCED_AT).min(room.extent.len());
         let end = off + room.used.max(synced);
         let mut walk = Walk::new(&region, off + HEADER_BYTES as u64, end);
+        room.forget_expiring();
+        let mut expiring = 0;
         loop {
             let at = walk.position();
             let sound = walk.next_node().and_then(|node| {
@@ -202,6 +208,11 @@ fn rebuild_links(
                 Ok(Some(node)) => {
                     if !walk::is_dead(&region, node.off)? {
                         nodes.push(node.off);
+                        let expiry = expiry_of(&node)?;
+                        if expiry != 0 {
+                            let bytes = node.header.node_bytes() as u64;
+                            expiring = room.count_expiring(bytes, expiry);
+                        }
                     }
                     done += node.header.node_bytes() as u64;
                 }
@@ -220,6 +231,7 @@ fn rebuild_links(
                 progress(done, total);
             }
         }
+        store(&region, off + EXPIRING_AT, expiring);
     }
     for twin in sort_by_key(list, &mut nodes)? {
         // Never linked again, so it must not come back at the next rebuild either.

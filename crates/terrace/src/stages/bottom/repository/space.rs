@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use terrace_media::{AllocError, Extent, Purpose};
 
-use super::layout::{self, DEAD_AT, HEADER_BYTES, USED_AT};
+use super::layout::{self, DEAD_AT, EXPIRING_AT, HEADER_BYTES, USED_AT};
 use crate::error::{Error, Result};
+use crate::parts::expiry::Millis;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::fingers::Plan;
 use crate::stages::Ground;
@@ -22,9 +23,13 @@ pub(super) struct Room {
     pub(super) dead: u64,
     /// Bytes of `dead` that are still linked because a snapshot reads them.
     retained: u64,
+    /// Bytes of nodes that expire, and when the last of them does. What of them is dead is not taken off.
+    expiring: u64,
+    expiry_last: Millis,
     /// Header words differ from what was last planned.
     used_changed: bool,
     dead_changed: bool,
+    expiring_changed: bool,
 }
 
 /// All extents by offset, and the one that nodes are appended to.
@@ -41,15 +46,19 @@ pub(super) struct Space {
 
 impl Space {
     /// Takes an extent found at recovery, its words read from its header.
-    pub(super) fn adopt(&mut self, extent: Arc<Extent>, used: u64, dead: u64) {
+    pub(super) fn adopt(&mut self, extent: Arc<Extent>, used: u64, dead: u64, expiring: u64) {
         let off = extent.off();
+        let (expiring, expiry_last) = layout::decode_expiring(expiring);
         let room = Room {
             extent,
             used,
             dead,
             retained: 0,
+            expiring,
+            expiry_last,
             used_changed: false,
             dead_changed: false,
+            expiring_changed: false,
         };
         let emptier = match self.current.and_then(|at| self.rooms.get(&at)) {
             Some(current) => room.free() > current.free(),
@@ -172,14 +181,27 @@ impl Space {
             used,
             dead: 0,
             retained: 0,
+            expiring: 0,
+            expiry_last: 0,
             used_changed: false,
             dead_changed: false,
+            expiring_changed: false,
         };
         self.rooms.insert(off, room);
         if !large {
             self.current = Some(off);
         }
         Ok(Some(off))
+    }
+
+    /// Notes when a node of `bytes` at `off`, just placed, expires.
+    pub(super) fn expires(&mut self, off: u64, bytes: u64, expiry: Millis) {
+        let Some((_, room)) = self.room_of(off) else {
+            return;
+        };
+        room.count_expiring(bytes, expiry);
+        // Its `used` has changed, so its words are planned anyway.
+        room.expiring_changed = true;
     }
 
     /// Counts a node of `bytes` at `off`, just unlinked, as dead.
@@ -242,7 +264,7 @@ impl Space {
 
     /// How many stores `plan_words` will plan.
     pub(super) fn words_changed(&self) -> usize {
-        2 * self.changed.len()
+        3 * self.changed.len()
     }
 
     /// Plans the header words that have changed.
@@ -257,6 +279,10 @@ impl Space {
             if std::mem::take(&mut room.dead_changed) {
                 plan.store(at + DEAD_AT, room.dead);
             }
+            if std::mem::take(&mut room.expiring_changed) {
+                let word = layout::encode_expiring(room.expiring, room.expiry_last);
+                plan.store(at + EXPIRING_AT, word);
+            }
         }
     }
 }
@@ -266,14 +292,40 @@ impl Room {
         self.extent.len() - self.used
     }
 
+    /// Begins to count anew what expires.
+    pub(super) fn forget_expiring(&mut self) {
+        (self.expiring, self.expiry_last) = (0, 0);
+    }
+
+    /// Counts a node that expires; returns the word for it.
+    pub(super) fn count_expiring(&mut self, bytes: u64, expiry: Millis) -> u64 {
+        self.expiring += bytes;
+        self.expiry_last = self.expiry_last.max(expiry);
+        layout::encode_expiring(self.expiring, self.expiry_last)
+    }
+
+    /// Whether a reclaim would free anything.
+    pub(super) fn has_garbage(&self, horizon: Millis) -> bool {
+        self.dead > 0 || self.has_expired(horizon)
+    }
+
+    /// Whether all that expires has expired.
+    fn has_expired(&self, horizon: Millis) -> bool {
+        self.expiring > 0 && self.expiry_last <= horizon
+    }
+
     /// How much of the nodes a reclaim would free, in percent; what snapshots retain stays when any
-    /// is `held`.
-    pub(super) fn dead_percent(&self, held: bool) -> u64 {
+    /// is `held`. What expires counts once the last of it has.
+    pub(super) fn dead_percent(&self, held: bool, horizon: Millis) -> u64 {
         let nodes = self.used - HEADER_BYTES as u64;
         let dead = if held {
             self.dead.saturating_sub(self.retained)
         } else {
             self.dead
+        };
+        let dead = match self.has_expired(horizon) {
+            true => (dead + self.expiring).min(nodes),
+            false => dead,
         };
         (dead * 100).checked_div(nodes).unwrap_or(0)
     }
@@ -298,7 +350,13 @@ mod tests {
         let pool = Pool::create(config).unwrap();
         let manifest = Manifest::create(&pool, 64 << 10).unwrap();
         let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
-        let ground = Arc::new(Ground::new(pool.clone(), manifest, redo, options));
+        let ground = Arc::new(Ground::new(
+            pool.clone(),
+            manifest,
+            redo,
+            options,
+            Arc::new(terrace_media::ManualClock::new()),
+        ));
         super::super::recover::create(&ground).unwrap();
         let mut pieces = Vec::new();
         while let Ok(piece) = pool.alloc(PIECE) {

@@ -18,7 +18,7 @@ use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, ReplayEnded, ReplayStart, Replayed, retired};
-use crate::types::SeqNo;
+use crate::types::{EntryKind, SeqNo};
 
 /// A log to be replayed.
 #[derive(Clone)]
@@ -79,10 +79,15 @@ impl Replayer {
         let mut memtable = memtable;
         let mut fits = true;
         let mut ranges = Vec::new();
+        let mut expiring = false;
         let (replayed, seq_last) = self.read_log(&log, read, &mut |entry, seq| {
+            expiring |= entry.kind == EntryKind::PutExpiring as u8;
             fits = fits && memtable.replay(&entry, seq, &mut ranges)?;
             Ok(())
         })?;
+        if expiring {
+            self.ground.time.begin();
+        }
         if let FoundPlace::Pool(extent) = &log.place {
             // A process crash leaves records in the page cache only. They are acted on from here.
             let region = extent.region();

@@ -1,0 +1,64 @@
+//! Expiry: entries that are absent from a moment on, and the time of a database.
+//!
+//! The time of a database never goes back, whatever the clock does: it is the clock's, or the largest
+//! that was ever told, which the manifest keeps with each edit. A database without expiring entries has no
+//! time, and asks no clock.
+//!
+//! An expired entry is a tombstone in all that it does: what it hides stays hidden. Jobs take it for one up
+//! to the *horizon*, the time of the oldest snapshot, so that a snapshot goes on seeing what it saw.
+
+pub(crate) mod layout;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_media::Clock;
+
+/// Milliseconds since 1970.
+pub(crate) type Millis = u64;
+
+/// The time of one database.
+pub(crate) struct Time {
+    clock: Arc<dyn Clock>,
+    /// The largest time told; 0: nothing expires.
+    told: AtomicU64,
+}
+
+impl Time {
+    /// The time of a database that was told `told` before.
+    pub(crate) fn new(clock: Arc<dyn Clock>, told: Millis) -> Time {
+        Time {
+            clock,
+            told: AtomicU64::new(told),
+        }
+    }
+
+    /// What has been told; 0: nothing expires.
+    #[inline]
+    pub(crate) fn told(&self) -> Millis {
+        // Relaxed: who sees an expiring entry sees what was stored before it became visible, and all
+        // other order is that of one word.
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// The time now; 0 while nothing expires.
+    #[inline]
+    pub(crate) fn now(&self) -> Millis {
+        if self.told() == 0 { 0 } else { self.begin() }
+    }
+
+    /// The time now, also of a database that has had nothing that expires.
+    pub(crate) fn begin(&self) -> Millis {
+        let clock = self.clock.unix_millis().max(1);
+        self.told.fetch_max(clock, Ordering::Relaxed).max(clock)
+    }
+}
+
+/// Whether an entry with this expiry, 0 for none, is absent at a time.
+#[inline]
+pub(crate) fn is_past(expiry: Millis, now: Millis) -> bool {
+    expiry != 0 && expiry <= now
+}
