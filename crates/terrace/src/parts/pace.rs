@@ -17,6 +17,9 @@ const BURST: f64 = 0.1;
 /// BOUND: no wait is longer; whoever waits asks again.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// What is owed may be less than any wait can pay: asking again must not go on for ever.
+const WAIT_MIN: Duration = Duration::from_micros(1);
+
 /// A limit on a rate. Any number of threads.
 #[derive(Default)]
 pub(crate) struct Pace {
@@ -72,7 +75,7 @@ impl Pace {
         if account.owed <= 0.0 {
             return None;
         }
-        let wait = Duration::from_secs_f64(account.owed / rate).min(WAIT_MAX);
+        let wait = Duration::from_secs_f64(account.owed / rate).clamp(WAIT_MIN, WAIT_MAX);
         drop(account);
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.wait_nanos

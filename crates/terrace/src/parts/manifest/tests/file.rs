@@ -287,5 +287,5 @@ fn damage_in_the_file_is_found() {
     later[60..64].copy_from_slice(&crc.to_le_bytes());
     damage(&fs, &later);
     let refused = Manifest::open_file(&fs, dir());
-    assert!(matches!(refused, Err(ManifestError::Newer { version: 2 })));
+    assert!(matches!(refused, Err(ManifestError::Newer { version: 3 })));
 }
