@@ -8,7 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
 use terrace_bench::{Step, units};
 
+mod parse;
 mod tools;
+
+use parse::{parse_design, parse_emulation, parse_seconds};
 
 pub(crate) use tools::{
     CheckpointArgs, EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs,
@@ -520,37 +523,6 @@ pub(crate) enum FormatArg {
 pub(crate) enum OnError {
     Stop,
     Continue,
-}
-
-fn parse_design(text: &str) -> Result<Design, String> {
-    text.parse().map_err(|_| {
-        let names: Vec<String> = Design::ALL.iter().map(Design::to_string).collect();
-        format!("there is no such design; there are: {}", names.join(", "))
-    })
-}
-
-fn parse_emulation(text: &str) -> Result<Emulation, String> {
-    let (gbps, ns) = text.split_once(':').unwrap_or((text, "0"));
-    let write_gbps: f64 = gbps
-        .parse()
-        .map_err(|_| format!("{gbps:?} is not a number of GB/s"))?;
-    if !write_gbps.is_finite() || write_gbps < 0.0 {
-        return Err(format!("{gbps:?} is not a number of GB/s"));
-    }
-    let write_latency_ns = ns
-        .parse()
-        .map_err(|_| format!("{ns:?} is not a number of ns"))?;
-    Ok(Emulation {
-        write_gbps,
-        write_latency_ns,
-    })
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! The tests of the store run these with few seeds; the binary of this crate runs them for long.
 
+mod calls;
 pub mod campaign;
 #[cfg(feature = "canary")]
 pub mod canaries;

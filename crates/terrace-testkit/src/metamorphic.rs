@@ -12,11 +12,11 @@ use terrace::{
 };
 use terrace_media::Medium;
 
+use crate::calls::{bounds, compact, half_open, ttl};
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range, space_name};
 use crate::value::{Value, shown};
-use crate::world::{bounds, compact, half_open, ttl};
 use crate::{settings, shrink};
 
 /// How many operations lie between two looks at everything.

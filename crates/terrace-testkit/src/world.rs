@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch};
 
+use crate::calls::{agree, bounds, compact, expected, half_open, take, take_all, ttl};
 use crate::oracle::{Live, Oracle, Outcome};
 use crate::place::Place;
 use crate::script::{Entry, Key, Op, Range, space_name};
 use crate::settings;
-use crate::value::{Value, shown};
+use crate::value::Value;
 
 struct Held {
     space: u8,
@@ -37,35 +38,8 @@ pub struct World {
     pub refusals: u64,
 }
 
-/// Compacts a range of a keyspace.
-pub(crate) fn compact(space: &Keyspace, range: &Range) -> terrace::Result<()> {
-    match range {
-        Range::Prefix(prefix) => space.compact_range(prefix.clone()..),
-        Range::All | Range::Between(..) => space.compact_range(bounds(range)),
-    }
-}
-
 fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
     move |e| format!("{what}: {e:?}")
-}
-
-pub(crate) fn bounds(range: &Range) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
-    match range {
-        Range::Between(low, high) => (low.clone(), high.clone()),
-        Range::All | Range::Prefix(_) => (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded),
-    }
-}
-
-pub(crate) fn ttl(entry: &Entry) -> Duration {
-    Duration::from_millis(u64::from(entry.ttl.unwrap_or_default()))
-}
-
-pub(crate) fn half_open(from: &Key, end: &Key) -> (std::ops::Bound<Key>, std::ops::Bound<Key>) {
-    let high = match end.0.is_empty() {
-        true => std::ops::Bound::Unbounded,
-        false => std::ops::Bound::Excluded(end.clone()),
-    };
-    (std::ops::Bound::Included(from.clone()), high)
 }
 
 impl World {
@@ -589,52 +563,4 @@ pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
         )),
         _ => Ok(()),
     }
-}
-
-fn agree(key: &Key, expected: Option<Value>, found: Option<&[u8]>) -> Outcome {
-    let same = match (expected, found) {
-        (Some(value), Some(found)) => value.is(found),
-        (None, None) => true,
-        _ => false,
-    };
-    if same {
-        return Ok(());
-    }
-    Err(format!(
-        "{key:?}: expected {expected:?}, found {}",
-        shown(found)
-    ))
-}
-
-fn expected(live: std::collections::BTreeMap<Key, Value>, range: &Range) -> VecDeque<(Key, Value)> {
-    live.into_iter()
-        .filter(|(key, _)| range.contains(key))
-        .collect()
-}
-
-/// Takes one pair from the front or the back of an iterator and compares it.
-fn take(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, back: bool) -> Outcome {
-    let (found, expected) = if back {
-        (iter.next_back(), left.pop_back())
-    } else {
-        (iter.next(), left.pop_front())
-    };
-    let found = found.transpose().map_err(failed("an iterator"))?;
-    let side = if back { "back" } else { "front" };
-    match (&found, &expected) {
-        (None, None) => Ok(()),
-        (Some(pair), Some((key, value))) if pair.key() == key.0 && value.is(pair.value()) => Ok(()),
-        _ => Err(format!(
-            "an iterator's {side} gives {:?}, expected {expected:?}",
-            found.map(|pair| (Key(pair.key().to_vec()), shown(Some(pair.value()))))
-        )),
-    }
-}
-
-/// Takes everything, from both ends in turns as the bits of `moves` say.
-fn take_all(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, moves: u64) -> Outcome {
-    for turn in 0..left.len() as u32 + 1 {
-        take(iter, left, moves.rotate_right(turn) & 1 == 1)?;
-    }
-    take(iter, left, moves & 1 == 1)
 }
