@@ -14,7 +14,8 @@ mod tools;
 use parse::{parse_design, parse_emulation, parse_seconds};
 
 pub(crate) use tools::{
-    CheckpointArgs, EntryArgs, IngestArgs, LogDumpArgs, ManifestDumpArgs, SstDumpArgs,
+    CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
+    ManifestDumpArgs, SstDumpArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -142,6 +143,8 @@ pub(crate) enum Command {
     Verify(DbArg),
     /// Copy the database, as it is now, into a new one that can be opened by itself.
     Checkpoint(CheckpointArgs),
+    /// Move data as deep as it can go, without what nobody can read any more.
+    Compact(CompactArgs),
     /// List, create or drop keyspaces.
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),
@@ -279,50 +282,6 @@ pub(crate) struct ScanArgs {
     /// Write exact bytes, instead of escaping what is not text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
-}
-
-const FORMATS: &str = "\
-Formats:
-  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written
-  jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
-         of what is not UTF-8
-  lines  any text file: each line, its end included, is a value under its number of 12 digits";
-
-/// `terrace load`
-#[derive(Debug, Args)]
-#[command(after_help = FORMATS)]
-pub(crate) struct LoadArgs {
-    /// The database's folder; it is made where it does not exist.
-    #[arg(value_name = "DB")]
-    pub(crate) db: PathBuf,
-    /// The file, or standard input ("-").
-    #[arg(default_value = "-")]
-    pub(crate) file: PathBuf,
-    /// The file's format [default: by its name, else tsv].
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<FormatArg>,
-    /// What to do with a line that cannot be loaded, after saying which: stop there, or go on.
-    #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
-    pub(crate) on_error: OnError,
-    /// Lines that are written together.
-    #[arg(long, default_value_t = 1000, value_name = "LINES",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) batch_size: u64,
-}
-
-/// `terrace dump`
-#[derive(Debug, Args)]
-#[command(after_help = FORMATS)]
-pub(crate) struct DumpArgs {
-    /// The database's folder.
-    #[arg(value_name = "DB")]
-    pub(crate) db: PathBuf,
-    /// The file, or standard output ("-").
-    #[arg(default_value = "-")]
-    pub(crate) file: PathBuf,
-    /// The file's format [default: by its name, else tsv].
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<FormatArg>,
 }
 
 /// `terrace keyspaces`

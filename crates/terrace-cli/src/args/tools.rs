@@ -6,7 +6,51 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{FormatArg, TextArgs};
+use super::{FormatArg, OnError, TextArgs};
+
+const FORMATS: &str = "\
+Formats:
+  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written
+  jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
+         of what is not UTF-8
+  lines  any text file: each line, its end included, is a value under its number of 12 digits";
+
+/// `terrace load`
+#[derive(Debug, Args)]
+#[command(after_help = FORMATS)]
+pub(crate) struct LoadArgs {
+    /// The database's folder; it is made where it does not exist.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard input ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+    /// What to do with a line that cannot be loaded, after saying which: stop there, or go on.
+    #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
+    pub(crate) on_error: OnError,
+    /// Lines that are written together.
+    #[arg(long, default_value_t = 1000, value_name = "LINES",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) batch_size: u64,
+}
+
+/// `terrace dump`
+#[derive(Debug, Args)]
+#[command(after_help = FORMATS)]
+pub(crate) struct DumpArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// The file, or standard output ("-").
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// The file's format [default: by its name, else tsv].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<FormatArg>,
+}
 
 /// `terrace ingest`
 #[derive(Debug, Args)]
@@ -54,6 +98,33 @@ pub(crate) struct CheckpointArgs {
     /// the file "pool" in the folder of the copy].
     #[arg(long, value_name = "PATH")]
     pub(crate) to_pool: Option<PathBuf>,
+}
+
+/// `terrace compact`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Superseded values, deleted and expired ones and what deleted them are left out of what is written, so \
+the space of deletes comes back at once. Takes time and writes in proportion to the data between \
+the keys. Without it the same happens in the background as data comes in. Where all data is in the \
+pool, this is a drain of the buffer. Options like --table-size are not kept with a database: give \
+them again.
+
+Examples:
+  terrace compact /data/words
+  terrace compact /data/words --from a --to b
+  terrace compact /data/words --keyspace english --json")]
+pub(crate) struct CompactArgs {
+    /// The database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+    /// Begin at this key, itself included.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// End before this key.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
 }
 
 /// Which entries a dump prints.
@@ -133,10 +204,11 @@ may go on. The exit code is 1 if anything is not sound.
 Examples:
   terrace manifest-dump /data/words            what is live
   terrace manifest-dump /data/words --edits    how it came to that
-  terrace manifest-dump /mnt/pmem/pool         of a pool alone")]
+  terrace manifest-dump /mnt/pmem/pool         of a pool alone
+  terrace manifest-dump /data/words/MANIFEST   of a database without a pool")]
 pub(crate) struct ManifestDumpArgs {
-    /// The database's folder, or its pool.
-    #[arg(value_name = "DB|POOL")]
+    /// The database's folder, its pool, or its file MANIFEST.
+    #[arg(value_name = "DB|FILE")]
     pub(crate) path: PathBuf,
     /// Print every edit, with its number and offset.
     #[arg(long)]

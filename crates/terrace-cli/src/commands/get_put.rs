@@ -61,6 +61,21 @@ pub(super) fn get(args: &GetArgs, store: &StoreArgs, json: bool) -> Result<(), C
     }
 }
 
+/// Where keys begin and end.
+pub(super) type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The keys from `from` on and before `to`.
+pub(super) fn bounds_of(
+    from: &Option<OsString>,
+    to: &Option<OsString>,
+    text: &TextArgs,
+) -> Result<KeyBounds, CliError> {
+    let end = |key: &Option<OsString>| key.as_ref().map(|key| bytes_of(key, text)).transpose();
+    let low = end(from)?.map_or(Bound::Unbounded, Bound::Included);
+    let high = end(to)?.map_or(Bound::Unbounded, Bound::Excluded);
+    Ok((low, high))
+}
+
 pub(super) fn put(args: &PutArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let key = bytes_of(&args.key, &args.text)?;
     let value = match (&args.value, &args.file) {
@@ -85,21 +100,14 @@ pub(super) fn delete(args: &DeleteArgs, store: &StoreArgs, json: bool) -> Result
         .iter()
         .map(|key| bytes_of(key, &args.text))
         .collect::<Result<_, _>>()?;
-    let end = |key: &Option<OsString>| {
-        key.as_ref()
-            .map(|key| bytes_of(key, &args.text))
-            .transpose()
-    };
-    let (from, to) = (end(&args.from)?, end(&args.to)?);
+    let bounds = bounds_of(&args.from, &args.to, &args.text)?;
     let store = Store::open(&args.db, store, Missing::Fail)?;
     let mut batch = WriteBatch::new();
     for key in &keys {
         batch.delete_in(&store.keyspace, key);
     }
-    if from.is_some() || to.is_some() {
-        let low = from.map_or(Bound::Unbounded, Bound::Included);
-        let high = to.map_or(Bound::Unbounded, Bound::Excluded);
-        batch.delete_range_in(&store.keyspace, (low, high));
+    if bounds != (Bound::Unbounded, Bound::Unbounded) {
+        batch.delete_range_in(&store.keyspace, bounds);
         let durability = store.db.options().durability;
         store.db.write(batch, durability)?;
         store.close()?;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoint;
+mod compact;
 mod dump;
 mod get_put;
 mod ingest;
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Load(args) => load::load(&args, &store, json),
         Command::Ingest(args) => ingest::ingest(&args, &store, json),
         Command::Checkpoint(args) => checkpoint::checkpoint(&args, &store, json),
+        Command::Compact(args) => compact::compact(&args, &store, json),
         Command::Dump(args) => dump::dump(&args, &store, json),
         Command::Stat(args) => stat::stat(&args.db, &store, json),
         Command::Verify(args) => verify::verify(&args.db, &store, json),

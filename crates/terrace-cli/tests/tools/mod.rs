@@ -131,6 +131,56 @@ fn a_database_is_copied() {
     }
 }
 
+/// Deleted values leave the files once they are compacted, those between the given keys of the given
+/// keyspace and no others.
+#[test]
+fn a_range_is_compacted() {
+    let place = Place::new();
+    // The bytes of values do not repeat, so that their space shows in files.
+    let mut state = 1u64;
+    let mut value = || {
+        (0..40).for_each(|_| state = state.wrapping_mul(6364136223846793005).wrapping_add(1));
+        format!("{state:016x}{:016x}", state.rotate_left(17)).repeat(8)
+    };
+    let input: String = (0..4000)
+        .map(|n| format!("key{n:04}\t{}\n", value()))
+        .collect();
+    for keyspace in ["default", "other"] {
+        let load = format!("--design leveled --table-size 64KiB --keyspace {keyspace} load");
+        let loaded = place.feed(&load, &[], input.as_bytes());
+        assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    }
+    place.stdout("compact --table-size 64KiB", &[]);
+    place.stdout("compact --table-size 64KiB --keyspace other", &[]);
+    place.stdout("delete", &[&"--from", &"key1000", &"--to", &"key3000"]);
+    let bytes = |report: &serde_json::Value, when: &str| {
+        let name = format!("file_bytes_{when}");
+        report[&name].as_u64().unwrap_or_else(|| panic!("{report}"))
+    };
+    // Elsewhere: nothing of it is dropped.
+    let elsewhere = place.json("compact --table-size 64KiB --keyspace other", &[]);
+    let (before, after) = (bytes(&elsewhere, "before"), bytes(&elsewhere, "after"));
+    assert!(after * 10 >= before * 9, "{elsewhere}");
+    let half = place.json(
+        "compact --table-size 64KiB",
+        &[&"--from", &"key1000", &"--to", &"key2000"],
+    );
+    let (before, after) = (bytes(&half, "before"), bytes(&half, "after"));
+    assert!(after < before * 19 / 20 && after > before * 3 / 4, "{half}");
+    let shown = text(&place.stdout("compact --table-size 64KiB", &[])).to_string();
+    assert!(shown.starts_with("compacted in "), "{shown}");
+    assert!(shown.contains("table files: "), "{shown}");
+    let whole = place.json("compact --table-size 64KiB", &[]);
+    assert!(bytes(&whole, "after") < before * 4 / 5, "{whole}");
+    assert_eq!(text(&place.stdout("scan", &[])).lines().count(), 2000);
+    let other = place.stdout("scan --keyspace other", &[]);
+    assert_eq!(text(&other).lines().count(), 4000);
+    let missing = place.run("compact --table-size 64KiB --keyspace none", &[]);
+    assert_fails(&missing, 1, "there is no keyspace \"none\"");
+    let refused = place.run("compact --table-size 64KiB --read-only", &[]);
+    assert_fails(&refused, 1, "opened to be read only");
+}
+
 /// Commands that read work on a database that nothing may change, and those that write say why not.
 #[test]
 fn reading_commands_change_nothing() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
@@ -115,6 +116,116 @@ fn fill(db: &Db) {
             _ => {}
         }
     }
+}
+
+/// Range deletes that are still above what they hide, and entries that expire above older ones, are in
+/// a copy what they are here: it is the snapshot of the same moment, also once time has passed.
+#[test]
+fn range_deletes_and_expiry_are_copied() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            for depth in 0..3 {
+                check_deletes_and_expiry(design, medium, depth);
+            }
+        }
+    }
+}
+
+fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let when = format!("{design} on {medium}, depth {depth}");
+    let folder = scratch().unwrap();
+    let place = Place::folder(folder.path().join("db"));
+    let options = options(design, medium, Workers::Manual);
+    let db = place.open(&options).unwrap();
+    let space = db.create_keyspace("other").unwrap();
+    for n in 0..400 {
+        db.put(key(n), vec![n as u8; 30]).unwrap();
+        space.put(key(n), "other").unwrap();
+    }
+    db.drain().unwrap();
+    // Over keys at the bottom, over one another, to the end of a keyspace, and written again since.
+    db.delete_range(key(50)..key(150)).unwrap();
+    db.delete_range(key(100)..key(200)).unwrap();
+    space.delete_range(key(300)..).unwrap();
+    for n in [60, 120, 180] {
+        db.put(key(n), "again").unwrap();
+        db.put_with_ttl(key(n + 1), "again, for a while", 20 * SECOND)
+            .unwrap();
+    }
+    // Of older values, some of which are deleted: expired at the moment, and soon.
+    for n in 230..260 {
+        db.put_with_ttl(key(n), "short", 2 * SECOND).unwrap();
+        db.put_with_ttl(key(n + 40), "long", 20 * SECOND).unwrap();
+    }
+    db.delete_range(key(275)..key(280)).unwrap();
+    place.clock.advance(5 * SECOND);
+    // All of that in the memtable, in a table of the buffer or of level 0, or at the bottom.
+    match depth {
+        0 => {}
+        1 => db.flush().unwrap(),
+        _ => db.drain().unwrap(),
+    }
+    db.delete_range(key(5)..key(10)).unwrap();
+    let snapshot = db.snapshot().unwrap();
+    let target = Place {
+        folder: folder.path().join("copy"),
+        ..place.clone()
+    };
+    db.checkpoint(&target.folder).unwrap();
+    let all = |iter: terrace::Iter| -> Pairs {
+        let pairs = iter.map(|pair| pair.unwrap().into_pair());
+        pairs.collect()
+    };
+    let now = all(snapshot.iter().unwrap());
+    let others = all(space.iter().unwrap());
+    assert_eq!((now.len(), others.len()), (400 - 5 - 150 + 6 - 30 - 5, 300));
+    // What happens here from now on is not in the copy.
+    db.delete_range(key(0)..).unwrap();
+    db.drain().unwrap();
+
+    let mut copy = target.open(&options).unwrap();
+    for round in 0..3 {
+        let copied = copy.keyspace("other").unwrap().unwrap();
+        assert!(all(copy.iter().unwrap()) == now, "{when}, round {round}");
+        assert!(all(copied.iter().unwrap()) == others, "{when}");
+        let mut back: Vec<_> = copy.iter().unwrap().rev().map(|p| p.unwrap()).collect();
+        back.reverse();
+        assert!(back.len() == now.len(), "{when}, round {round}");
+        for n in 0..400 {
+            let expected = now.get(key(n).as_slice()).cloned();
+            assert_eq!(copy.get(key(n)).unwrap(), expected, "{when} {n}");
+        }
+        verify(&copy, Some(now.len() as u64)).unwrap();
+        match round {
+            0 => {
+                drop(copied);
+                drop(copy);
+                copy = target.open(&options).unwrap();
+            }
+            _ => copy.drain().unwrap(),
+        }
+    }
+    // Entries that expire later do so in the copy too, and nothing older comes back.
+    place.clock.advance(20 * SECOND);
+    let later: Pairs = now
+        .iter()
+        .filter(|(_, value)| !value.starts_with(b"long") && !value.ends_with(b"for a while"))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    assert_eq!(later.len(), now.len() - 25 - 3, "{when}");
+    for round in 0..2 {
+        assert!(pairs(&copy) == later, "{when}, later, {round}");
+        copy.compact_range::<&[u8]>(..).unwrap();
+        verify(&copy, Some(later.len() as u64)).unwrap();
+    }
+    assert_eq!(all(snapshot.iter().unwrap()), now, "{when}");
+    // The clock of the copy's machine may be behind: what had expired here stays away there.
+    copy.close().unwrap();
+    drop(copy);
+    place.clock.set_back(25 * SECOND);
+    let copy = target.open(&options).unwrap();
+    assert!(pairs(&copy) == later, "{when}, with a clock set back");
 }
 
 /// A copy that is made beside writers is the database at one moment: it has each batch whole or not

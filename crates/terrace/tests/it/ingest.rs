@@ -86,6 +86,119 @@ fn an_ingest_is_newer_than_what_was_there() {
     }
 }
 
+/// A range delete hides what was there when it was made, and never what an ingest brings later,
+/// although it may lie above that, in a memtable, and goes down after it. One made after the ingest
+/// hides it.
+#[test]
+fn range_deletes_and_ingests_are_in_order() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Dram] {
+            for flush_first in [false, true] {
+                if design == Design::MioDb && medium == Medium::Dram {
+                    // Refused: tables_in_plain_memory_take_no_ingest.
+                    continue;
+                }
+                check_order(design, medium, flush_first);
+            }
+        }
+    }
+}
+
+fn check_order(design: Design, medium: Medium, flush_first: bool) {
+    let folder = scratch().unwrap();
+    let mut options = options(design, Workers::Manual);
+    let of_medium = settings::small_of(design, medium);
+    (options.pool.path, options.pool.medium) = (of_medium.pool.path, of_medium.pool.medium);
+    let when = |what: &str| format!("{design} on {medium}, {flush_first}: {what}");
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    // Old ones at every depth below the range delete.
+    for n in 0..600 {
+        db.put(key(n), "old").unwrap();
+        match n {
+            200 => db.drain().unwrap(),
+            400 => db.flush().unwrap(),
+            _ => {}
+        }
+    }
+    let at_first = db.snapshot().unwrap();
+    db.delete_range(key(100)..key(550)).unwrap();
+    // Another that begins and ends outside of the keys of the ingest.
+    db.delete_range(key(90)..key(2000)).unwrap();
+    if flush_first {
+        db.flush().unwrap();
+    }
+    let deleted = db.snapshot().unwrap();
+    load(&db, 100..900, b"new").unwrap();
+    let ingested = db.snapshot().unwrap();
+    let values = |pairs: terrace::Iter| -> Vec<(Vec<u8>, Vec<u8>)> {
+        pairs.map(|pair| pair.unwrap().into_pair()).collect()
+    };
+    let expected = |old: u32, new: &dyn Fn(u32) -> bool| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let old = (0..old).map(|n| (key(n).to_vec(), b"old".to_vec()));
+        let new = (100..900).filter(|n| new(*n));
+        old.chain(new.map(|n| (key(n).to_vec(), b"new".to_vec())))
+            .collect()
+    };
+    let with_all = expected(90, &|_| true);
+    let with_half = expected(90, &|n| !(300..700).contains(&n));
+    let check = |db: &Db, expected: &[(Vec<u8>, Vec<u8>)], what: &str| {
+        assert!(values(db.iter().unwrap()) == expected, "{}", when(what));
+        let back = db
+            .iter()
+            .unwrap()
+            .rev()
+            .map(|pair| pair.unwrap().into_pair());
+        let mut back: Vec<_> = back.collect();
+        back.reverse();
+        assert!(back == expected, "{}", when(what));
+        let mut left = expected.iter().peekable();
+        for n in 0..1000 {
+            let value = left.next_if(|(k, _)| k == &key(n)).map(|(_, v)| v.clone());
+            assert_eq!(db.get(key(n)).unwrap(), value, "{} {n}", when(what));
+        }
+        verify(db, Some(expected.len() as u64)).unwrap();
+    };
+    let snapshots = |what: &str| {
+        assert_eq!(at_first.iter().unwrap().count(), 600, "{}", when(what));
+        assert_eq!(at_first.get(key(300)).unwrap(), Some(b"old".to_vec()));
+        assert_eq!(deleted.iter().unwrap().count(), 90, "{}", when(what));
+        assert_eq!(deleted.get(key(300)).unwrap(), None, "{}", when(what));
+        let seen = values(ingested.iter().unwrap());
+        assert!(seen == with_all, "{}", when(what));
+    };
+    check(&db, &with_all, "ingested");
+    snapshots("ingested");
+    db.flush().unwrap();
+    check(&db, &with_all, "flushed");
+    db.drain().unwrap();
+    check(&db, &with_all, "drained");
+    snapshots("drained");
+    db.delete_range(key(300)..key(700)).unwrap();
+    check(&db, &with_half, "deleted again");
+    snapshots("deleted again");
+    db.flush().unwrap();
+    check(&db, &with_half, "flushed again");
+    db.compact_range::<&[u8]>(..).unwrap();
+    check(&db, &with_half, "compacted");
+    snapshots("compacted");
+    drop((at_first, deleted, ingested));
+    db.compact_range::<&[u8]>(..).unwrap();
+    check(&db, &with_half, "compacted without snapshots");
+    // And once more, now over what the last one deleted, before it is gone and the database killed.
+    db.delete_range(key(0)..key(900)).unwrap();
+    load(&db, 100..900, b"new").unwrap();
+    let last = expected(0, &|_| true);
+    check(&db, &last, "ingested again");
+    drop(db);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    check(&db, &last, "reopened");
+    db.compact_range::<&[u8]>(..).unwrap();
+    check(&db, &last, "compacted again");
+    db.close().unwrap();
+    drop(db);
+    check(&Db::open(folder.path(), options).unwrap(), &last, "closed");
+}
+
 /// Of an ingest that is dropped, out of order or refused nothing is seen and no file stays, and the
 /// next one works.
 #[test]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use terrace::inspect::{self, Kind, LogPiece, LogPlace, ManifestPiece, TablePiece};
 use terrace::{Db, Design, Durability, Error, Options, Workers, WriteBatch};
-use terrace_media::Medium;
-use terrace_testkit::place::scratch;
+use terrace_media::{Clock as _, Medium};
+use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
 /// Sequence number, keyspace, key, value; no value deletes.
@@ -53,7 +53,11 @@ fn read_log(folder: &Path, id: u64, seen: &mut Seen) -> (Vec<u64>, inspect::LogS
 
 /// Writes keys so that some are in tables and some in the log; what was written, by its number.
 fn filled(folder: &Path, design: Design) -> (Db, Seen) {
-    let db = Db::open(folder, options(design)).unwrap();
+    filled_with(folder, options(design))
+}
+
+fn filled_with(folder: &Path, options: Options) -> (Db, Seen) {
+    let db = Db::open(folder, options).unwrap();
     let mut written = Seen::new();
     let mut seq = 0;
     for n in 0..400u32 {
@@ -199,15 +203,28 @@ fn records_behind_damage_are_shown() {
     }
 }
 
-/// After a byte of an edit was changed, the others are shown, and it is told where the damage is.
+/// After a byte of an edit was changed, the others are shown, and it is told where the damage is; of a
+/// manifest in the pool, and of one in a file.
 #[test]
 fn a_damaged_manifest_is_shown() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        for design in [Design::Leveled, Design::MioDbSsd] {
+            check_damaged_manifest(design, medium);
+        }
+    }
+}
+
+fn check_damaged_manifest(design: Design, medium: Medium) {
     let folder = scratch().unwrap();
-    let (db, _) = filled(folder.path(), Design::Leveled);
+    let mut options = settings::small_of(design, medium);
+    options.background.workers = Workers::Manual;
+    let (db, _) = filled_with(folder.path(), options);
+    // What stays in the buffer is in no file.
+    db.drain().unwrap();
     db.close().unwrap();
-    let read = || {
+    let read = |path: &Path| {
         let (mut offsets, mut problems) = (Vec::new(), Vec::new());
-        let found = inspect::manifest::<Error>(folder.path(), &mut |piece| {
+        let found = inspect::manifest::<Error>(path, &mut |piece| {
             match piece {
                 ManifestPiece::Edit { offset, .. } => offsets.push(offset),
                 ManifestPiece::Problem(finding) => problems.push(finding.offset),
@@ -217,20 +234,114 @@ fn a_damaged_manifest_is_shown() {
         });
         (offsets, problems, found.unwrap())
     };
-    let (offsets, problems, sound) = read();
-    assert!(offsets.len() > 3 && problems.is_empty());
-    let mut bytes = std::fs::read(&sound.path).unwrap();
+    let (offsets, problems, sound) = read(folder.path());
+    assert!(offsets.len() > 3 && problems.is_empty() && !sound.torn);
+    let files = inspect::tables(folder.path()).unwrap().len();
+    let named = |found: &inspect::ManifestSummary| {
+        let added = found.state.iter().filter(|c| c.name == "file-added");
+        added.count()
+    };
+    assert!(files > 0 && named(&sound) == files, "{design} on {medium}");
+    let in_file = sound.path == folder.path().join("MANIFEST");
+    assert_eq!(in_file, medium == Medium::Dram);
+    // The file by itself is as good as the folder, and so is a folder whose OPTIONS file is lost.
+    assert_eq!(read(&sound.path).0, offsets);
+    std::fs::remove_file(folder.path().join("OPTIONS")).unwrap();
+    assert_eq!(read(folder.path()).0, offsets);
+    assert!(inspect::logs(folder.path()).is_ok());
+
+    let whole = std::fs::read(&sound.path).unwrap();
+    let change = |at: u64| {
+        let mut bytes = whole.clone();
+        bytes[at as usize] ^= 1;
+        std::fs::write(&sound.path, &bytes).unwrap();
+    };
     let damaged = offsets[offsets.len() / 2];
-    bytes[damaged as usize + 33] ^= 1;
-    std::fs::write(&sound.path, &bytes).unwrap();
-    let (left, problems, found) = read();
+    change(damaged + 33);
+    let (left, problems, found) = read(folder.path());
     assert_eq!(left.len(), offsets.len() - 1);
     assert!(problems.contains(&damaged) && found.problems as usize == problems.len());
     // The very last record may be one that a crash tore: that is no damage.
-    bytes[damaged as usize + 33] ^= 1;
-    bytes[offsets[offsets.len() - 1] as usize + 33] ^= 1;
-    std::fs::write(&sound.path, &bytes).unwrap();
-    let (left, problems, found) = read();
+    change(offsets[offsets.len() - 1] + 33);
+    let (left, problems, found) = read(folder.path());
     assert_eq!((left.len(), problems.len()), (offsets.len() - 1, 0));
     assert!(found.torn);
+    // Of a damaged header all edits are shown if it still says which generation they are of.
+    if in_file {
+        change(sound.offset + 60);
+        let (left, problems, _) = read(folder.path());
+        assert_eq!(left, offsets);
+        assert_eq!(problems.len(), 1);
+    }
+}
+
+/// Range deletes and expiry are shown as what they mean, of logs and of tables.
+#[test]
+fn range_deletes_and_expiry_are_shown() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        let folder = scratch().unwrap();
+        let place = Place::folder(folder.path());
+        let mut options = settings::small_of(Design::Leveled, medium);
+        options.background.workers = Workers::Manual;
+        let db = place.open(&options).unwrap();
+        let now = place.clock.unix_millis();
+        // Range deletes over nothing would not come into a table.
+        db.put("b", "old").unwrap();
+        db.put("y", "old").unwrap();
+        db.flush().unwrap();
+        let ttl = std::time::Duration::from_secs(9);
+        db.put_with_ttl("k", "value", ttl).unwrap();
+        db.delete_range("a".."c").unwrap();
+        db.delete_range("x"..).unwrap();
+        let expected = vec![
+            ("a".to_string(), "c".to_string(), None),
+            ("k".to_string(), "value".to_string(), Some(now + 9000)),
+            ("x".to_string(), String::new(), None),
+        ];
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let mut seen = Vec::new();
+        let id = active_log(folder.path()).id();
+        let found = inspect::pool_log::<Error>(folder.path(), id, &mut |piece| {
+            if let LogPiece::Record { entries, .. } = piece {
+                for entry in entries {
+                    assert_eq!(entry.keyspace, 1);
+                    let range = entry.key == b"a" || entry.key == b"x";
+                    let kind = if range { Kind::RangeDelete } else { Kind::Put };
+                    assert_eq!(entry.kind, kind);
+                    seen.push((text(entry.key), text(entry.value), entry.expiry));
+                }
+            }
+            Ok(())
+        });
+        assert_eq!(found.unwrap().problems, 0);
+        seen.sort();
+        assert_eq!(seen, expected, "{medium}");
+
+        db.flush().unwrap();
+        let mut seen = Vec::new();
+        for table in inspect::tables(folder.path()).unwrap() {
+            let found = inspect::table::<Error>(&table, &mut |piece| {
+                match piece {
+                    TablePiece::Entry(entry) if entry.key == b"k" => {
+                        assert_eq!(entry.kind, Kind::Put);
+                        seen.push((text(entry.key), text(entry.value), entry.expiry));
+                    }
+                    TablePiece::RangeDelete {
+                        keyspace,
+                        begin,
+                        end,
+                        ..
+                    } => {
+                        assert_eq!(keyspace, 1);
+                        seen.push((text(begin), text(end), None));
+                    }
+                    _ => {}
+                }
+                Ok(())
+            });
+            assert_eq!(found.unwrap().problems, 0);
+        }
+        seen.sort();
+        assert_eq!(seen, expected, "{medium}");
+    }
 }

@@ -45,6 +45,9 @@ impl EntryPrinter {
     }
 
     fn print(&mut self, entry: &Entry<'_>, out: &mut Output) -> Result<(), CliError> {
+        if entry.kind == Kind::RangeDelete {
+            return self.range((entry.keyspace, entry.key, entry.value), entry.seq, out);
+        }
         let inside = self
             .from
             .as_ref()
@@ -87,6 +90,39 @@ impl EntryPrinter {
             line.push_str(&format!("\t(expires at {expiry} ms)"));
         }
         out.line(line)
+    }
+
+    /// Prints a range delete, of keys from one up to another, or to the last if that is empty.
+    fn range(
+        &mut self,
+        (keyspace, begin, end): (u32, &[u8], &[u8]),
+        seq: u64,
+        out: &mut Output,
+    ) -> Result<(), CliError> {
+        let from = self.from.as_deref().unwrap_or_default();
+        let overlaps = (end.is_empty() || end > from)
+            && self.to.as_ref().is_none_or(|to| begin < to.as_slice());
+        if !self.wanted || !overlaps || self.left == 0 {
+            return Ok(());
+        }
+        self.left -= 1;
+        if self.json {
+            let mut object = Map::new();
+            object.insert("type".into(), "range-delete".into());
+            object.insert("seq".into(), seq.into());
+            object.insert("keyspace".into(), keyspace.into());
+            insert_bytes(&mut object, "begin", begin);
+            insert_bytes(&mut object, "end", end);
+            return out.line(Value::Object(object));
+        }
+        let begin = escaped(begin);
+        let end = match end {
+            [] => "the end".into(),
+            end => escaped(end),
+        };
+        out.line(format_args!(
+            "{seq:>12}  range   {keyspace:>3}  {begin}\tup to {end}"
+        ))
     }
 }
 

@@ -7,8 +7,7 @@ use terrace_bench::units;
 use super::{EntryPrinter, fact, key_json, key_text, print_problem, verdict};
 use crate::args::SstDumpArgs;
 use crate::error::CliError;
-use crate::format::escape::escaped;
-use crate::output::{Output, insert_bytes};
+use crate::output::Output;
 
 pub(in crate::commands) fn dump(args: &SstDumpArgs, json: bool) -> Result<(), CliError> {
     let mut out = Output::new();
@@ -25,7 +24,7 @@ pub(in crate::commands) fn dump(args: &SstDumpArgs, json: bool) -> Result<(), Cl
             begin,
             end,
             seq,
-        } if entries.wanted => print_range(keyspace, begin, end, seq, &mut out, json),
+        } => entries.range((keyspace, begin, end), seq, &mut out),
         _ => Ok(()),
     })?;
     summary(&found, &mut out, json)?;
@@ -53,29 +52,6 @@ fn print_block(block: &TableBlock, out: &mut Output, json: bool) -> Result<(), C
     }
     out.line(format_args!(
         "{offset:>12}  {kind:<13}{stored_bytes:>10}  {content_bytes:>10}  {entries:>10}"
-    ))
-}
-
-fn print_range(
-    keyspace: u32,
-    begin: &[u8],
-    end: &[u8],
-    seq: u64,
-    out: &mut Output,
-    json: bool,
-) -> Result<(), CliError> {
-    if json {
-        let mut object = Map::new();
-        object.insert("type".into(), "range-delete".into());
-        object.insert("seq".into(), seq.into());
-        object.insert("keyspace".into(), keyspace.into());
-        insert_bytes(&mut object, "begin", begin);
-        insert_bytes(&mut object, "end", end);
-        return out.line(Value::Object(object));
-    }
-    let (begin, end) = (escaped(begin), escaped(end));
-    out.line(format_args!(
-        "{seq:>12}  range   {keyspace:>3}  {begin}\tup to {end}"
     ))
 }
 

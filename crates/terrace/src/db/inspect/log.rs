@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use terrace_media::{FileSystem, OsFs, Span};
 
-use super::{Entry, Finding, Kept, Kind};
+use super::{Entry, Finding, Home, Kept, Kind};
 use crate::error::{Error, Result};
-use crate::parts::log::RecordView;
+use crate::parts::expiry::layout as expiring;
 use crate::parts::log::salvage::{self, Piece, Salvaged};
+use crate::parts::log::{LogEntry, RecordView};
 use crate::parts::manifest::LogPlace as NamedPlace;
+use crate::parts::ranges::layout as ranges;
 use crate::stages::names::log_file_id;
+use crate::types::EntryKind;
 
 /// One piece of a log, in the order of the file.
 #[derive(Debug)]
@@ -100,7 +103,8 @@ pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
             Some(LogPlace::File { id, path })
         }));
     }
-    if let Some(pool) = super::pool_of(path)? {
+    // A log file is named by its own name, so a manifest in a file is not needed for it.
+    if let Home::Pool(pool) = super::home_of(path)? {
         let state = super::manifest::pool_state(&pool)?;
         found.extend(state.logs.iter().filter_map(|(&id, place)| match place {
             NamedPlace::Pool(span) => Some(LogPlace::Pool {
@@ -213,16 +217,42 @@ fn walk<E: From<Error>>(
 fn entries<'a>(view: &RecordView<'a>) -> Result<Vec<Entry<'a>>> {
     let numbered = (view.first_seq..).zip(view.entries());
     numbered
-        .map(|(seq, entry)| {
-            let entry = entry?;
-            Ok(Entry {
-                keyspace: entry.keyspace,
-                key: entry.key,
-                seq,
-                kind: Kind::of(entry.kind),
-                value: entry.value,
-                expiry: None,
-            })
-        })
+        .map(|(seq, entry)| Ok(shown(seq, &entry?, view.offset)))
         .collect()
+}
+
+/// An entry as callers see it: without what logs add to keys and values. One that lacks that is shown
+/// as it is, of no kind that this version writes.
+fn shown<'a>(seq: u64, entry: &LogEntry<'a>, offset: u64) -> Entry<'a> {
+    let raw = Entry {
+        keyspace: entry.keyspace,
+        key: entry.key,
+        seq,
+        kind: Kind::Other(entry.kind),
+        value: entry.value,
+        expiry: None,
+    };
+    let kind = Kind::of(entry.kind);
+    match EntryKind::from_raw(entry.kind) {
+        Some(EntryKind::PutExpiring) => match expiring::decode(entry.value, offset) {
+            Ok((expiry, value)) => Entry {
+                kind,
+                value,
+                expiry: Some(expiry),
+                ..raw
+            },
+            Err(_) => raw,
+        },
+        Some(EntryKind::RangeDelete) => match ranges::decode(entry.key, offset) {
+            Ok((key, value)) => Entry {
+                kind,
+                keyspace: entry.keyspace & !ranges::SHADOW,
+                key,
+                value,
+                ..raw
+            },
+            Err(_) => raw,
+        },
+        Some(EntryKind::Put | EntryKind::Delete) | None => Entry { kind, ..raw },
+    }
 }

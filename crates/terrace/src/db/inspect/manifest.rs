@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace_media::PoolHeader;
+use terrace_media::{PoolHeader, Span};
 
-use super::{Finding, Kept};
+use super::{Finding, Home, Kept};
 use crate::error::{Error, Result};
 use crate::parts::manifest::layout::Roots;
 use crate::parts::manifest::salvage::{self, Piece, Salvaged};
-use crate::parts::manifest::{Change as Made, FileMeta, LogPlace, State, TableMeta};
+use crate::parts::manifest::{
+    Change as Made, FILE_BYTES_MAX, FileMeta, LogPlace, State, TableMeta,
+};
 
 /// One piece of a manifest, in the order of its records.
 #[derive(Debug)]
@@ -74,7 +76,8 @@ pub struct ManifestSummary {
     pub problems: u64,
 }
 
-/// Walks the manifest of the database in the folder `path`, or of the pool in the file `path`.
+/// Walks the manifest of the database in the folder `path`, in its pool or, without one, in the file
+/// `MANIFEST`; or that of the pool or in the manifest file at `path`.
 ///
 /// # Errors
 /// `Invalid` when there is none, `Io` and `Corruption` when what leads to it cannot be read,
@@ -85,39 +88,34 @@ pub fn manifest<E: From<Error>>(
     visit: &mut dyn FnMut(ManifestPiece<'_>) -> Result<(), E>,
 ) -> Result<ManifestSummary, E> {
     let path = path.as_ref();
-    let Some(pool) = super::pool_of(path)? else {
-        return Err(E::from(Error::invalid(format!(
-            "the database in {} has no pool, and so no manifest: its logs are all there is",
-            path.display()
-        ))));
-    };
-    let read = read_pool(&pool)?;
+    let read = read(super::home_of(path)?)?;
     let mut kept = Kept(None);
-    let walked = salvage::salvage(
-        &read.bytes,
-        read.roots.current.off,
-        Some(read.roots.generation),
-        &mut |piece| match piece {
-            Piece::Record {
-                number,
-                offset,
-                changes,
-            } => {
-                let changes: Vec<_> = changes.iter().map(shown).collect();
-                kept.note(visit(ManifestPiece::Edit {
+    let walked =
+        salvage::salvage(
+            &read.bytes,
+            read.offset,
+            read.generation,
+            &mut |piece| match piece {
+                Piece::Record {
                     number,
                     offset,
-                    changes: &changes,
-                }))
-            }
-            Piece::Problem { offset, text } => {
-                kept.note(visit(ManifestPiece::Problem(Finding::new(offset, text))))
-            }
-        },
-    );
+                    changes,
+                } => {
+                    let changes: Vec<_> = changes.iter().map(shown).collect();
+                    kept.note(visit(ManifestPiece::Edit {
+                        number,
+                        offset,
+                        changes: &changes,
+                    }))
+                }
+                Piece::Problem { offset, text } => {
+                    kept.note(visit(ManifestPiece::Problem(Finding::new(offset, text))))
+                }
+            },
+        );
     let summary = |found: Salvaged| ManifestSummary {
-        path: pool,
-        offset: read.roots.current.off,
+        path: read.path.clone(),
+        offset: read.offset,
         generation: found.generation,
         edits: found.records,
         state: found.state.to_changes().iter().map(shown).collect(),
@@ -129,15 +127,47 @@ pub fn manifest<E: From<Error>>(
 
 /// What is live as the manifest in the pool file `pool` has it, as far as it can be read.
 pub(super) fn pool_state(pool: &Path) -> Result<State> {
-    let read = read_pool(pool)?;
-    let (base, generation) = (read.roots.current.off, read.roots.generation);
-    let found = salvage::salvage(&read.bytes, base, Some(generation), &mut |_| Ok(()))?;
+    let read = read_pool(pool.to_owned())?;
+    let found = salvage::salvage(&read.bytes, read.offset, read.generation, &mut |_| Ok(()))?;
     Ok(found.state)
 }
 
+/// The bytes of a manifest.
 struct Read {
-    roots: Roots,
+    path: PathBuf,
+    /// Where they begin in the file.
+    offset: u64,
+    /// `None`: what leads to it does not say, as with a file of its own.
+    generation: Option<u64>,
     bytes: Vec<u8>,
+}
+
+fn read(home: Home) -> Result<Read> {
+    match home {
+        Home::Pool(pool) => read_pool(pool),
+        Home::File(path) => read_file(path),
+    }
+}
+
+/// Reads the manifest file. A rename puts the next generation there whole, so what was opened is one
+/// generation, of whose last record the end may be missing.
+fn read_file(path: PathBuf) -> Result<Read> {
+    let file = super::open(&path)?;
+    let len = file.len().map_err(|e| Error::io("examine", &path, e))?;
+    if len > FILE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "{} has {len} bytes, more than any manifest: name the database's folder or its pool",
+            path.display()
+        )));
+    }
+    let span = Span { off: 0, len };
+    let bytes = super::read_span(&*file, &path, span)?;
+    Ok(Read {
+        path,
+        offset: 0,
+        generation: None,
+        bytes,
+    })
 }
 
 /// BOUND: how often the manifest may move while it is read.
@@ -145,17 +175,22 @@ const TRIES: usize = 5;
 
 /// Reads the manifest's extent. A process that has the pool open may write the manifest anew
 /// meanwhile, so the roots have to be the same before and after.
-fn read_pool(pool: &Path) -> Result<Read> {
-    let (file, mut header) = super::open_pool(pool)?;
+fn read_pool(pool: PathBuf) -> Result<Read> {
+    let (file, mut header) = super::open_pool(&pool)?;
     for _ in 0..TRIES {
         let roots = Roots::read(|i| header.roots[i]);
-        let bytes = super::read_span(&*file, pool, roots.current)?;
-        let again = PoolHeader::read(&*file, pool)?;
+        let bytes = super::read_span(&*file, &pool, roots.current)?;
+        let again = PoolHeader::read(&*file, &pool)?;
         if again.roots == header.roots {
             if roots.generation == 0 {
                 break;
             }
-            return Ok(Read { roots, bytes });
+            return Ok(Read {
+                path: pool,
+                offset: roots.current.off,
+                generation: Some(roots.generation),
+                bytes,
+            });
         }
         header = again;
     }

@@ -47,6 +47,7 @@ use terrace_media::{File, FileSystem, OpenMode, OsFs, PoolHeader};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::Fixed;
+use crate::parts::manifest::FILE_NAME as MANIFEST_FILE;
 use crate::types::EntryKind;
 
 /// Something that is not as it was written.
@@ -87,6 +88,9 @@ pub enum Kind {
     Put,
     /// The key is absent.
     Delete,
+    /// All keys from the entry's key up to its value, which is not deleted, are absent; an empty
+    /// value is the end of the keyspace. Only in logs: tables have pieces of their own for it.
+    RangeDelete,
     /// A kind that this version does not write.
     Other(u8),
 }
@@ -94,10 +98,10 @@ pub enum Kind {
 impl Kind {
     fn of(raw: u8) -> Kind {
         match EntryKind::from_raw(raw) {
-            Some(EntryKind::Put) => Kind::Put,
+            Some(EntryKind::Put | EntryKind::PutExpiring) => Kind::Put,
             Some(EntryKind::Delete) => Kind::Delete,
-            #[allow(unreachable_patterns, reason = "kinds are added to `EntryKind`")]
-            _ => Kind::Other(raw),
+            Some(EntryKind::RangeDelete) => Kind::RangeDelete,
+            None => Kind::Other(raw),
         }
     }
 
@@ -106,6 +110,7 @@ impl Kind {
         match self {
             Kind::Put => "put",
             Kind::Delete => "delete",
+            Kind::RangeDelete => "range-delete",
             Kind::Other(_) => "other",
         }
     }
@@ -121,9 +126,9 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The sequence number.
     pub seq: u64,
-    /// Put or delete.
+    /// What it says of its key.
     pub kind: Kind,
-    /// The value; empty for a delete.
+    /// The value; empty for a delete, and the key behind the last of a range delete.
     pub value: &'a [u8],
     /// Milliseconds since 1970 after which the entry counts as deleted; `None` for never.
     pub expiry: Option<u64>,
@@ -158,25 +163,40 @@ fn open(path: &Path) -> Result<Box<dyn File>> {
         .map_err(|e| Error::io("open", path, e))
 }
 
-/// The pool of the database in the folder `path`, or `path` itself where it is a file. `None`: the
-/// database has none.
-fn pool_of(path: &Path) -> Result<Option<PathBuf>> {
+/// Where the manifest of a database is.
+enum Home {
+    Pool(PathBuf),
+    /// The database has no pool.
+    File(PathBuf),
+}
+
+/// Where the manifest of the database in the folder `path` is; or `path` itself where it is a file.
+fn home_of(path: &Path) -> Result<Home> {
     if !path.is_dir() {
-        return Ok(Some(path.to_owned()));
+        let is_manifest = path.file_name().is_some_and(|name| name == MANIFEST_FILE);
+        return Ok(match is_manifest {
+            true => Home::File(path.to_owned()),
+            false => Home::Pool(path.to_owned()),
+        });
     }
     let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
+    let in_folder = path.join(MANIFEST_FILE);
     match Fixed::read(&fs, path) {
-        Ok(Some(fixed)) => Ok(fixed.pool_path.map(|pool| path.join(pool))),
-        // What OPTIONS says is lost; the usual place is as good as none.
+        Ok(Some(fixed)) => Ok(match fixed.pool_path {
+            Some(pool) => Home::Pool(path.join(pool)),
+            None => Home::File(in_folder),
+        }),
+        // What OPTIONS says is lost; the usual places are as good as none.
         Ok(None) | Err(_) => {
             let usual = path.join("pool");
-            match usual.exists() {
-                true => Ok(Some(usual)),
-                false => Err(Error::new(
+            match (usual.exists(), in_folder.exists()) {
+                (true, _) => Ok(Home::Pool(usual)),
+                (false, true) => Ok(Home::File(in_folder)),
+                (false, false) => Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
                         "{} has no sound OPTIONS file that says where the pool is, and no file \
-                         \"pool\": name the pool's file itself",
+                         \"pool\" or \"MANIFEST\": name the pool's file itself",
                         path.display()
                     ),
                 )),

@@ -31,7 +31,7 @@ const DRAFT: &str = "MANIFEST.new";
 /// The least room of a generation.
 const ROOM_MIN: u64 = 256 << 10;
 /// BOUND: a longer file is not read into memory; a manifest of a million tables is shorter.
-const BYTES_MAX: u64 = 1 << 30;
+pub(crate) const BYTES_MAX: u64 = 1 << 30;
 
 /// The home of a manifest in a file.
 pub(super) struct FileHome {

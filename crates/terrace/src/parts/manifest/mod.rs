@@ -31,7 +31,7 @@ mod tests;
 mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
-pub(crate) use file::NAME as FILE_NAME;
+pub(crate) use file::{BYTES_MAX as FILE_BYTES_MAX, NAME as FILE_NAME};
 pub(crate) use state::State;
 pub(crate) use writer::Manifest;
 

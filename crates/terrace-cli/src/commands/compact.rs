@@ -1,0 +1,76 @@
+//! This file is `terrace compact`: the data between two keys goes as deep as it can.
+
+use std::time::Instant;
+
+use serde_json::json;
+use terrace::{Db, Metrics};
+use terrace_bench::units;
+
+use super::get_put::bounds_of;
+use crate::args::{CompactArgs, StoreArgs};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::store::{Missing, Store};
+
+pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
+    let bounds = bounds_of(&args.from, &args.to, &args.text)?;
+    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let before = Kept::of(&store.db);
+    let started = Instant::now();
+    let compacted = store.keyspace.compact_range(bounds);
+    let elapsed = started.elapsed();
+    let after = Kept::of(&store.db);
+    let closed = store.close();
+    compacted?;
+    closed?;
+    let written = after.written - before.written;
+    let mut out = Output::new();
+    if json {
+        out.line(json!({
+            "file_bytes_before": before.files,
+            "file_bytes_after": after.files,
+            "repository_bytes_before": before.repository,
+            "repository_bytes_after": after.repository,
+            "table_file_bytes_written": written,
+            "seconds": elapsed.as_secs_f64(),
+        }))?;
+        return out.finish();
+    }
+    let seconds = units::time(elapsed);
+    out.line(format_args!("compacted in {seconds}"))?;
+    for (what, before, after) in [
+        ("table files", before.files, after.files),
+        ("repository", before.repository, after.repository),
+    ] {
+        if before > 0 || after > 0 {
+            let (before, after) = (units::bytes(before), units::bytes(after));
+            out.line(format_args!("{what}: {before} before, {after} after"))?;
+        }
+    }
+    if written > 0 {
+        let written = units::bytes(written);
+        out.line(format_args!("written: {written} of table files"))?;
+    }
+    out.finish()
+}
+
+/// What the bottom keeps, in bytes.
+struct Kept {
+    files: u64,
+    /// Of the repository, without what is dead and will be swept.
+    repository: u64,
+    /// Written to table files since the database was opened.
+    written: u64,
+}
+
+impl Kept {
+    fn of(db: &Db) -> Kept {
+        let metrics: Metrics = db.metrics();
+        let bottom = &metrics.bottom;
+        Kept {
+            files: metrics.files.iter().map(|level| level.bytes).sum(),
+            repository: bottom.used_bytes.saturating_sub(bottom.dead_bytes),
+            written: metrics.table_file_bytes,
+        }
+    }
+}
