@@ -152,7 +152,12 @@ impl Engine {
             let headroom = self.headroom();
             let allowed = headroom.allows(bytes);
             let log_allowed = headroom.allows_log(bytes);
-            if allowed && !log_allowed {
+            // Where only the active memtable has logs, nothing would free them but the next memtable: that
+            // one is let in, and the cap exceeded by its log.
+            let buffer = self.pipeline.buffer.as_ref();
+            let drainable =
+                front.sealed_count() > 0 || buffer.is_some_and(|buffer| buffer.table_count() > 0);
+            if allowed && !log_allowed && drainable {
                 return self.wait_for_logs(first).map(Some);
             }
             if special && allowed {

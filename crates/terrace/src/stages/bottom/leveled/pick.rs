@@ -232,17 +232,13 @@ fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
 
 /// A table of the level above `to`, if it is free and its place below is.
 fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Picked> {
-    let lower = version.level(to).overlapping(table.first(), table.last());
+    let (first, last) = table.reach();
+    let lower = version.level(to).overlapping(first, last);
     let mut all = lower.iter().chain([table]);
     if all.any(|t| busy.contains(&t.number())) {
         return None;
     }
-    Some(Picked {
-        to,
-        upper: vec![Arc::new(Run::of(vec![table.clone()]))],
-        lower: Arc::new(Run::of(lower.to_vec())),
-        rewrites: false,
-    })
+    Some(Picked::one(to, table, lower))
 }
 
 /// The first table behind the key where the last compaction of the level ended, from there in a
