@@ -10,7 +10,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let mut options = terrace::testing::small_options();
-//! # options.design = terrace::Design::Leveled;
+//! # options.design = Some(terrace::Design::Leveled);
 //! # let db = terrace::Db::open(folder.path(), options)?;
 //! # db.put("k", "v")?;
 //! # db.flush()?;
