@@ -55,7 +55,7 @@ use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, Ground, Intake, Job, RangeRequest, Source, Sources, Urgency,
 };
-use crate::types::SeqNo;
+use crate::types::{Compression, SeqNo};
 
 use source::RunSource;
 use version::{Table, Version};
@@ -81,17 +81,21 @@ impl Shelf {
         }
     }
 
+    /// How blocks of `level` are compressed.
+    fn compression(&self, level: u32) -> Compression {
+        match level {
+            0 | 1 => self.options.compression_upper,
+            _ => self.options.compression,
+        }
+    }
+
     /// How a table of `level` is written.
     fn table_options(&self, level: u32) -> SstOptions {
         let options = &self.options;
         SstOptions {
             block_bytes: options.block_bytes,
             filter_bits_per_key: options.filter_bits_per_key,
-            compression: if level <= 1 {
-                options.compression_upper
-            } else {
-                options.compression
-            },
+            compression: self.compression(level),
             forget_written: options.direct_reads,
             ..SstOptions::default()
         }
