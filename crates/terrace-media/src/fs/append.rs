@@ -16,7 +16,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Appends to an empty file, in writes of about `buffer_bytes`.
+    /// Appends to an empty file, in writes of `buffer_bytes` or a multiple.
     pub fn new(file: Box<dyn File>, buffer_bytes: usize) -> Appender {
         Appender {
             file,
@@ -35,16 +35,25 @@ impl Appender {
     /// Adds bytes to the end.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.check()?;
-        if self.buffer.len() + bytes.len() > self.buffer_bytes {
-            self.write_out()?;
-        }
-        if bytes.len() >= self.buffer_bytes {
-            // A long piece need not pass through the buffer, which is empty now.
-            let result = self.file.write_at(self.written, bytes);
-            self.note(result)?;
-            self.written += bytes.len() as u64;
-        } else {
-            self.buffer.extend_from_slice(bytes);
+        let mut rest = bytes;
+        // Each write but the last is of whole buffers, so it begins where a block of the device does.
+        // BOUND: every turn takes at least one byte.
+        while !rest.is_empty() {
+            let whole = rest.len() - rest.len() % self.buffer_bytes;
+            if self.buffer.is_empty() && whole > 0 {
+                // A long piece need not pass through the buffer.
+                let result = self.file.write_at(self.written, &rest[..whole]);
+                self.note(result)?;
+                self.written += whole as u64;
+                rest = &rest[whole..];
+                continue;
+            }
+            let taken = rest.len().min(self.buffer_bytes - self.buffer.len());
+            self.buffer.extend_from_slice(&rest[..taken]);
+            rest = &rest[taken..];
+            if self.buffer.len() == self.buffer_bytes {
+                self.write_out()?;
+            }
         }
         Ok(())
     }

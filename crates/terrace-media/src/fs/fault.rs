@@ -167,6 +167,11 @@ impl File for FaultFile {
         self.inner.write_at(off, buf)
     }
 
+    fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        self.shared.step("write and sync")?;
+        self.inner.write_durable_at(off, buf)
+    }
+
     fn len(&self) -> io::Result<u64> {
         self.shared.step("length")?;
         self.inner.len()
@@ -207,7 +212,7 @@ impl FileSystem for FaultFs {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
         self.shared.step("open")?;
-        if mode == OpenMode::CreateNew {
+        if mode.is_new() {
             self.shared.room()?;
         }
         let inner = self.inner.open(path, mode)?;

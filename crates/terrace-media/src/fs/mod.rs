@@ -33,8 +33,19 @@ pub enum OpenMode {
     Create,
     /// To read and write; an error if it exists.
     CreateNew,
+    /// As `CreateNew`, for a file that is written once from front to back: what is written in whole
+    /// blocks goes past the operating system's cache where the file system can. Where it cannot, as
+    /// `CreateNew`.
+    CreateNewDirect,
     /// To read and write; made if it does not exist, emptied if it does.
     Truncate,
+}
+
+impl OpenMode {
+    /// Whether a file that exists is an error.
+    pub(crate) fn is_new(self) -> bool {
+        matches!(self, OpenMode::CreateNew | OpenMode::CreateNewDirect)
+    }
 }
 
 /// What a reader tells the system of a part of a file. Never changes what reads return.
@@ -58,6 +69,14 @@ pub trait File: Send + Sync {
 
     /// Writes all bytes at an offset, or fails; then any part of them may have been written.
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()>;
+
+    /// Writes all bytes at an offset and makes them durable, and the length if they extend the file.
+    /// What was written elsewhere in the file before need not be: where there is much of that, this
+    /// costs far less than `sync_data`.
+    fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        self.write_at(off, buf)?;
+        self.sync_data()
+    }
 
     /// The length in bytes.
     fn len(&self) -> io::Result<u64>;

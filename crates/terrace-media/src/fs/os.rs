@@ -2,6 +2,7 @@
 
 use super::{Advice, File, FileLock, FileSystem, OpenMode, lock};
 use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 use std::cell::RefCell;
 use std::fs;
 use std::io;
@@ -18,13 +19,13 @@ struct OsFile(fs::File);
 /// A file that is read past the system's cache, so in whole sectors into aligned memory.
 struct DirectFile(OsFile);
 
-/// Unit of offsets, lengths and addresses of direct reads; devices ask for 512 or 4096.
+/// Unit of offsets, lengths and addresses of direct access; devices ask for 512 or 4096.
 const DIRECT_ALIGN: usize = 4096;
-/// The most bytes that one direct read asks the system for.
+/// The most bytes that one direct call asks the system for.
 const DIRECT_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
-    /// Where direct reads of this thread land.
+    /// Where direct reads of this thread land, and its direct writes start.
     static LANDING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,6 +43,27 @@ impl File for OsFile {
         self.0.write_all_at(buf, off)
     }
 
+    fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        // BOUND: every turn writes at least one byte.
+        while done < buf.len() {
+            let rest = [io::IoSlice::new(&buf[done..])];
+            let at = off + done as u64;
+            match rustix::io::pwritev2(&self.0, &rest, at, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // A file system without it syncs all of the file.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                    self.write_at(at, &buf[done..])?;
+                    return self.sync_data();
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
@@ -56,7 +78,7 @@ impl File for OsFile {
         }
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, len) {
             // A file system that cannot take space ahead still gets the length.
-            Err(rustix::io::Errno::OPNOTSUPP) => {
+            Err(Errno::OPNOTSUPP) => {
                 if self.len()? < len {
                     self.0.set_len(len)?;
                 }
@@ -89,14 +111,7 @@ impl File for DirectFile {
         let skip = (off % DIRECT_ALIGN as u64) as usize;
         let want = buf.len().min(DIRECT_BYTES_MAX - skip);
         let len = (skip + want).next_multiple_of(DIRECT_ALIGN);
-        LANDING.with_borrow_mut(|landing| {
-            if landing.len() < len + DIRECT_ALIGN {
-                landing.resize(len + DIRECT_ALIGN, 0);
-            }
-            let start = landing.as_ptr().align_offset(DIRECT_ALIGN);
-            let aligned = landing
-                .get_mut(start..start.saturating_add(len))
-                .ok_or_else(|| io::Error::other("memory for direct reads cannot be aligned"))?;
+        with_landing(len, |aligned| {
             let found = self.0.read_at(off - skip as u64, aligned)?;
             let n = found.saturating_sub(skip).min(want);
             buf[..n].copy_from_slice(&aligned[skip..skip + n]);
@@ -130,13 +145,95 @@ impl File for DirectFile {
     }
 }
 
-/// Opens a file for direct reads, `None` where the file system has none.
-fn open_direct(path: &Path) -> io::Result<Option<DirectFile>> {
+/// A file of which whole blocks are written past the system's cache, and the rest through it. No byte is
+/// written both ways, but for those that a direct write has failed on.
+struct DirectWriter {
+    file: OsFile,
+    direct: OsFile,
+}
+
+impl DirectWriter {
+    /// Writes as much of `buf` as can go directly; returns how much that is.
+    fn write_blocks(&self, off: u64, buf: &[u8]) -> io::Result<usize> {
+        if !off.is_multiple_of(DIRECT_ALIGN as u64) {
+            return Ok(0);
+        }
+        let whole = buf.len() - buf.len() % DIRECT_ALIGN;
+        let mut done = 0;
+        for piece in buf[..whole].chunks(DIRECT_BYTES_MAX) {
+            let at = off + done as u64;
+            let written = with_landing(piece.len(), |aligned| {
+                aligned.copy_from_slice(piece);
+                self.direct.write_at(at, aligned)
+            });
+            match written {
+                Ok(()) => done += piece.len(),
+                // The device wants more than is known here: the cache takes it.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl File for DirectWriter {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(off, buf)
+    }
+
+    fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        let done = self.write_blocks(off, buf)?;
+        match &buf[done..] {
+            [] => Ok(()),
+            rest => self.file.write_at(off + done as u64, rest),
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.file.allocate(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        // Both handles are of one file: its device is told once.
+        self.file.sync_data()
+    }
+
+    fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
+        self.file.advise(off, len, advice)
+    }
+}
+
+/// Lends `len` bytes of aligned memory of this thread.
+fn with_landing<R>(len: usize, f: impl FnOnce(&mut [u8]) -> io::Result<R>) -> io::Result<R> {
+    LANDING.with_borrow_mut(|landing| {
+        if landing.len() < len + DIRECT_ALIGN {
+            landing.resize(len + DIRECT_ALIGN, 0);
+        }
+        let start = landing.as_ptr().align_offset(DIRECT_ALIGN);
+        let aligned = landing.get_mut(start..start.saturating_add(len));
+        f(
+            aligned
+                .ok_or_else(|| io::Error::other("memory for direct access cannot be aligned"))?,
+        )
+    })
+}
+
+/// Opens a file that exists past the system's cache, `None` where the file system has no such way.
+fn reopen_direct(path: &Path, write: bool) -> io::Result<Option<OsFile>> {
     let mut options = fs::OpenOptions::new();
-    options.read(true);
+    options.read(!write).write(write);
     options.custom_flags(OFlags::DIRECT.bits() as i32);
     match options.open(path) {
-        Ok(file) => Ok(Some(DirectFile(OsFile(file)))),
+        Ok(file) => Ok(Some(OsFile(file))),
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(None),
         Err(e) => Err(e),
     }
@@ -177,9 +274,9 @@ impl FileSystem for OsFs {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
         if mode == OpenMode::ReadDirect
-            && let Some(file) = open_direct(path)?
+            && let Some(file) = reopen_direct(path, false)?
         {
-            return Ok(Box::new(file));
+            return Ok(Box::new(DirectFile(file)));
         }
         let mut options = fs::OpenOptions::new();
         options.read(true);
@@ -187,10 +284,16 @@ impl FileSystem for OsFs {
             OpenMode::Read | OpenMode::ReadDirect => &mut options,
             OpenMode::Write => options.write(true),
             OpenMode::Create => options.write(true).create(true).truncate(false),
-            OpenMode::CreateNew => options.write(true).create_new(true),
+            OpenMode::CreateNew | OpenMode::CreateNewDirect => options.write(true).create_new(true),
             OpenMode::Truncate => options.write(true).create(true).truncate(true),
         };
-        Ok(Box::new(OsFile(options.open(path)?)))
+        let file = OsFile(options.open(path)?);
+        if mode == OpenMode::CreateNewDirect
+            && let Some(direct) = reopen_direct(path, true)?
+        {
+            return Ok(Box::new(DirectWriter { file, direct }));
+        }
+        Ok(Box::new(file))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

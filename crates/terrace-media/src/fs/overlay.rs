@@ -141,7 +141,7 @@ impl FileSystem for OverlayFs {
         match (mode, self.changed(path)) {
             (OpenMode::Read | OpenMode::ReadDirect, None) => self.base.open(path, mode),
             (OpenMode::Truncate, _) => Ok(Box::new(self.put(path, Vec::new()))),
-            (OpenMode::CreateNew, _) => match self.is_missing(path)? {
+            (OpenMode::CreateNew | OpenMode::CreateNewDirect, _) => match self.is_missing(path)? {
                 true => Ok(Box::new(self.put(path, Vec::new()))),
                 false => Err(io::ErrorKind::AlreadyExists.into()),
             },

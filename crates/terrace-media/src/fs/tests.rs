@@ -332,3 +332,35 @@ fn appended_pieces_become_the_file() {
     assert!(out.append(&[1; 1]).is_err());
     assert!(out.sync().is_err());
 }
+
+/// A file that is written past the cache has what was written, whatever the sizes and places; and one
+/// that exists is refused.
+#[test]
+fn direct_writes_equal_others() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let path = dir.join("file");
+        let content: Vec<u8> = (0..3_500_001u32).map(|i| (i ^ (i >> 7)) as u8).collect();
+        let file = fs.open(&path, OpenMode::CreateNewDirect).expect("made");
+        // Whole blocks, then parts of some, then blocks that do not begin where the device's do.
+        let mut at = 0;
+        for len in [2_101_248, 4096, 1, 4095, 100, 1_300_000, 90_461] {
+            let piece = &content[at..at + len];
+            file.write_at(at as u64, piece).expect("written");
+            at += len;
+        }
+        assert_eq!(at, content.len());
+        file.write_durable_at(8192, &content[8192..8292])
+            .expect("written");
+        file.sync_data().expect("synced");
+        assert_eq!(file.len().expect("length"), content.len() as u64);
+        for mode in [OpenMode::Read, OpenMode::ReadDirect] {
+            let mut found = vec![0; content.len()];
+            let file = fs.open(&path, mode).expect("opened");
+            file.read_exact_at(0, &mut found).expect("read");
+            assert!(found == content, "{mode:?}");
+        }
+        let again = fs.open(&path, OpenMode::CreateNewDirect);
+        assert_eq!(kind(again), ErrorKind::AlreadyExists);
+    });
+}

@@ -104,6 +104,27 @@ impl Node {
             .extend(first..(old.max(new) as usize).div_ceil(BLOCK));
     }
 
+    /// Makes the blocks of some bytes durable and nothing else.
+    fn sync_part(&mut self, off: u64, bytes: usize) {
+        let end = off + bytes as u64;
+        if end > self.durable.len {
+            self.durable.set_len(end);
+        }
+        let last = (end as usize).div_ceil(BLOCK);
+        for index in off as usize / BLOCK..last {
+            if let (Some(durable), Some(block)) = (
+                self.durable.blocks.get_mut(index),
+                self.working.blocks.get(index),
+            ) {
+                *durable = block.clone();
+            }
+            // What a block has behind the durable length comes back with the length alone.
+            if (index + 1) * BLOCK <= self.durable.len as usize {
+                self.dirty.remove(&index);
+            }
+        }
+    }
+
     fn sync(&mut self) {
         let dirty = std::mem::take(&mut self.dirty);
         self.durable.set_len(self.working.len);
@@ -354,7 +375,7 @@ impl FileSystem for SimFs {
                 return Err(io::Error::new(io::ErrorKind::IsADirectory, text));
             }
             let id = match files.names.get(path) {
-                Some(_) if mode == OpenMode::CreateNew => {
+                Some(_) if mode.is_new() => {
                     let text = format!("{} exists", path.display());
                     return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
                 }
@@ -502,6 +523,14 @@ impl File for SimFile {
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
         self.check_writable()?;
         self.node(|node| node.write(off, buf));
+        Ok(())
+    }
+
+    fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        self.check_writable()?;
+        self.node(|node| node.write(off, buf));
+        self.machine.point("file sync", None);
+        self.node(|node| node.sync_part(off, buf.len()));
         Ok(())
     }
 

@@ -347,6 +347,30 @@ fn unsynced_blocks_vanish_or_tear() {
     assert_eq!(tails, BTreeSet::from([(0, 0), (2, 0), (2, 2)]));
 }
 
+/// A write that is durable by itself takes its own blocks along and no others.
+#[test]
+fn a_durable_write_leaves_the_rest_unsynced() {
+    let machine = Machine::new(1, Medium::Dax);
+    let fs = machine.fs();
+    let path = Path::new("/log");
+    let file = fs.open(path, OpenMode::Create).expect("opened");
+    fs.sync_dir(Path::new("/")).expect("synced");
+    file.write_at(0, &[1; 20_000]).expect("written");
+    file.sync_data().expect("synced");
+    file.write_at(0, &[2; 20_000]).expect("written");
+    file.write_durable_at(4096, &[3; 64]).expect("written");
+    let mut others = BTreeSet::new();
+    for seed in 0..100 {
+        let fs = Machine::boot(machine.crash_image(Survive::Random(seed)), 1).fs();
+        let mut bytes = vec![0; 20_000];
+        let file = fs.open(path, OpenMode::Read).expect("opened");
+        file.read_exact_at(0, &mut bytes).expect("read");
+        assert_eq!(bytes[4096..4160], [3; 64]);
+        others.insert((bytes[0], bytes[19_999]));
+    }
+    assert_eq!(others.len(), 4, "{others:?}");
+}
+
 /// Names that were not synced may be the old or the new ones; a rename is atomic.
 #[test]
 fn unsynced_names_vanish_and_renames_are_atomic() {

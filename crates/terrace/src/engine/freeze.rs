@@ -69,7 +69,7 @@ impl Engine {
     ) -> Result<()> {
         let mut job = self.pipeline.bottom.absorb(Drain {
             settle: None,
-            cursor,
+            cursor: MergeCursor::new(vec![cursor]),
             newer: None,
             seq_last: seq,
             durable: seq,

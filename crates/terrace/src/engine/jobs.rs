@@ -361,7 +361,8 @@ impl Engine {
             if self.pipeline.bottom.pressure() >= 1.0 {
                 return Ok(None);
             }
-            match buffer.next_drain(urgency)? {
+            let bytes_max = self.pipeline.bottom.drain_bytes_max();
+            match buffer.next_drain(urgency, bytes_max)? {
                 Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
                 None => Ok(None),
             }

@@ -86,12 +86,11 @@ impl Throttle {
         let options = &ground.options;
         let spare = pipeline.front.spare_bytes(None);
         let memtables = 2 * spare.pool;
-        let wanted = pipeline
-            .buffer
-            .as_ref()
-            .map_or(0, |buffer| buffer.drain_bytes_max())
-            + memtables
-            + 2 * options.bottom.extent_bytes;
+        let table = match pipeline.buffer {
+            Some(_) => options.table_bytes_max(),
+            None => 0,
+        };
+        let wanted = table + memtables + 2 * options.bottom.extent_bytes;
         // A pool hardly larger than its memtables must leave room for data too.
         let reserve = wanted.min(options.pool.size_bytes / 4);
         // Those of the active memtable, of the spare, of what is being sealed or flushed, and one table.

@@ -69,6 +69,10 @@ pub struct LeveledOptions {
     pub open_files_max: usize,
     /// Whether tables are read past the operating system's cache. Default: false. Changes: on reopen.
     pub direct_reads: bool,
+    /// Whether tables are written past the operating system's cache, where the file system can.
+    /// True: compactions neither push out what readers have in that cache, nor wait for it. False: what
+    /// was just written is read from there. Default: false. Changes: on reopen.
+    pub direct_writes: bool,
 }
 
 impl Default for LeveledOptions {
@@ -92,6 +96,7 @@ impl Default for LeveledOptions {
             cache_bytes: 256 * MIB,
             open_files_max: 1000,
             direct_reads: false,
+            direct_writes: false,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, layout as expiring};
-use crate::parts::iter::Cursor;
+use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit, FileMeta};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LateKeys, RangeDelete, Spans};
@@ -262,12 +262,10 @@ pub(crate) struct SealedTable {
     pub(crate) late: Option<Arc<LateKeys>>,
     /// The logs that have its entries, needed until those are durable elsewhere.
     pub(crate) logs: Vec<u64>,
-    /// Some entries are in no log.
-    pub(crate) unlogged: bool,
     /// Whether anybody still reads the memtable as such.
     pub(crate) readers: Arc<Readers>,
-    /// Waits until every entry is in place and its log durable; may sync.
-    pub(crate) settle: Box<dyn FnOnce() -> Result<()> + Send>,
+    /// Waits until every entry is in place. Returns whether each is durable by a log that is synced.
+    pub(crate) settle: Box<dyn FnOnce() -> Result<bool> + Send>,
     /// Lets the front forget the memtable, once the buffer shows the table.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
     /// A cursor off the memtable, for designs without a buffer.
@@ -287,7 +285,7 @@ impl SealedTable {
         } = self;
         Drain {
             settle: Some(settle),
-            cursor,
+            cursor: MergeCursor::new(vec![cursor]),
             newer: None,
             seq_last,
             // What of it is applied becomes durable by the edit that applies it.
@@ -462,16 +460,15 @@ pub(crate) trait Buffer: Send + Sync {
     fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>>;
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
-    /// What should go to the bottom next.
-    fn next_drain(&self, urgency: Urgency) -> Result<Option<Drain>>;
+    /// What should go to the bottom next: the oldest table that is due, and with it those that follow
+    /// by age and are due too, as far as all of them have at most `bytes_max`.
+    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// How many tables there are.
     fn table_count(&self) -> usize;
     /// Bytes of their nodes, superseded ones included.
     fn table_bytes(&self) -> u64;
-    /// Bytes that the largest drain may need in the bottom.
-    fn drain_bytes_max(&self) -> u64;
     /// Adds what the buffer knows.
     fn measure(&self, metrics: &mut Metrics);
 }
@@ -486,8 +483,8 @@ pub(crate) trait NewerVersions: Send {
 /// Entries on their way to the bottom, in order.
 pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
-    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
-    pub(crate) cursor: Box<dyn Cursor>,
+    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
+    pub(crate) cursor: MergeCursor,
     /// What the buffer's newer tables have.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
     /// The newest number of what is drained; nothing that stays above is so old.
@@ -567,6 +564,9 @@ pub(crate) struct RangeRequest {
 
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
+    /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
+    /// ends is bounded.
+    fn drain_bytes_max(&self) -> u64;
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:

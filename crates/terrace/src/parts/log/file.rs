@@ -56,12 +56,19 @@ impl FileLog {
         // Where the file system cannot take space ahead, the length stands for it, and a full disk
         // shows itself at a record.
         file.allocate(capacity)?;
-        file.write_at(0, &encode_log_header(id))?;
         // PERSIST: the header before the manifest names the log. Reversed, recovery would find a named
         // log without a header, or with that of its former life, and call it damaged.
         // CRASH: until then the file has the header of this log, of a former one, or none; nothing
         // names it, so it is removed.
-        file.sync_data()?;
+        match old {
+            // Of a former life's records none is worth a write, and there may be megabytes of them
+            // that have not reached the disk.
+            Some(_) => file.write_durable_at(0, &encode_log_header(id))?,
+            None => {
+                file.write_at(0, &encode_log_header(id))?;
+                file.sync_data()?;
+            }
+        }
         fs.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
         Ok(FileLog {
             file,
@@ -128,7 +135,7 @@ impl Log for FileLog {
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.synced.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed) {
+        if self.is_synced() {
             return self.rounds.check();
         }
         self.rounds.run(|| {
@@ -137,6 +144,10 @@ impl Log for FileLog {
             self.synced.fetch_max(written, Ordering::Release);
             Ok(())
         })
+    }
+
+    fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed)
     }
 
     fn bytes(&self) -> u64 {

@@ -90,6 +90,9 @@ pub(crate) trait Log: Send + Sync {
     /// Makes everything appended before the call durable. Concurrent callers share one sync.
     fn sync(&self) -> io::Result<()>;
 
+    /// Whether everything appended is durable, when nothing is being appended.
+    fn is_synced(&self) -> bool;
+
     /// Bytes reserved so far, header included.
     fn bytes(&self) -> u64;
 }

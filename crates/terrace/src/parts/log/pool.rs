@@ -140,7 +140,7 @@ impl Log for PoolLog {
         if self.fence_is_enough() {
             return Ok(());
         }
-        if self.synced.load(Ordering::Acquire) == self.moving.tail.load(Ordering::Relaxed) {
+        if self.is_synced() {
             return self.rounds.check();
         }
         self.rounds.run(|| {
@@ -154,6 +154,11 @@ impl Log for PoolLog {
             self.synced.fetch_max(written, Ordering::Release);
             Ok(())
         })
+    }
+
+    fn is_synced(&self) -> bool {
+        self.fence_is_enough()
+            || self.synced.load(Ordering::Acquire) == self.moving.tail.load(Ordering::Relaxed)
     }
 
     fn bytes(&self) -> u64 {

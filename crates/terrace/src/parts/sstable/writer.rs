@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_media::{Advice, Appender, FileSystem, OpenMode};
+use terrace_media::{Appender, FileSystem, OpenMode};
 
 use super::build::{BlockBuilder, RawEntry};
 use super::compress::Compressor;
@@ -39,8 +39,8 @@ pub(crate) struct SstOptions {
     /// 0 for no filter.
     pub(crate) filter_bits_per_key: u32,
     pub(crate) compression: Compression,
-    /// Lets the system forget what was written once it is durable; for stores that read directly.
-    pub(crate) forget_written: bool,
+    /// Writes past the operating system's cache where the file system can.
+    pub(crate) direct: bool,
 }
 
 impl Default for SstOptions {
@@ -51,7 +51,7 @@ impl Default for SstOptions {
             index_block_bytes: 32 << 10,
             filter_bits_per_key: 10,
             compression: Compression::Lz4,
-            forget_written: false,
+            direct: false,
         }
     }
 }
@@ -126,8 +126,12 @@ impl SstWriter {
         options: SstOptions,
     ) -> Result<SstWriter> {
         let compressor = Compressor::new(options.compression)?;
+        let mode = match options.direct {
+            true => OpenMode::CreateNewDirect,
+            false => OpenMode::CreateNew,
+        };
         let file = fs
-            .open(path, OpenMode::CreateNew)
+            .open(path, mode)
             .map_err(|e| Error::io("create", path, e))?;
         Ok(SstWriter {
             fs: Arc::clone(fs),
@@ -386,10 +390,6 @@ impl SstWriter {
         let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
         if let Err(e) = self.fs.sync_dir(&dir) {
             return Err(Error::io("sync the folder", &dir, e));
-        }
-        if self.options.forget_written {
-            // The pages are clean now, so they can go; if not, they are only in the way.
-            let _ = self.out.file().advise(0, file_bytes, Advice::DontNeed);
         }
         Ok(Finished {
             number: self.number,

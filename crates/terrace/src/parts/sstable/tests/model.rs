@@ -73,7 +73,7 @@ fn random_options(rng: &mut fastrand::Rng) -> SstOptions {
         index_block_bytes: [1, 80, 32 << 10][rng.usize(..3)],
         filter_bits_per_key: [0, 1, 10][rng.usize(..3)],
         compression: compressions[rng.usize(..compressions.len())],
-        forget_written: rng.bool(),
+        direct: rng.bool(),
     }
 }
 
@@ -395,7 +395,7 @@ fn direct_reads_give_the_same() {
     let path = dir.path().join("table");
     let fs: Arc<dyn FileSystem> = Arc::new(terrace_media::OsFs);
     let options = SstOptions {
-        forget_written: true,
+        direct: true,
         ..SstOptions::default()
     };
     write(&fs, &path, options, &model).unwrap();

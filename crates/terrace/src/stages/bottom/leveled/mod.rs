@@ -96,7 +96,7 @@ impl Shelf {
             block_bytes: options.block_bytes,
             filter_bits_per_key: options.filter_bits_per_key,
             compression: self.compression(level),
-            forget_written: options.direct_reads,
+            direct: options.direct_writes,
             ..SstOptions::default()
         }
     }
@@ -191,6 +191,17 @@ impl Body {
 }
 
 impl Bottom for Leveled {
+    fn drain_bytes_max(&self) -> u64 {
+        // Larger runs are fewer: less is rewritten, and readers ask fewer. But the pool, and logs, get
+        // nothing back before all of a run is written.
+        let options = &self.body.ground.options;
+        let mut quarter = options.pool.size_bytes / 4;
+        if options.pool.path.is_none() {
+            quarter = quarter.min(options.front.log_bytes_max / 4);
+        }
+        quarter.max(options.table_bytes_max())
+    }
+
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
         Ok(Box::new(absorb::Absorb::begin(&self.body, drain)))
     }

@@ -289,6 +289,11 @@ impl Source for Body {
 }
 
 impl Bottom for Repository {
+    fn drain_bytes_max(&self) -> u64 {
+        // What is drained is in the pool twice until the drain ends.
+        self.body.ground.options.table_bytes_max()
+    }
+
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
         Ok(Box::new(absorb::Absorb::begin(
             Arc::clone(&self.body),

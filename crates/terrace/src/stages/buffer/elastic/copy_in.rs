@@ -31,6 +31,8 @@ pub(super) struct CopyIn {
     sealed: Option<SealedTable>,
     /// All entries are in the image.
     settled: bool,
+    /// Each is in a log that is synced.
+    synced: bool,
     copied: u64,
     /// How far the walk over the nodes has come, from the start of the image.
     hashed: u64,
@@ -46,6 +48,7 @@ impl CopyIn {
             tables,
             sealed: Some(sealed),
             settled: false,
+            synced: false,
             copied: 0,
             hashed: TABLE_NODES_AT as u64,
             filter,
@@ -153,7 +156,7 @@ impl CopyIn {
             bytes: sealed.used,
             seq_last: sealed.seq_last,
             logs,
-            unlogged: sealed.unlogged && !outlives,
+            unsynced: !outlives && !self.synced,
             readers: sealed.in_place.then_some(sealed.readers),
             busy: false,
             named_filter: filter.clone(),
@@ -191,8 +194,8 @@ impl Job for CopyIn {
             return Ok(Step::More);
         };
         if !self.settled {
-            let settle = std::mem::replace(&mut sealed.settle, Box::new(|| Ok(())));
-            settle()?;
+            let settle = std::mem::replace(&mut sealed.settle, Box::new(|| Ok(false)));
+            self.synced = settle()?;
             self.settled = true;
         }
         if sealed.entries == 0 {

@@ -365,7 +365,7 @@ impl Merge {
                     body.bytes = bytes;
                     body.seq_last = newer_body.seq_last;
                     body.logs.append(&mut newer_body.logs);
-                    body.unlogged |= newer_body.unlogged;
+                    body.unsynced |= newer_body.unsynced;
                     body.level = level;
                     body.named_filter = filter.clone();
                     body.busy = false;

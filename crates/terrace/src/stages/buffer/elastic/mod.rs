@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::metrics::{LevelMetrics, Metrics};
+use crate::parts::iter::MergeCursor;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::Target;
 use crate::stages::{
@@ -184,44 +185,51 @@ impl Buffer for Elastic {
         Ok(None)
     }
 
-    fn next_drain(&self, urgency: Urgency) -> Result<Option<Drain>> {
+    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>> {
         let tables = self.tables.0.lock();
-        let Some(oldest) = tables.last() else {
-            return Ok(None);
-        };
-        {
-            let mut body = oldest.body.lock();
+        let mut bytes = 0;
+        let mut taken: Vec<Arc<Table>> = Vec::new();
+        // Oldest first. Drained together, tables become one run, and of the versions of a key one is
+        // written, without a merge that changes links only for that.
+        for table in tables.iter().rev() {
+            let mut body = table.body.lock();
             let due = body.level == self.last_level() || urgency > Urgency::None;
-            if body.busy || !due || body.merging_into.is_some() {
-                return Ok(None);
+            let fits = taken.is_empty() || bytes + body.bytes <= bytes_max;
+            if body.busy || !due || body.merging_into.is_some() || !fits {
+                break;
             }
             body.busy = true;
+            bytes += body.bytes;
+            drop(body);
+            taken.push(Arc::clone(table));
         }
-        let oldest = Arc::clone(oldest);
-        let seq_last = oldest.body.lock().seq_last;
-        let newer = NewerTables::than_last(&tables);
-        let durable = newer.seq_max.max(seq_last);
-        let all = Arc::clone(&self.tables);
-        let id = oldest.id;
-        let mut changes = vec![Change::TableRemoved { id }];
-        let logs = {
-            let mut body = oldest.body.lock();
-            if !self.ground.pool_outlives() {
-                let seq = body.seq_last;
-                changes.push(Change::LastSeq { seq });
-            }
-            // Nothing but this drain has them now: a drain that does not end is the end of the process.
-            std::mem::take(&mut body.logs)
+        let Some(newest) = taken.last() else {
+            return Ok(None);
         };
+        let seq_last = newest.body.lock().seq_last;
+        let newer = NewerTables::before(&tables[..tables.len() - taken.len()]);
+        let durable = newer.seq_max.max(seq_last);
+        let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
+        let removed = ids.iter().map(|&id| Change::TableRemoved { id });
+        let mut changes: Vec<Change> = removed.collect();
+        if !self.ground.pool_outlives() {
+            changes.push(Change::LastSeq { seq: seq_last });
+        }
+        // Nothing but this drain has them now: a drain that does not end is the end of the process.
+        let logs = taken
+            .iter()
+            .flat_map(|table| std::mem::take(&mut table.body.lock().logs));
+        let cursors = taken.iter().rev().map(|table| table.cursor());
+        let all = Arc::clone(&self.tables);
         Ok(Some(Drain {
             settle: None,
-            cursor: oldest.cursor(),
+            cursor: MergeCursor::new(cursors.collect()),
             newer: Some(Box::new(newer)),
             seq_last,
             durable,
             edit: Edit { changes },
-            logs,
-            forget: Box::new(move || all.remove(id)),
+            logs: logs.collect(),
+            forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
         }))
     }
 
@@ -241,10 +249,6 @@ impl Buffer for Elastic {
     fn table_bytes(&self) -> u64 {
         let tables = self.tables.0.lock();
         tables.iter().map(|table| table.body.lock().bytes).sum()
-    }
-
-    fn drain_bytes_max(&self) -> u64 {
-        self.ground.options.table_bytes_max()
     }
 
     fn measure(&self, metrics: &mut Metrics) {
@@ -269,11 +273,11 @@ impl Buffer for Elastic {
     }
 }
 
-/// The tables that are newer than one that drains, newest first, as they were when the drain began.
+/// The tables that are newer than those that drain, newest first, as they were when the drain began.
 /// They may merge meanwhile, with one another and with tables that are newer still.
 ///
 /// What they hide is not drained, and its log is not needed any more. So where the pool is memory, what
-/// hides it must be in a log that is synced: entries of tables are, but for those in no log.
+/// hides it must be in a log that was synced when its memtable became the table.
 struct NewerTables {
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot that the drain does not know of may hide them.
@@ -281,12 +285,11 @@ struct NewerTables {
 }
 
 impl NewerTables {
-    /// Those newer than the last of `tables`.
-    fn than_last(tables: &[Arc<Table>]) -> NewerTables {
-        let newer = &tables[..tables.len() - 1];
+    /// What of these hides older versions.
+    fn before(newer: &[Arc<Table>]) -> NewerTables {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
-        let from = newer.iter().rposition(|t| t.body.lock().unlogged);
+        let from = newer.iter().rposition(|t| t.body.lock().unsynced);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
         NewerTables {
             seq_max: newer.first().map_or(0, |t| t.body.lock().seq_last),

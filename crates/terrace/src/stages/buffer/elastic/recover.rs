@@ -145,7 +145,7 @@ fn open_table(
         bytes: meta.bytes,
         seq_last: meta.seq_last,
         logs: Vec::new(),
-        unlogged: false,
+        unsynced: false,
         readers: None,
         busy: false,
         named_filter: filters.first().cloned(),

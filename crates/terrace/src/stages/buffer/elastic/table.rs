@@ -56,8 +56,8 @@ pub(super) struct Body {
     pub(super) seq_last: SeqNo,
     /// The logs that have its entries, where the pool is memory.
     pub(super) logs: Vec<u64>,
-    /// Some entries are in no log, and the pool is memory.
-    pub(super) unlogged: bool,
+    /// Some entries are in no log that is known to be synced, and the pool is memory.
+    pub(super) unsynced: bool,
     /// Who still reads the memtable that the table was, in the same memory.
     pub(super) readers: Option<Arc<Readers>>,
     /// A job owns the table.

@@ -7,7 +7,7 @@
 //! CRASH: a log file that the manifest does not name is one that was being made, or was not needed any
 //! more; opening the database removes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(super) struct LogFiles {
     /// A larger file is not kept for another log.
     kept_bytes_max: u64,
     files: Mutex<Files>,
+    /// LOCK: one caller syncs what is left to be synced; taken before `files`.
+    syncing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -37,6 +39,8 @@ struct Files {
     live: BTreeMap<u64, u64>,
     /// Files of logs that are not needed any more.
     idle: Vec<PathBuf>,
+    /// Logs that are needed, of memtables that have become tables, and not known to be synced.
+    unsynced: BTreeSet<u64>,
     /// No log comes any more.
     closed: bool,
 }
@@ -48,6 +52,7 @@ impl LogFiles {
             folder,
             kept_bytes_max,
             files: Mutex::default(),
+            syncing: Mutex::default(),
         }
     }
 
@@ -113,6 +118,32 @@ impl LogFiles {
         self.files.lock().live.get(&id).copied().unwrap_or(0)
     }
 
+    /// Log `id` is to be synced when the next caller asks for that: nobody else has it any more.
+    pub(super) fn leave_unsynced(&self, id: u64) {
+        self.files.lock().unsynced.insert(id);
+    }
+
+    /// Syncs the logs that were left unsynced before the call. Callers share what another one of them
+    /// has under way.
+    pub(super) fn sync_left(&self) -> io::Result<()> {
+        if self.files.lock().unsynced.is_empty() {
+            return Ok(());
+        }
+        let _one = self.syncing.lock();
+        let left: Vec<u64> = self.files.lock().unsynced.iter().copied().collect();
+        for id in left {
+            let file = self.folder.fs.open(&self.path(id), OpenMode::Write);
+            let synced = file.and_then(|file| file.sync_data());
+            let mut files = self.files.lock();
+            // One that was retired meanwhile may be gone, and nobody needs it.
+            if files.unsynced.contains(&id) {
+                synced?;
+                files.unsynced.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
     /// Gives back what a log that takes no more records has not used, if that is much.
     pub(super) fn trim(&self, id: u64, used: u64) {
         let bytes = self.bytes(id);
@@ -130,6 +161,7 @@ impl LogFiles {
     pub(super) fn retire(&self, id: u64) {
         let path = self.path(id);
         let mut files = self.files.lock();
+        files.unsynced.remove(&id);
         let Some(bytes) = files.live.remove(&id) else {
             return;
         };

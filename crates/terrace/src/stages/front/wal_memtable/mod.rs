@@ -54,6 +54,7 @@ pub(crate) struct WalMemtable {
     /// Where memtables are linked for when nothing copies them into the pool: one place for all,
     /// which nobody writes. `None`: each has an extent, where its flush goes.
     anchor: Option<Arc<Extent>>,
+    flush_to: FlushTo,
     ground: Arc<Ground>,
     tables: Arc<Tables>,
     /// Guards sequence numbers, log places and memtable places, and which memtable is `active`.
@@ -159,22 +160,34 @@ impl WalMemtable {
     }
 }
 
-/// Waits until all writers of a sealed memtable are done, and makes its log durable.
-fn settle(ground: &Ground, log_files: &LogFiles, memtable: &Memtable) -> Result<()> {
+/// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
+/// durable without it, in a log that is synced.
+fn settle(
+    ground: &Ground,
+    log_files: &LogFiles,
+    memtable: &Memtable,
+    flush_to: FlushTo,
+) -> Result<bool> {
     // BOUND: writers that hold numbers of this memtable only have to finish copying.
     if !ground.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
-    match &memtable.log {
-        // On `Dram` the log stays what the entries live by, and nobody syncs it later. What an entry
-        // hides may be forgotten from here on.
-        Some(log) => {
-            log.sync().map_err(|e| append_failed(ground, e))?;
-            log_files.trim(memtable.id, log.bytes());
-            Ok(())
-        }
-        None => Ok(()),
+    if flush_to == FlushTo::Bottom || !memtable.is_in_place() {
+        // The flush makes its entries durable, and retires the log.
+        return Ok(false);
     }
+    // The log stays what the entries live by. It is not synced here, which would make every buffered
+    // byte wait for the disk: the next sync that somebody asks for has to find it.
+    // LOCK: before the memtable is forgotten; whoever syncs looks there first, and then here.
+    let synced = memtable.log.as_ref().is_some_and(|log| log.is_synced());
+    if !synced {
+        let logs = memtable.logs.iter();
+        logs.for_each(|&id| log_files.leave_unsynced(id));
+    }
+    if let Some(log) = &memtable.log {
+        log_files.trim(memtable.id, log.bytes());
+    }
+    Ok(synced && !memtable.has_unlogged())
 }
 
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
@@ -404,6 +417,7 @@ impl Front for WalMemtable {
         let tables = Arc::clone(&self.tables);
         let ground = Arc::clone(&self.ground);
         let log_files = Arc::clone(&self.log_files);
+        let flush_to = self.flush_to;
         Ok(Some(SealedTable {
             id,
             image: memtable.bump.region().clone(),
@@ -414,11 +428,10 @@ impl Front for WalMemtable {
             seq_first,
             seq_last,
             logs: memtable.logs.clone(),
-            unlogged: memtable.has_unlogged(),
             readers: Arc::clone(&memtable.readers),
             cursor: memtable.cursor(),
             late: memtable.late.any().then(|| Arc::clone(&memtable.late)),
-            settle: Box::new(move || settle(&ground, &log_files, &memtable)),
+            settle: Box::new(move || settle(&ground, &log_files, &memtable, flush_to)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;
                 if let Some(at) = sealed.iter().position(|sealed| sealed.memtable.id == id) {
@@ -489,7 +502,8 @@ impl Front for WalMemtable {
                 log.sync().map_err(|e| append_failed(&self.ground, e))?;
             }
         }
-        Ok(())
+        let left = self.log_files.sync_left();
+        left.map_err(|e| append_failed(&self.ground, e))
     }
 
     fn logs_found(&self) -> (usize, u64) {

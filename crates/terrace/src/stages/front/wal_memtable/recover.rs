@@ -74,6 +74,7 @@ pub(crate) fn recover(
     };
     Ok(WalMemtable {
         anchor,
+        flush_to,
         ground: Arc::clone(ground),
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(()),

@@ -214,6 +214,10 @@ impl WalMemtable {
             self.log_files.retire(log.id);
             return Ok(replayed);
         }
+        if let FoundPlace::File = log.place {
+            // A process crash leaves records in the page cache only.
+            self.log_files.leave_unsynced(log.id);
+        }
         let (memtable, ranges) = match memtable {
             Some(memtable) => (memtable, ranges),
             None => {

@@ -68,12 +68,11 @@ impl WalMemtable {
             seq_first: seq,
             seq_last: seq,
             logs: Vec::new(),
-            unlogged: false,
             in_place,
             readers: Arc::clone(&memtable.readers),
             late: None,
             cursor: memtable.cursor(),
-            settle: Box::new(|| Ok(())),
+            settle: Box::new(|| Ok(true)),
             // The arena is used again when the copy is done.
             forget: Box::new(move || drop(memtable)),
         })
