@@ -106,8 +106,7 @@ pub(crate) struct CheckpointArgs {
 Superseded values, deleted and expired ones and what deleted them are left out of what is written, so \
 the space of deletes comes back at once. Takes time and writes in proportion to the data between \
 the keys. Without it the same happens in the background as data comes in. Where all data is in the \
-pool, this is a drain of the buffer. Options like --table-size are not kept with a database: give \
-them again.
+pool, this is a drain of the buffer. Options like --table-size that are given here are kept.
 
 Examples:
   terrace compact /data/words

@@ -72,6 +72,10 @@ const KEPT_BATCH_BYTES: usize = 1 << 20;
 impl Db {
     /// Opens the database in the folder `path`, creating it unless the options say otherwise.
     ///
+    /// The options are used as they are, defaults included, and what shapes the data ([`Options::kept`])
+    /// is written to the database's OPTIONS file, if it is not what that has. To go on with what the
+    /// database was opened with before, begin with [`Options::load`], or give a builder none.
+    ///
     /// # Errors
     /// `Invalid` for options that cannot be used, `Locked` when it is open elsewhere,
     /// `Unsupported` for another design or a newer format, `Corruption` for damaged files, `Io`
