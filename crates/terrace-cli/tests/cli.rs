@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+mod expiry;
 mod options;
 mod tools;
 

@@ -10,10 +10,12 @@ use super::{FormatArg, OnError, TextArgs};
 
 const FORMATS: &str = "\
 Formats:
-  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written
+  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written;
+         a line of what expires goes on with <TAB>expiry_ms=, milliseconds since 1970
   jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
-         of what is not UTF-8
-  lines  any text file: each line, its end included, is a value under its number of 12 digits";
+         of what is not UTF-8; expiry_ms, where it is given, is a number
+  lines  any text file: each line, its end included, is a value under its number of 12 digits;
+         a dump keeps neither keys nor moments of expiry";
 
 /// `terrace load`
 #[derive(Debug, Args)]

@@ -545,8 +545,8 @@ impl Drain {
 /// Sorted entries on their way into a bottom, past the stages above. Nobody sees any of them before the
 /// completion is applied; dropped before, they leave nothing.
 pub(crate) trait Intake: Send {
-    /// Takes the next put; keys ascend.
-    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Takes the next put, with its expiry or 0; keys ascend.
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) -> Result<()>;
     /// Makes all that was taken durable, without a name.
     fn close(&mut self) -> Result<()>;
     /// The change that makes it part of the bottom, newer than all that is there at this moment.
