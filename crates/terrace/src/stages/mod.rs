@@ -423,14 +423,13 @@ pub(crate) trait Front: Send + Sync {
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many
     /// that replaying them would make the next opening slow.
     fn wants_flush_to_close(&self) -> bool;
-    /// Takes no more writes, and waits for those in flight. Returns the logs that have no record.
+    /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those that
+    /// have no record.
     fn close(&self) -> Result<Vec<u64>>;
     /// Bytes of log files that are needed.
     fn log_file_bytes(&self) -> u64;
     /// These logs are not needed any more, and no edit names them: their places may be used again.
     fn logs_retired(&self, logs: &[u64]);
-    /// Makes everything written so far durable against power loss.
-    fn sync(&self) -> Result<()>;
     /// How many logs recovery has found that are not replayed yet, and their bytes.
     fn logs_found(&self) -> (usize, u64);
     /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any

@@ -36,6 +36,7 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
+use crate::parts::log::Log;
 use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
@@ -171,10 +172,19 @@ fn settle(ground: &Ground, log_files: &LogFiles, memtable: &Memtable) -> Result<
         Some(log) => {
             log.sync().map_err(|e| append_failed(ground, e))?;
             log_files.trim(memtable.id, log.bytes());
+            if !ground.pool_outlives() {
+                seal(&**log, memtable);
+            }
             Ok(())
         }
         None => Ok(()),
     }
+}
+
+/// Ends the log of a memtable that takes no more, so that damage in it is not taken for a crash. One that
+/// cannot be ended is as good as it was.
+fn seal(log: &dyn Log, memtable: &Memtable) {
+    let _ = log.seal(memtable.seqs().1 + 1);
 }
 
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
@@ -194,6 +204,25 @@ fn not_published() -> Error {
         ErrorKind::Stopped,
         "a write before this one failed, so nothing after it may be trusted: reopen the database",
     )
+}
+
+impl WalMemtable {
+    /// Those that have not been flushed.
+    fn memtables(&self) -> Vec<Arc<Memtable>> {
+        let shown = self.tables.0.lock();
+        let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
+        sealed.chain([&shown.active]).cloned().collect()
+    }
+
+    /// Makes everything written so far durable against power loss.
+    fn sync(&self) -> Result<()> {
+        for memtable in self.memtables() {
+            if let Some(log) = &memtable.log {
+                log.sync().map_err(|e| append_failed(&self.ground, e))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Front for WalMemtable {
@@ -452,6 +481,12 @@ impl Front for WalMemtable {
         if !sequencer.wait_visible(sequencer.last_taken()) {
             return Err(not_published());
         }
+        for memtable in self.memtables() {
+            if let Some(log) = &memtable.log {
+                log.sync().map_err(|e| append_failed(&self.ground, e))?;
+                seal(&**log, &memtable);
+            }
+        }
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();
@@ -470,26 +505,6 @@ impl Front for WalMemtable {
         for &id in logs {
             self.log_files.retire(id);
         }
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut tables: Vec<Arc<Memtable>> = Vec::new();
-        {
-            let shown = self.tables.0.lock();
-            tables.extend(
-                shown
-                    .sealed
-                    .iter()
-                    .map(|sealed| Arc::clone(&sealed.memtable)),
-            );
-            tables.push(Arc::clone(&shown.active));
-        }
-        for memtable in tables {
-            if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| append_failed(&self.ground, e))?;
-            }
-        }
-        Ok(())
     }
 
     fn logs_found(&self) -> (usize, u64) {
