@@ -394,7 +394,7 @@ fn a_table_is_moved_unless_it_would_stay_larger() {
         let before = db.metrics();
         db.compact_range::<&str>(..).unwrap();
         let after = db.metrics();
-        let deepest = |metrics: &Metrics| metrics.files.last().unwrap().clone();
+        let deepest = |metrics: &Metrics| *metrics.files.last().unwrap();
         assert_eq!((deepest(&before).level, before.files.len()), (0, 1));
         assert!(deepest(&after).level > 1, "{:?}", after.files);
         let written = after.table_file_bytes - before.table_file_bytes;
