@@ -92,3 +92,48 @@ fn edited_options_are_refused() {
     assert_fails(&refused, 1, "OPTIONS is damaged (its checksum is wrong)");
     assert_fails(&refused, 1, "restore it from a copy of the database");
 }
+
+/// Without a pool a database is the folder alone, and every command works on it, without naming that
+/// again: the copy, the compaction, and the reader that changes nothing among them.
+#[test]
+fn a_database_needs_no_pool() {
+    for design in ["miodb", "miodb-ssd", "leveled"] {
+        let place = Place::new();
+        let input: String = (0..500)
+            .map(|n| format!("key{n:03}\tvalue {n}\n"))
+            .collect();
+        let load = format!("--pool none --design {design} load");
+        let loaded = place.feed(&load, &[], input.as_bytes());
+        assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+        assert!(!place.db().join("pool").exists());
+        place.stdout("delete", &[&"--to", &"key010"]);
+        place.stdout("put --ttl 1000 --keyspace other", &[&"k", &"v"]);
+        let rest: String = input
+            .lines()
+            .skip(10)
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(text(&plain(&place, "dump").stdout), rest, "{design}");
+        for command in [
+            "verify",
+            "compact",
+            "stat",
+            "scan --read-only",
+            "log-dump",
+            "manifest-dump",
+        ] {
+            let run = plain(&place, command);
+            assert!(run.status.success(), "{command}: {}", text(&run.stderr));
+        }
+        assert_eq!(place.stdout("get --keyspace other", &[&"k"]), b"v\n");
+        let copy = place.path("copy");
+        place.stdout("checkpoint", &[&copy]);
+        assert!(!copy.join("pool").exists());
+        let mut run = terrace();
+        let dumped = run.arg("dump").arg(&copy).output().expect("it runs");
+        assert_eq!(text(&dumped.stdout), rest, "{design}");
+        // A pool cannot be given later.
+        let refused = place.run("get --pool pool", &[&"key010"]);
+        assert_fails(&refused, 1, "was created without a pool");
+    }
+}
