@@ -28,8 +28,9 @@ Examples:
   terrace stat /data/words                  where the data is
   terrace bench                             measure this machine
 
-The first argument of every command but bench is the database's folder. Options of the store \
-that are given when a database is made are kept with it; later they need not be given again.";
+The first argument of every command but bench is the database's folder. Options of the store that \
+shape the data are kept with the database: they hold until others are given, and stat shows them. \
+What belongs to one run is not kept: medium, prefault, durability, emulate, cache-size, read-only.";
 
 /// Terrace, an ordered key-value store for tiered memory.
 #[derive(Debug, Parser)]
@@ -91,8 +92,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
 
-    /// The size of a table file. Of designs with table files, as the options up to --compression;
-    /// none of them is kept with the database [default: 64MiB].
+    /// The size of a table file. Of designs with table files, as the options up to --compression
+    /// [default: 64MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) table_size: Option<u64>,
 

@@ -1,12 +1,14 @@
 //! This file is standard output: buffered, escaped for people, exact for programs.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use crate::error::CliError;
+use crate::format::{EXPIRY, expiry_ms};
 
 /// Standard output, locked and buffered.
 pub(crate) struct Output {
@@ -33,6 +35,13 @@ impl Output {
     /// Writes everything that is still buffered. Without it a failure would pass unseen.
     pub(crate) fn finish(mut self) -> Result<(), CliError> {
         self.inner.flush().map_err(CliError::output)
+    }
+}
+
+/// Adds the moment of an expiry to a JSON object, if there is one, in milliseconds since 1970.
+pub(crate) fn insert_expiry(object: &mut Map<String, Value>, expiry: Option<SystemTime>) {
+    if let Some(expiry) = expiry {
+        object.insert(EXPIRY.to_string(), Value::from(expiry_ms(expiry)));
     }
 }
 

@@ -1,5 +1,5 @@
 //! This file is how commands open their database: what the user said goes first, then what the
-//! database was made with, then the defaults.
+//! database keeps, then the defaults.
 
 use std::path::{Path, PathBuf};
 

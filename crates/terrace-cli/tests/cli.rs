@@ -9,6 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+mod expiry;
+mod options;
 mod tools;
 
 /// A folder for one test, with a database in it that is small enough to make in no time.

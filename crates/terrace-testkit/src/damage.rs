@@ -6,19 +6,22 @@
 //! only where opening refuses, a call fails or `verify` finds a problem. A log may also end earlier:
 //! damage at its end looks like a record that a crash interrupted, even after a close.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod examine;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use terrace::{Db, Design, Error, ErrorKind, Iter, Options};
+use terrace::{Db, Design, Error, Options};
 use terrace_media::Medium;
 
+use self::examine::Examination;
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::Key;
-use crate::value::{Value, shown};
+use crate::value::Value;
 use crate::{settings, shrink};
 
 /// What changes bytes in units of lines.
@@ -38,6 +41,8 @@ pub struct Specimen {
     medium: Medium,
     options: Options,
     closed: bool,
+    /// Logs count as much as tables: damage to what has been flushed must be found in them.
+    logs_count: bool,
     files: BTreeMap<String, Vec<u8>>,
     /// For every file, the lines that are not empty.
     used: BTreeMap<String, Vec<usize>>,
@@ -141,22 +146,37 @@ impl Specimen {
         };
         let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
         options.pool.size_bytes = 2 << 20;
-        Specimen::with(seed, medium, options, closed)
+        Specimen::with(seed, medium, options, (closed, false))
     }
 
     /// A database of a design, closed, with all background work done.
     pub fn closed_of(design: Design, seed: u64) -> Outcome<Specimen> {
         let options = settings::small_of(design, Medium::Dax);
-        Specimen::with(seed, Medium::Dax, options, true)
+        Specimen::with(seed, Medium::Dax, options, (true, false))
     }
 
-    fn with(seed: u64, medium: Medium, options: Options, closed: bool) -> Outcome<Specimen> {
+    /// A database of a design without a pool, as a process crash or a close leaves it. Bytes that change in
+    /// its logs must be found, but for those of writes after the last flush where it was not closed.
+    pub fn of_logs(design: Design, closed: bool, seed: u64) -> Outcome<Specimen> {
+        let mut options = settings::small_of(design, Medium::Dram);
+        // So that logs are kept, and not drained.
+        options.front.log_bytes_max = 1 << 30;
+        Specimen::with(seed, Medium::Dram, options, (closed, true))
+    }
+
+    fn with(
+        seed: u64,
+        medium: Medium,
+        options: Options,
+        (closed, logs_count): (bool, bool),
+    ) -> Outcome<Specimen> {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6461_6d61_6765);
         let mut specimen = Specimen {
             seed,
             medium,
             options,
             closed,
+            logs_count,
             files: BTreeMap::new(),
             used: BTreeMap::new(),
             history: BTreeMap::new(),
@@ -171,6 +191,9 @@ impl Specimen {
             // Else a compaction that the close gives up may have removed a file, or not yet.
             while db.step(0).map_err(failed("a step"))? {}
             db.close().map_err(failed("closing"))?;
+            if specimen.logs_count {
+                specimen.settle();
+            }
             specimen.take(folder.path())?;
         } else {
             // As a process crash leaves them.
@@ -195,8 +218,8 @@ impl Specimen {
                 self.history.entry(key).or_default().push(value);
             }
             match round {
-                1 => db.drain()?,
-                2..5 => {
+                1 if !self.logs_count => db.drain()?,
+                1..5 => {
                     db.flush()?;
                     for _ in 0..rng.u8(0..6) {
                         db.step(rng.usize(..))?;
@@ -204,8 +227,12 @@ impl Specimen {
                 }
                 _ => {}
             }
-            // Without a pool, all that there is lies in logs.
-            if round < 5 && self.medium != Medium::Dram {
+            // Without a pool, all that there is lies in logs, and more than a byte of one may be gone.
+            let kept = match self.medium {
+                Medium::Dram => self.logs_count && round > 0,
+                Medium::Dax | Medium::Mapped => true,
+            };
+            if round < 5 && kept {
                 self.settle();
             }
         }
@@ -378,221 +405,4 @@ fn address_space() -> u64 {
         .and_then(|rest| rest.trim().strip_suffix(" kB"))
         .and_then(|number| number.trim().parse::<u64>().ok());
     peak.unwrap_or(0) << 10
-}
-
-/// What one case looks at.
-struct Examination {
-    options: Options,
-    history: BTreeMap<Key, Vec<Option<Value>>>,
-    settled: BTreeMap<Key, usize>,
-    place: Place,
-    uses: bool,
-}
-
-/// What reading found.
-#[derive(Default)]
-struct Findings {
-    /// A call failed.
-    errors: u64,
-    /// Keys whose value is not the last one, though it must be.
-    wrong: Vec<String>,
-    /// Keys that show an earlier value, as they may.
-    earlier: BTreeSet<Key>,
-}
-
-impl Examination {
-    fn run(mut self) -> Outcome<Class> {
-        let db = match self.place.open(&self.options) {
-            Ok(db) => db,
-            Err(e) => return refused(&e),
-        };
-        let mut findings = Findings::default();
-        self.read(&db, &mut findings)?;
-        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-        let flagged = findings.errors > 0 || !report.problems.is_empty();
-        if flagged {
-            return Ok(Class::Found);
-        }
-        if let Some(wrong) = findings.wrong.first() {
-            return Err(format!("{wrong}, and verify finds nothing"));
-        }
-        let class = match findings.earlier.is_empty() {
-            true => Class::Harmless,
-            false => Class::Shorter,
-        };
-        if !self.uses {
-            return Ok(class);
-        }
-        self.use_on(db, class)
-    }
-
-    /// Whether the value of a key is allowed. An error: it was never written.
-    fn judge(&self, key: &Key, found: Option<&[u8]>, findings: &mut Findings) -> Outcome {
-        let none = Vec::new();
-        let writes = self.history.get(key).unwrap_or(&none);
-        let same = |value: Option<Value>| match (value, found) {
-            (Some(value), Some(found)) => value.is(found),
-            (None, None) => true,
-            _ => false,
-        };
-        let last = writes.last().copied().flatten();
-        if same(last) {
-            return Ok(());
-        }
-        let settled = self.settled.get(key).copied().unwrap_or(0);
-        let mut allowed = writes[settled.saturating_sub(1)..].to_vec();
-        if settled == 0 {
-            allowed.push(None);
-        }
-        if allowed.iter().any(|value| same(*value)) {
-            findings.earlier.insert(key.clone());
-            return Ok(());
-        }
-        let known = found.is_none() || writes.iter().any(|value| same(*value));
-        let text = format!("{key:?}: expected {last:?}, found {}", shown(found));
-        if !known {
-            return Err(format!("{text}, which nobody wrote"));
-        }
-        findings.wrong.push(text);
-        Ok(())
-    }
-
-    fn read(&self, db: &Db, findings: &mut Findings) -> Outcome {
-        for key in self.history.keys() {
-            match db.get(key) {
-                Ok(found) => self.judge(key, found.as_deref(), findings)?,
-                Err(_) => findings.errors += 1,
-            }
-        }
-        for backward in [false, true] {
-            match db.iter() {
-                Ok(iter) => self.scan(iter, backward, findings)?,
-                Err(_) => findings.errors += 1,
-            }
-        }
-        Ok(())
-    }
-
-    fn scan(&self, mut iter: Iter, backward: bool, findings: &mut Findings) -> Outcome {
-        let mut seen: BTreeSet<Key> = BTreeSet::new();
-        // BOUND: each key comes once.
-        loop {
-            let next = if backward {
-                iter.next_back()
-            } else {
-                iter.next()
-            };
-            let pair = match next {
-                None => break,
-                Some(Ok(pair)) => pair,
-                Some(Err(_)) => {
-                    findings.errors += 1;
-                    return Ok(());
-                }
-            };
-            let key = Key(pair.key().to_vec());
-            if !self.history.contains_key(&key) {
-                return Err(format!("a scan gives {key:?}, which nobody wrote"));
-            }
-            self.judge(&key, Some(pair.value()), findings)?;
-            if !seen.insert(key.clone()) {
-                findings.wrong.push(format!("a scan gives {key:?} twice"));
-                return Ok(());
-            }
-        }
-        for key in self.history.keys().filter(|key| !seen.contains(*key)) {
-            self.judge(key, None, findings)?;
-        }
-        Ok(())
-    }
-
-    /// Writes, drains, closes and opens again: what seemed harmless must stay so, or be found.
-    fn use_on(&mut self, db: Db, class: Class) -> Outcome<Class> {
-        let keys: Vec<Key> = self.history.keys().cloned().collect();
-        for key in &keys {
-            // What is there now is what has to stay.
-            let found = db.get(key).map_err(failed("a get"))?;
-            let writes = self.history.entry(key.clone()).or_default();
-            let same = |value: &Option<Value>| match (value, &found) {
-                (Some(value), Some(found)) => value.is(found),
-                (None, None) => true,
-                _ => false,
-            };
-            let value = writes.iter().rev().find(|value| same(value)).copied();
-            writes.push(value.flatten());
-        }
-        let mut write = || -> terrace::Result<()> {
-            for (tag, key) in (1 << 40..).zip(keys.iter().step_by(3)) {
-                let value = Value { tag, len: 300 };
-                // Whether it fails or not, the value may show from now on.
-                self.history
-                    .entry(key.clone())
-                    .or_default()
-                    .push(Some(value));
-                db.put(key, value.bytes())?;
-            }
-            db.drain()
-        };
-        if let Err(e) = write() {
-            return later(&e);
-        }
-        self.settle();
-        if let Some(class) = self.look_again(&db)? {
-            return Ok(class);
-        }
-        if let Err(e) = db.close() {
-            return later(&e);
-        }
-        drop(db);
-        let db = match self.place.open(&self.options) {
-            Ok(db) => db,
-            Err(e) => return later(&e),
-        };
-        if let Some(class) = self.look_again(&db)? {
-            return Ok(class);
-        }
-        Ok(class)
-    }
-
-    /// The class of a store that was used on, if something is found now.
-    fn look_again(&self, db: &Db) -> Outcome<Option<Class>> {
-        let mut findings = Findings::default();
-        self.read(db, &mut findings)?;
-        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-        if findings.errors > 0 || !report.problems.is_empty() {
-            return Ok(Some(Class::FoundLater));
-        }
-        match findings.wrong.first() {
-            Some(wrong) => Err(format!("used on, {wrong}, and verify finds nothing")),
-            None => Ok(None),
-        }
-    }
-
-    fn settle(&mut self) {
-        let each = |(key, writes): (&Key, &Vec<_>)| (key.clone(), writes.len());
-        self.settled = self.history.iter().map(each).collect();
-    }
-}
-
-fn clear(e: &Error) -> Outcome {
-    let kinds = [
-        ErrorKind::Corruption,
-        ErrorKind::Invalid,
-        ErrorKind::Unsupported,
-        ErrorKind::Io,
-        ErrorKind::Full,
-        ErrorKind::Stopped,
-    ];
-    if !kinds.contains(&e.kind()) || e.to_string().len() <= 20 {
-        return Err(format!("an error that does not help: {e:?}"));
-    }
-    Ok(())
-}
-
-fn refused(e: &Error) -> Outcome<Class> {
-    clear(e).map(|()| Class::Refused)
-}
-
-fn later(e: &Error) -> Outcome<Class> {
-    clear(e).map(|()| Class::FoundLater)
 }

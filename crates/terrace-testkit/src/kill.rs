@@ -12,9 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, ErrorKind, Keyspace, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
 use crate::oracle::{Crash, Oracle, Outcome};
@@ -33,6 +33,10 @@ const WRITES_MAX: u64 = 400_000;
 /// Lives in one folder. Where logs are all there is they are replayed for ever, so it is changed sooner.
 const LIVES_MAX: u64 = 200;
 const LIVES_MAX_LOGS: u64 = 25;
+
+/// Times to live, in milliseconds: over when the entry is written, and over in no life.
+const PAST: u32 = 1;
+const FUTURE: u32 = 24 * 3600 * 1000;
 
 /// What a child has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +110,8 @@ struct Writes {
     rng: fastrand::Rng,
     thread: u64,
     tag: u64,
+    /// Whether the store can load in bulk.
+    ingests: bool,
 }
 
 impl Writes {
@@ -115,6 +121,7 @@ impl Writes {
             rng: fastrand::Rng::with_seed(seed),
             thread,
             tag: (orders.life << 32) | (thread << 28),
+            ingests: orders.oracle().keeps_what_is_drained(),
         }
     }
 
@@ -126,16 +133,49 @@ impl Writes {
             _ => self.rng.u32(8..150),
         };
         let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });
-        Entry {
+        let mut entry = Entry {
             until: None,
             ttl: None,
             space: self.rng.u8(0..4) / 3,
             key,
             value,
+        };
+        match (self.rng.u8(0..40), entry.value) {
+            (0, _) => {
+                // A range of this thread's keys.
+                let end = entry.key.0[1].saturating_add(self.rng.u8(1..25));
+                entry.until = Some(Key(vec![entry.key.0[0], end]));
+                entry.value = None;
+            }
+            (1..4, Some(_)) => entry.ttl = Some([PAST, FUTURE][self.rng.usize(..2)]),
+            _ => {}
         }
+        entry
     }
 
-    fn next(&mut self) -> (Vec<Entry>, Durability) {
+    /// Pairs of one keyspace for a bulk load.
+    fn pairs(&mut self) -> Vec<Entry> {
+        let space = self.rng.u8(0..2);
+        let mut pairs = BTreeMap::new();
+        for _ in 0..self.rng.usize(3..30) {
+            let mut entry = self.entry();
+            self.tag += 1;
+            (entry.space, entry.until) = (space, None);
+            entry.value = Some(Value {
+                tag: self.tag,
+                len: self.rng.u32(8..150),
+            });
+            pairs.insert(entry.key.clone(), entry);
+        }
+        pairs.into_values().collect()
+    }
+
+    /// What is written next, and how: `None` is a bulk load.
+    fn next(&mut self) -> (Vec<Entry>, Option<Durability>) {
+        // A database has one ingest at a time.
+        if self.ingests && self.thread == 0 && self.rng.u8(0..100) == 0 {
+            return (self.pairs(), None);
+        }
         let durability = match self.rng.u8(0..100) {
             0..5 => Durability::Sync,
             5..8 => Durability::Volatile,
@@ -146,7 +186,8 @@ impl Writes {
         } else {
             1
         };
-        ((0..count).map(|_| self.entry()).collect(), durability)
+        let entries = (0..count).map(|_| self.entry()).collect();
+        (entries, Some(durability))
     }
 }
 
@@ -183,6 +224,55 @@ fn live(orders: &Orders) -> Outcome {
     })
 }
 
+fn moment(ttl: u32) -> SystemTime {
+    match ttl {
+        PAST => UNIX_EPOCH,
+        ttl => SystemTime::now() + Duration::from_millis(u64::from(ttl)),
+    }
+}
+
+fn batch_of(entries: &[Entry], spaces: &[Keyspace]) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    for entry in entries {
+        let (space, key) = (&spaces[usize::from(entry.space)], &entry.key);
+        match (entry.value, entry.ttl, &entry.until) {
+            (Some(value), None, _) => batch.put_in(space, key, value.bytes()),
+            (Some(value), Some(ttl), _) => {
+                batch.put_with_expiry_in(space, key, value.bytes(), moment(ttl))
+            }
+            (None, _, None) => batch.delete_in(space, key),
+            (None, _, Some(end)) => batch.delete_range_in(space, key.clone()..end.clone()),
+        };
+    }
+    batch
+}
+
+fn ingest(pairs: &[Entry], spaces: &[Keyspace]) -> terrace::Result<()> {
+    let space = usize::from(pairs.first().map_or(0, |pair| pair.space));
+    let mut ingest = spaces[space].ingest()?;
+    for pair in pairs {
+        let value = pair.value.map(Value::bytes).unwrap_or_default();
+        match pair.ttl {
+            Some(ttl) => ingest.add_with_expiry(&pair.key, value, moment(ttl))?,
+            None => ingest.add(&pair.key, value)?,
+        }
+    }
+    ingest.finish().map(|_| ())
+}
+
+/// What the thread that wrote an entry reads from then on.
+fn show(mine: &mut BTreeMap<(u8, Key), Option<Value>>, entry: &Entry) {
+    if entry.until.is_some() {
+        let touched = mine
+            .iter_mut()
+            .filter(|((space, key), _)| *space == entry.space && entry.touches(key));
+        touched.for_each(|(_, value)| *value = None);
+        return;
+    }
+    let value = entry.value.filter(|_| entry.ttl != Some(PAST));
+    mine.insert((entry.space, entry.key.clone()), value);
+}
+
 /// Writes until the process is killed.
 fn write(orders: &Orders, db: &Db, thread: u64) -> Outcome {
     let failed = |e: std::io::Error| format!("the child's own file: {e}");
@@ -198,16 +288,12 @@ fn write(orders: &Orders, db: &Db, thread: u64) -> Outcome {
     let mut mine: BTreeMap<(u8, Key), Option<Value>> = BTreeMap::new();
     for turn in 0..WRITES_MAX {
         let (entries, durability) = writes.next();
-        let mut batch = WriteBatch::new();
-        for entry in &entries {
-            let space = &spaces[usize::from(entry.space)];
-            match entry.value {
-                Some(value) => batch.put_in(space, &entry.key, value.bytes()),
-                None => batch.delete_in(space, &entry.key),
-            };
-        }
-        match db.write(batch, durability) {
-            Ok(()) => mine.extend(entries.into_iter().map(|e| ((e.space, e.key), e.value))),
+        let written = match durability {
+            Some(durability) => db.write(batch_of(&entries, &spaces), durability),
+            None => ingest(&entries, &spaces),
+        };
+        match written {
+            Ok(()) => entries.iter().for_each(|entry| show(&mut mine, entry)),
             Err(e) if e.kind() == ErrorKind::Full => {
                 refused
                     .write_all_at(&turn.to_le_bytes(), refusals * 8)
@@ -378,10 +464,14 @@ impl<'a> Victim<'a> {
                     self.oracle.refused(write);
                     self.tally.refusals += 1;
                 } else if turn < done {
+                    // A bulk load is durable when it ends.
+                    let durability = durability.unwrap_or(Durability::Sync);
                     self.oracle.acknowledged(write, durability);
                     self.tally.writes += 1;
                 }
             }
+            // By then what was past when it was written is.
+            self.oracle.wait(Duration::from_millis(u64::from(PAST)));
             let _ = std::fs::remove_file(self.orders.progress(thread));
             let _ = std::fs::remove_file(self.orders.refusals(thread));
         }

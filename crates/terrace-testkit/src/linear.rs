@@ -4,16 +4,20 @@
 //! | keys | written by | checked |
 //! |---|---|---|
 //! | shared | every writer, never deleted | as registers |
-//! | owned | one writer, deleted too | as registers of one writer |
+//! | owned | one writer, deleted too, singly and by range, put with expiry, loaded in bulk | as registers of one writer |
 //! | groups | every writer, all keys of a group in one batch, over two keyspaces | as one register, and all equal |
 //! | steady | nobody, after the start | in every scan exactly once |
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
-use terrace::{Db, Design, Durability, Iter, Keyspace, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, ErrorKind, Iter, Keyspace, Options, Workers, WriteBatch};
 use terrace_media::Medium;
 
+use self::keys::{group_key, number, owned_key, shared_key, steady_key, value};
 use crate::history::{Event, History};
 use crate::oracle::Outcome;
 use crate::place::Place;
@@ -25,6 +29,8 @@ const OWNED: u64 = 6;
 const GROUPS: u64 = 4;
 const GROUP_KEYS: u64 = 5;
 const STEADY: u64 = 150;
+/// Longer than any run: its clock stands still.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -112,49 +118,6 @@ struct Stage<'a> {
     failed: AtomicBool,
 }
 
-fn shared_key(n: u64) -> Vec<u8> {
-    format!("s{n:05}").into_bytes()
-}
-
-fn owned_key(writer: u64, n: u64) -> Vec<u8> {
-    format!("o{writer}{n:05}").into_bytes()
-}
-
-fn group_key(group: u64, n: u64) -> Vec<u8> {
-    // Spread over the key space, so that a scan takes a while from one to the next.
-    format!(
-        "{}g{group}{n}",
-        [b'a', b'h', b'p', b't', b'x'][n as usize] as char
-    )
-    .into_bytes()
-}
-
-fn steady_key(n: u64) -> Vec<u8> {
-    format!("{}k{n:03}", (b'a' + (n % 26) as u8) as char).into_bytes()
-}
-
-/// A value that begins with its number and has a length of its own.
-fn value(number: u64) -> Vec<u8> {
-    let mut bytes = number.to_le_bytes().to_vec();
-    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    // Now and then one that fills a memtable, or a group of them that fits none.
-    let most = if mixed.is_multiple_of(40) { 5000 } else { 120 };
-    bytes.resize(8 + (mixed / 40 % most) as usize, number as u8);
-    bytes
-}
-
-fn number(bytes: Option<&[u8]>) -> Outcome<Option<u64>> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    let tag = bytes.first_chunk::<8>().map(|tag| u64::from_le_bytes(*tag));
-    match tag {
-        Some(tag) if bytes == value(tag) => Ok(Some(tag)),
-        _ => Err(format!(
-            "a value that nobody wrote: {}",
-            bytes.escape_ascii()
-        )),
-    }
-}
-
 fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
     move |e| format!("{what}: {e:?}")
 }
@@ -173,6 +136,10 @@ impl Stage<'_> {
             }
             let tag = ((writer + 1) << 48) | (turn + 1);
             let called;
+            if writer == 0 && rng.u8(0..40) == 0 {
+                self.ingest(&mut rng, &mut seen, tag)?;
+                continue;
+            }
             let (register, written) = match rng.u8(0..10) {
                 0..4 => {
                     let n = rng.u64(0..self.run.shared());
@@ -186,12 +153,30 @@ impl Stage<'_> {
                     let n = rng.u64(0..self.run.owned());
                     let key = owned_key(writer, n);
                     called = self.tick();
-                    let written = if rng.u8(0..3) == 0 {
-                        self.db.delete(key).map_err(failed("a delete"))?;
-                        None
-                    } else {
-                        self.db.put(key, value(tag)).map_err(failed("a put"))?;
-                        Some(tag)
+                    let written = match rng.u8(0..12) {
+                        0 => {
+                            self.delete_range(writer, n, &mut rng, &mut seen)?;
+                            continue;
+                        }
+                        1..4 => {
+                            self.db.delete(key).map_err(failed("a delete"))?;
+                            None
+                        }
+                        4 => {
+                            // A moment that is past makes it a delete.
+                            let put = self.db.put_with_expiry(key, value(tag), UNIX_EPOCH);
+                            put.map_err(failed("a put that is past"))?;
+                            None
+                        }
+                        5 => {
+                            let put = self.db.put_with_ttl(key, value(tag), LONG);
+                            put.map_err(failed("a put with a time to live"))?;
+                            Some(tag)
+                        }
+                        _ => {
+                            self.db.put(key, value(tag)).map_err(failed("a put"))?;
+                            Some(tag)
+                        }
                     };
                     (Register::Owned(writer, n), written)
                 }
@@ -224,6 +209,60 @@ impl Stage<'_> {
             }
         }
         Ok(seen)
+    }
+
+    /// Deletes a writer's keys from the `n`-th on, some or all of them, by one call.
+    fn delete_range(
+        &self,
+        writer: u64,
+        n: u64,
+        rng: &mut fastrand::Rng,
+        seen: &mut Seen,
+    ) -> Outcome {
+        let end = n + 1 + rng.u64(0..self.run.owned() - n);
+        let called = self.tick();
+        let deleted = self
+            .db
+            .delete_range(owned_key(writer, n)..owned_key(writer, end));
+        deleted.map_err(failed("a range delete"))?;
+        let returned = self.tick();
+        for n in n..end {
+            seen.of(Register::Owned(writer, n)).writes.push(Event {
+                called,
+                returned,
+                value: None,
+                how: "range delete",
+            });
+        }
+        Ok(())
+    }
+
+    /// Loads some of the first writer's keys in bulk.
+    fn ingest(&self, rng: &mut fastrand::Rng, seen: &mut Seen, tag: u64) -> Outcome {
+        let called = self.tick();
+        let mut ingest = match self.db.ingest() {
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(()),
+            begun => begun.map_err(failed("an ingest"))?,
+        };
+        let mut loaded = Vec::new();
+        for n in 0..self.run.owned() {
+            if rng.bool() {
+                let added = ingest.add(owned_key(0, n), value(tag));
+                added.map_err(failed("an entry of an ingest"))?;
+                loaded.push(n);
+            }
+        }
+        ingest.finish().map_err(failed("the end of an ingest"))?;
+        let returned = self.tick();
+        for n in loaded {
+            seen.of(Register::Owned(0, n)).writes.push(Event {
+                called,
+                returned,
+                value: Some(tag),
+                how: "ingest",
+            });
+        }
+        Ok(())
     }
 
     fn read_one(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {

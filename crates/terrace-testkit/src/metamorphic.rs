@@ -66,7 +66,8 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     options
 }
 
-/// The script of a seed: everything that users can do, and some drains made compactions of ranges.
+/// The script of a seed: everything that users can do, and some drains made compactions of ranges,
+/// some scans copies.
 pub fn script(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d65_7461);
     let mut script = Profile::everything(len).generate(seed);
@@ -84,6 +85,8 @@ pub fn script(seed: u64, len: usize) -> Vec<Op> {
                 }
             };
             *op = Op::Compact(rng.u8(0..2), range);
+        } else if matches!(op, Op::Scan(..)) && rng.u8(0..60) == 0 {
+            *op = Op::Checkpoint;
         }
     }
     script
@@ -298,8 +301,22 @@ impl Player {
                 self.open(*variation)?;
                 self.everything()
             }
+            Op::Checkpoint => self.copy(),
             Op::Verify => self.everything(),
         }
+    }
+
+    /// Everything that can be seen in a copy.
+    fn copy(&self) -> Outcome<String> {
+        let folder = scratch()?;
+        let place = Place {
+            folder: folder.path().join("copy"),
+            ..self.place.clone()
+        };
+        let db = self.db()?;
+        db.checkpoint(&place.folder).map_err(failed("a copy"))?;
+        let copy = place.open(db.options()).map_err(failed("opening a copy"))?;
+        everything(&copy)
     }
 
     fn get(&self, space: u8, key: &Key) -> Outcome<String> {
@@ -386,28 +403,31 @@ impl Player {
         }
     }
 
-    /// Everything that can be seen: every keyspace both ways, counted; and verify finds nothing.
     fn everything(&self) -> Outcome<String> {
-        let db = self.db()?;
-        let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-        if !report.problems.is_empty() {
-            return Err(format!("verify finds: {}", report.problems.join("; ")));
-        }
-        let mut text = format!("{} live; ", report.live_entries);
-        for name in db.list_keyspaces().map_err(failed("the keyspaces"))? {
-            let space = db.keyspace(&name).map_err(failed("a keyspace"))?;
-            let Some(space) = space else {
-                return Err(format!("{name} is listed and not there"));
-            };
-            let forward = taken(space.iter().map_err(failed("a scan"))?, 0)?;
-            let backward = taken(space.iter().map_err(failed("a scan"))?, u64::MAX)?;
-            if forward != backward {
-                return Err(format!("{name} forward {forward} and backward {backward}"));
-            }
-            text += &format!("{name}: {forward}");
-        }
-        Ok(text)
+        everything(self.db()?)
     }
+}
+
+/// Everything that can be seen: every keyspace both ways, counted; and verify finds nothing.
+fn everything(db: &Db) -> Outcome<String> {
+    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+    if !report.problems.is_empty() {
+        return Err(format!("verify finds: {}", report.problems.join("; ")));
+    }
+    let mut text = format!("{} live; ", report.live_entries);
+    for name in db.list_keyspaces().map_err(failed("the keyspaces"))? {
+        let space = db.keyspace(&name).map_err(failed("a keyspace"))?;
+        let Some(space) = space else {
+            return Err(format!("{name} is listed and not there"));
+        };
+        let forward = taken(space.iter().map_err(failed("a scan"))?, 0)?;
+        let backward = taken(space.iter().map_err(failed("a scan"))?, u64::MAX)?;
+        if forward != backward {
+            return Err(format!("{name} forward {forward} and backward {backward}"));
+        }
+        text += &format!("{name}: {forward}");
+    }
+    Ok(text)
 }
 
 fn scan(space: &Keyspace, range: &Range) -> Outcome<Iter> {

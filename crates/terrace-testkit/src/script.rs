@@ -146,6 +146,8 @@ pub enum Op {
     /// Ends and opens the database: after a close or by dropping it, with the n-th variation of
     /// the options.
     Reopen(bool, u8),
+    /// Makes a copy, opens it, and compares it.
+    Checkpoint,
     /// Lets so many milliseconds pass.
     Wait(u32),
     /// Verifies the database and compares all of it.

@@ -8,7 +8,7 @@ use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, Writ
 
 use crate::calls::{agree, bounds, compact, expected, half_open, take, take_all, ttl};
 use crate::oracle::{Live, Oracle, Outcome};
-use crate::place::Place;
+use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Range, space_name};
 use crate::settings;
 use crate::value::Value;
@@ -168,6 +168,7 @@ impl World {
                 self.oracle.wait(time);
                 Ok(())
             }
+            Op::Checkpoint => self.checkpoint(),
             Op::Verify => self.check_all(),
         }
     }
@@ -451,6 +452,22 @@ impl World {
             }
             Err(e) => Err(format!("a call fails: {e:?}")),
         }
+    }
+
+    /// Compares a copy, where the store is in a folder of the system's.
+    fn checkpoint(&self) -> Outcome {
+        if self.place.machine.is_some() || self.place.fs.is_some() {
+            return Ok(());
+        }
+        let folder = scratch()?;
+        let place = Place {
+            folder: folder.path().join("copy"),
+            ..self.place.clone()
+        };
+        let db = self.db()?;
+        db.checkpoint(&place.folder).map_err(failed("a copy"))?;
+        let copy = place.open(db.options()).map_err(failed("opening a copy"))?;
+        self.oracle.check_live(&copy)
     }
 
     fn reopen(&mut self, close: bool, variation: u8, hook: Unanswered<'_>) -> Outcome {

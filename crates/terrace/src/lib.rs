@@ -54,8 +54,8 @@ mod types;
 
 pub use db::inspect;
 pub use db::{
-    CheckpointReport, Db, DbBuilder, Ingest, IngestReport, Iter, KeyValue, Keyspace, Progress,
-    RecoveryReport, Snapshot, VerifyReport, WriteBatch,
+    CheckpointReport, Db, DbBuilder, ExpiringValue, Ingest, IngestReport, Iter, KeyValue, Keyspace,
+    Progress, RecoveryReport, Snapshot, VerifyReport, WriteBatch,
 };
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};

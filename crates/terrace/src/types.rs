@@ -1,6 +1,9 @@
 //! This file is the words that every folder shares: sequence numbers, entry kinds, durability.
 
 use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Error;
 
 /// A position in the one order of all writes. Ascending, never reused, 56 bits.
 pub(crate) type SeqNo = u64;
@@ -66,6 +69,30 @@ impl Compression {
             2 => Some(Compression::Zstd),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+        })
+    }
+}
+
+impl FromStr for Compression {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Compression, Error> {
+        let all = [Compression::None, Compression::Lz4, Compression::Zstd];
+        let known = all.into_iter().find(|way| way.to_string() == name);
+        known.ok_or_else(|| {
+            Error::invalid(format!(
+                "there is no compression {name:?}; there are none, lz4 and zstd"
+            ))
+        })
     }
 }
 

@@ -10,10 +10,12 @@ use super::{FormatArg, OnError, TextArgs};
 
 const FORMATS: &str = "\
 Formats:
-  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written
+  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written;
+         a line of what expires goes on with <TAB>expiry_ms=, milliseconds since 1970
   jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
-         of what is not UTF-8
-  lines  any text file: each line, its end included, is a value under its number of 12 digits";
+         of what is not UTF-8; expiry_ms, where it is given, is a number
+  lines  any text file: each line, its end included, is a value under its number of 12 digits;
+         a dump keeps neither keys nor moments of expiry";
 
 /// `terrace load`
 #[derive(Debug, Args)]
@@ -106,8 +108,7 @@ pub(crate) struct CheckpointArgs {
 Superseded values, deleted and expired ones and what deleted them are left out of what is written, so \
 the space of deletes comes back at once. Takes time and writes in proportion to the data between \
 the keys. Without it the same happens in the background as data comes in. Where all data is in the \
-pool, this is a drain of the buffer. Options like --table-size are not kept with a database: give \
-them again.
+pool, this is a drain of the buffer. Options like --table-size that are given here are kept.
 
 Examples:
   terrace compact /data/words

@@ -41,7 +41,13 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     for entry in store.keyspace.iter()? {
         let entry = entry?;
         line.clear();
-        format::write(format, entry.key(), entry.value(), &mut line);
+        format::write(
+            format,
+            entry.key(),
+            entry.value(),
+            entry.expiry(),
+            &mut line,
+        );
         out.write_all(&line).map_err(failed)?;
         entries += 1;
         bytes += line.len() as u64;

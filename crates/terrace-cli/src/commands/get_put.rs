@@ -14,7 +14,7 @@ use terrace::WriteBatch;
 use crate::args::{DeleteArgs, GetArgs, PutArgs, StoreArgs, TextArgs};
 use crate::error::CliError;
 use crate::format::escape::{escaped, unescape};
-use crate::output::{Output, insert_bytes};
+use crate::output::{Output, insert_bytes, insert_expiry};
 use crate::store::{Missing, Store};
 
 /// The bytes of an argument.
@@ -33,17 +33,18 @@ pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, Cli
 pub(super) fn get(args: &GetArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let key = bytes_of(&args.key, &args.text)?;
     let store = Store::open(&args.db, store, Missing::Fail)?;
-    let found = store.keyspace.get(&key)?;
+    let found = store.keyspace.get_with_expiry(&key)?;
     let mut out = Output::new();
     if json {
         let mut object = Map::new();
         insert_bytes(&mut object, "key", &key);
         object.insert("found".to_string(), Value::from(found.is_some()));
-        if let Some(value) = &found {
+        if let Some((value, expiry)) = &found {
             insert_bytes(&mut object, "value", value);
+            insert_expiry(&mut object, *expiry);
         }
         out.line(Value::Object(object))?;
-    } else if let Some(value) = &found {
+    } else if let Some((value, _)) = &found {
         if args.raw {
             out.bytes(value)?;
         } else {

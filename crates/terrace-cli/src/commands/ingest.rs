@@ -82,10 +82,16 @@ impl Lines<'_> {
                 "{name}: line {number}: {problem}; nothing was ingested"
             ))
         };
-        let Some((key, value)) = parsed.map_err(|problem| refuse(&problem))? else {
+        let Some(entry) = parsed.map_err(|problem| refuse(&problem))? else {
             return Ok(());
         };
-        match self.ingest.add(&key, &value) {
+        let added = match entry.expiry {
+            Some(expiry) => self
+                .ingest
+                .add_with_expiry(&entry.key, &entry.value, expiry),
+            None => self.ingest.add(&entry.key, &entry.value),
+        };
+        match added {
             Err(e) if e.kind() == ErrorKind::Invalid => Err(refuse(&e.to_string())),
             added => Ok(added?),
         }

@@ -108,7 +108,7 @@ impl Loader<'_> {
     }
 
     fn push(&mut self, number: u64, entry: Entry) -> Result<(), CliError> {
-        self.pending_bytes += entry.0.len() + entry.1.len();
+        self.pending_bytes += entry.key.len() + entry.value.len();
         self.pending.push((number, entry));
         if self.pending.len() >= self.batch_lines || self.pending_bytes >= BATCH_BYTES {
             self.write_pending()?;
@@ -140,8 +140,12 @@ impl Loader<'_> {
 
     fn write(&mut self, entries: &[(u64, Entry)]) -> Result<(), terrace::Error> {
         let mut batch = WriteBatch::new();
-        for (_, (key, value)) in entries {
-            batch.put_in(&self.store.keyspace, key, value);
+        let space = &self.store.keyspace;
+        for (_, Entry { key, value, expiry }) in entries {
+            match expiry {
+                Some(expiry) => batch.put_with_expiry_in(space, key, value, *expiry),
+                None => batch.put_in(space, key, value),
+            };
         }
         self.store
             .db
@@ -149,7 +153,7 @@ impl Loader<'_> {
         self.loaded += entries.len() as u64;
         self.bytes += entries
             .iter()
-            .map(|(_, (k, v))| (k.len() + v.len()) as u64)
+            .map(|(_, entry)| (entry.key.len() + entry.value.len()) as u64)
             .sum::<u64>();
         Ok(())
     }
@@ -173,9 +177,9 @@ impl Loader<'_> {
 
 pub(super) fn check_key(entry: Option<Entry>) -> Result<Option<Entry>, String> {
     match &entry {
-        Some((key, _)) if key.len() > KEY_BYTES_MAX => Err(format!(
+        Some(entry) if entry.key.len() > KEY_BYTES_MAX => Err(format!(
             "its key has {} bytes, more than {KEY_BYTES_MAX}",
-            key.len()
+            entry.key.len()
         )),
         _ => Ok(entry),
     }

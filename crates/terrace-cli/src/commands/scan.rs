@@ -10,7 +10,7 @@ use super::get_put::bytes_of;
 use crate::args::{ScanArgs, StoreArgs};
 use crate::error::CliError;
 use crate::format::escape::escape;
-use crate::output::{Output, insert_bytes};
+use crate::output::{Output, insert_bytes, insert_expiry};
 use crate::store::{Missing, Store};
 
 pub(super) fn scan(args: &ScanArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
@@ -67,6 +67,7 @@ fn print(iter: &mut Iter, args: &ScanArgs, json: bool, out: &mut Output) -> Resu
             if !args.keys_only {
                 insert_bytes(&mut object, "value", entry.value());
             }
+            insert_expiry(&mut object, entry.expiry());
             line.extend_from_slice(Value::Object(object).to_string().as_bytes());
         } else {
             add_text(&entry, args, &mut line);

@@ -58,6 +58,7 @@ fn print(
         tiers(metrics),
         stalls(metrics),
         names,
+        kept(db),
     ] {
         if !table.is_empty() {
             out.line("")?;
@@ -65,6 +66,15 @@ fn print(
         }
     }
     Ok(())
+}
+
+/// The options in use that the database keeps for the next open.
+fn kept(db: &Db) -> Table {
+    let mut table = Table::new(&["option, kept", "value"]);
+    for (name, value) in db.options().kept() {
+        table.row([name.to_string(), value]);
+    }
+    table
 }
 
 /// What is in memory and in the pool.
@@ -180,7 +190,14 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         .iter()
         .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
         .collect();
+    let kept = options.kept().into_iter().map(|(name, value)| {
+        // Numbers and booleans as such; all else is a word.
+        let value = serde_json::from_str(&value).unwrap_or(Value::from(value));
+        (name.to_string(), value)
+    });
+    let kept: serde_json::Map<String, Value> = kept.collect();
     json!({
+        "options": kept,
         "database": db.path().display().to_string(),
         "design": options.design_of_new().to_string(),
         "durability": options.durability.name(),

@@ -1,12 +1,15 @@
 //! This file is the JSON Lines format: an object a line, base64 for what is not UTF-8.
 
+use std::num::NonZeroU64;
+use std::time::SystemTime;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Map;
 
-use super::Entry;
-use crate::output::insert_bytes;
+use super::{Entry, moment};
+use crate::output::{insert_bytes, insert_expiry};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,6 +18,7 @@ struct Line {
     key_b64: Option<String>,
     value: Option<String>,
     value_b64: Option<String>,
+    expiry_ms: Option<NonZeroU64>,
 }
 
 /// The entry of a line without its end.
@@ -33,14 +37,19 @@ pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
     })?;
     let key = field("key", line.key, line.key_b64)?;
     let value = field("value", line.value, line.value_b64)?;
-    Ok((key, value))
+    let expiry = line
+        .expiry_ms
+        .map(|millis| moment(millis.get()))
+        .transpose()?;
+    Ok(Entry { key, value, expiry })
 }
 
 /// Adds the line of an entry, its end included.
-pub(crate) fn write(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write(key: &[u8], value: &[u8], expiry: Option<SystemTime>, out: &mut Vec<u8>) {
     let mut object = Map::new();
     insert_bytes(&mut object, "key", key);
     insert_bytes(&mut object, "value", value);
+    insert_expiry(&mut object, expiry);
     out.extend_from_slice(serde_json::Value::Object(object).to_string().as_bytes());
     out.push(b'\n');
 }
@@ -64,10 +73,23 @@ mod tests {
     #[test]
     fn both_forms_are_understood() {
         let mut out = Vec::new();
-        write(b"k\"", b"\xff\x00", &mut out);
+        write(b"k\"", b"\xff\x00", None, &mut out);
         assert_eq!(out, b"{\"key\":\"k\\\"\",\"value_b64\":\"/wA=\"}\n");
         let line = br#" {"value": "v", "key_b64": "/wA="} "#;
-        assert_eq!(parse(line), Ok((b"\xff\x00".to_vec(), b"v".to_vec())));
+        let entry = Entry {
+            key: b"\xff\x00".to_vec(),
+            value: b"v".to_vec(),
+            expiry: None,
+        };
+        assert_eq!(parse(line), Ok(entry.clone()));
+        let expiry = Some(moment(1_732_200_000_123).expect("a moment"));
+        out.clear();
+        write(b"\xff\x00", b"v", expiry, &mut out);
+        assert!(
+            out.ends_with(b",\"expiry_ms\":1732200000123}\n")
+                || out.starts_with(b"{\"expiry_ms\":1732200000123,")
+        );
+        assert_eq!(parse(&out), Ok(Entry { expiry, ..entry }));
     }
 
     /// A wrong line is refused with what is wrong, in one line.
@@ -82,6 +104,15 @@ mod tests {
             (b"{\"key\":\"a\",\"value\":1}", "string"),
             (b"{\"key\":\"a\",\"value\":\"b\",\"ttl\":1}", "ttl"),
             (b"{\"key\":\"a\",\"value_b64\":\"?\"}", "base64"),
+            (
+                b"{\"key\":\"a\",\"value\":\"b\",\"expiry_ms\":0}",
+                "nonzero",
+            ),
+            (b"{\"key\":\"a\",\"value\":\"b\",\"expiry_ms\":-1}", "-1"),
+            (
+                b"{\"key\":\"a\",\"value\":\"b\",\"expiry_ms\":\"1\"}",
+                "string",
+            ),
             (b"{\"key\":\"\xff\",\"value\":\"\"}", "UTF-8"),
         ] {
             let problem = parse(line).expect_err(&String::from_utf8_lossy(line));

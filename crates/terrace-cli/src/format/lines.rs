@@ -14,7 +14,11 @@ pub(crate) fn parse(number: u64, line: &[u8]) -> Result<Entry, String> {
     if key.len() > DIGITS {
         return Err(format!("its number has more than {DIGITS} digits"));
     }
-    Ok((key.into_bytes(), line.to_vec()))
+    Ok(Entry {
+        key: key.into_bytes(),
+        value: line.to_vec(),
+        expiry: None,
+    })
 }
 
 #[cfg(test)]
@@ -26,7 +30,11 @@ mod tests {
     fn keys_are_padded_numbers() {
         assert_eq!(
             parse(1, b"x\n"),
-            Ok((b"000000000001".to_vec(), b"x\n".to_vec()))
+            Ok(Entry {
+                key: b"000000000001".to_vec(),
+                value: b"x\n".to_vec(),
+                expiry: None,
+            })
         );
         assert!(parse(999_999_999_999, b"").is_ok());
         assert!(parse(1_000_000_000_000, b"").is_err());

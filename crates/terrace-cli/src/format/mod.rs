@@ -7,11 +7,32 @@ pub(crate) mod tsv;
 
 use std::io::{self, BufRead};
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::args::FormatArg;
 
-/// A key and its value.
-pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+/// The name of an expiry in lines, in milliseconds since 1970.
+pub(crate) const EXPIRY: &str = "expiry_ms";
+
+/// A key, its value, and the moment from which on it is absent, if there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) expiry: Option<SystemTime>,
+}
+
+/// The milliseconds since 1970 of a moment that the store has given.
+pub(crate) fn expiry_ms(expiry: SystemTime) -> u64 {
+    let since = expiry.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The moment so many milliseconds after 1970 began.
+fn moment(expiry_ms: u64) -> Result<SystemTime, String> {
+    let moment = UNIX_EPOCH.checked_add(Duration::from_millis(expiry_ms));
+    moment.ok_or_else(|| format!("its {EXPIRY} {expiry_ms} is later than this system can tell"))
+}
 
 /// The format that a file's name suggests.
 pub(crate) fn of_name(file: &Path) -> FormatArg {
@@ -45,10 +66,16 @@ pub(crate) fn parse(format: FormatArg, number: u64, line: &[u8]) -> Result<Optio
 }
 
 /// Adds the line of an entry to `out`, its end included.
-pub(crate) fn write(format: FormatArg, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write(
+    format: FormatArg,
+    key: &[u8],
+    value: &[u8],
+    expiry: Option<SystemTime>,
+    out: &mut Vec<u8>,
+) {
     match format {
-        FormatArg::Tsv => tsv::write(key, value, out),
-        FormatArg::Jsonl => jsonl::write(key, value, out),
+        FormatArg::Tsv => tsv::write(key, value, expiry, out),
+        FormatArg::Jsonl => jsonl::write(key, value, expiry, out),
         FormatArg::Lines => out.extend_from_slice(value),
     }
 }
@@ -61,7 +88,7 @@ mod tests {
     #[test]
     fn any_bytes_come_back() {
         let mut rng = fastrand::Rng::with_seed(11);
-        let mut entries: Vec<Entry> = vec![
+        let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = vec![
             (Vec::new(), Vec::new()),
             ((0..=255).collect(), (0..=255).rev().collect()),
             (
@@ -75,16 +102,26 @@ mod tests {
             (b"\"quoted\"".to_vec(), b"{\"key\":1}".to_vec()),
         ];
         for byte in 0..=255 {
-            entries.push((vec![byte], vec![byte, b'x', byte]));
+            pairs.push((vec![byte], vec![byte, b'x', byte]));
         }
         for _ in 0..500 {
             let mut random = |most| (0..rng.usize(0..most)).map(|_| rng.u8(..)).collect();
-            entries.push((random(40), random(200)));
+            pairs.push((random(40), random(200)));
         }
+        let entries: Vec<Entry> = pairs
+            .into_iter()
+            .map(|(key, value)| Entry {
+                key,
+                value,
+                // None, every moment, and all that a store can have.
+                expiry: [None, Some(1), Some(rng.u64(1..)), Some(u64::MAX)][rng.usize(0..4)]
+                    .map(|ms| moment(ms).expect("a moment")),
+            })
+            .collect();
         for format in [FormatArg::Tsv, FormatArg::Jsonl] {
             let mut file = Vec::new();
-            for (key, value) in &entries {
-                write(format, key, value, &mut file);
+            for entry in &entries {
+                write(format, &entry.key, &entry.value, entry.expiry, &mut file);
             }
             assert!(std::str::from_utf8(&file).is_ok(), "a dump is text");
             let mut input = &file[..];

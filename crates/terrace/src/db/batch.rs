@@ -1,11 +1,12 @@
 //! This file is the write batch: puts and deletes that happen together or not at all.
 
 use std::ops::RangeBounds;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::db::Keyspace;
 use crate::db::bounds::Bounds;
 use crate::parts::batch::Batch;
+use crate::parts::expiry::millis_of;
 use crate::types::{DEFAULT_KEYSPACE, EntryKind, KEY_BYTES_MAX};
 
 /// Puts and deletes, in order, that become visible and durable together.
@@ -75,7 +76,7 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> &mut WriteBatch {
-        self.push_expiring(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), ttl)
+        self.push_with_ttl(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), ttl)
     }
 
     /// Sets `key` to `value` in `keyspace` for as long as `ttl`.
@@ -86,24 +87,68 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> &mut WriteBatch {
-        self.push_expiring(keyspace.id(), key.as_ref(), value.as_ref(), ttl)
+        self.push_with_ttl(keyspace.id(), key.as_ref(), value.as_ref(), ttl)
     }
 
-    fn push_expiring(
+    /// Sets `key` to `value` in the default keyspace, until the moment `expiry`; see
+    /// [`Db::put_with_expiry`](crate::Db::put_with_expiry).
+    pub fn put_with_expiry(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: SystemTime,
+    ) -> &mut WriteBatch {
+        self.push_with_expiry(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), expiry)
+    }
+
+    /// Sets `key` to `value` in `keyspace` until the moment `expiry`.
+    pub fn put_with_expiry_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: SystemTime,
+    ) -> &mut WriteBatch {
+        self.push_with_expiry(keyspace.id(), key.as_ref(), value.as_ref(), expiry)
+    }
+
+    fn push_with_ttl(
         &mut self,
         keyspace: u32,
         key: &[u8],
         value: &[u8],
         ttl: Duration,
     ) -> &mut WriteBatch {
+        if self.fits(key, value) {
+            let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+            self.batch.push_with_ttl(keyspace, key, value, ttl.max(1));
+        }
+        self
+    }
+
+    fn push_with_expiry(
+        &mut self,
+        keyspace: u32,
+        key: &[u8],
+        value: &[u8],
+        expiry: SystemTime,
+    ) -> &mut WriteBatch {
+        if self.fits(key, value) {
+            let expiry = millis_of(expiry);
+            self.batch.push_expiring(keyspace, key, value, expiry);
+        }
+        self
+    }
+
+    /// Whether one more entry can be encoded; else the batch is refused when it is written.
+    #[inline]
+    fn fits(&mut self, key: &[u8], value: &[u8]) -> bool {
         let all = self.batch.payload.len_bytes() + key.len() + value.len();
         if key.len() > KEY_ENCODABLE_MAX || all > VALUE_BYTES_MAX {
             self.too_large = Some(key.len().max(value.len()));
-            return self;
+            return false;
         }
-        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        self.batch.push_expiring(keyspace, key, value, ttl.max(1));
-        self
+        true
     }
 
     /// Deletes the keys in `bounds` from the default keyspace, those that earlier entries of the batch
@@ -140,12 +185,9 @@ impl WriteBatch {
         key: &[u8],
         value: &[u8],
     ) -> &mut WriteBatch {
-        let all = self.batch.payload.len_bytes() + key.len() + value.len();
-        if key.len() > KEY_ENCODABLE_MAX || all > VALUE_BYTES_MAX {
-            self.too_large = Some(key.len().max(value.len()));
-            return self;
+        if self.fits(key, value) {
+            self.batch.push(kind, keyspace, key, value);
         }
-        self.batch.push(kind, keyspace, key, value);
         self
     }
 

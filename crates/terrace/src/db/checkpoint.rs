@@ -179,7 +179,8 @@ impl DbBuilder {
             write_all(&engine, cursor, &mut watch)?;
         }
         report.entries = handed_out.entries.load(Ordering::Relaxed);
-        engine.pipeline.front.sync()?;
+        // Its logs are as after a close; those without records are retired by the next open.
+        engine.pipeline.front.close()?;
         // PERSIST: everything before OPTIONS, which makes the folder a database. Reversed, a crash
         // could leave one that opens and lacks what was being copied.
         ground

@@ -1,8 +1,11 @@
 //! This file is bulk load: sorted pairs that go into the tables of a database directly.
 
+use std::time::SystemTime;
+
 use crate::db::{Db, Keyspace};
 use crate::engine::ingest::Ingest as Entries;
 use crate::error::{Error, Result};
+use crate::parts::expiry::{Millis, millis_of};
 use crate::types::KEY_BYTES_MAX;
 
 /// The longest value in bytes.
@@ -72,7 +75,21 @@ impl Ingest {
     /// large: the pair is left out and the next may follow. `Full`, `Io`, `Stopped`, `Closed`: the
     /// ingest cannot go on, and leaves nothing.
     pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let (key, value) = (key.as_ref(), value.as_ref());
+        self.add_pair(key.as_ref(), value.as_ref(), 0)
+    }
+
+    /// Adds the next pair, which is absent from the moment `expiry` on; see
+    /// [`Db::put_with_expiry`]. Otherwise as [`add`](Ingest::add).
+    pub fn add_with_expiry(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: SystemTime,
+    ) -> Result<()> {
+        self.add_pair(key.as_ref(), value.as_ref(), millis_of(expiry))
+    }
+
+    fn add_pair(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a pair has a key of {} bytes and a value of {}, but at most {KEY_BYTES_MAX} and \
@@ -89,7 +106,7 @@ impl Ingest {
                 last.escape_ascii()
             )));
         }
-        self.entries.add(key, value)
+        self.entries.add(key, value, expiry)
     }
 
     /// Makes everything durable and lets it appear at once.

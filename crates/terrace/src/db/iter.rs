@@ -10,12 +10,13 @@
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::error::Result;
 use crate::metrics::OpCounter;
-use crate::parts::expiry::{Millis, is_past};
+use crate::parts::expiry::{Millis, is_past, time_of};
 use crate::parts::iter::MergeCursor;
 use crate::parts::ranges::RangeSet;
 use crate::parts::skiplist::Target;
@@ -41,16 +42,27 @@ pub struct KeyValue {
     /// The key and behind it the value: one allocation.
     bytes: Vec<u8>,
     key_len: usize,
+    /// Or 0.
+    expiry: Millis,
+}
+
+/// A value, and the moment from which on its key is absent, if there is one.
+pub type ExpiringValue = (Vec<u8>, Option<SystemTime>);
+
+/// What a read found, as users see it.
+pub(super) fn with_expiry((value, expiry): (Vec<u8>, Millis)) -> ExpiringValue {
+    (value, (expiry != 0).then(|| time_of(expiry)))
 }
 
 impl KeyValue {
-    fn new(key: &[u8], value: &[u8]) -> KeyValue {
+    fn new(key: &[u8], value: &[u8], expiry: Millis) -> KeyValue {
         let mut bytes = Vec::with_capacity(key.len() + value.len());
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(value);
         KeyValue {
             bytes,
             key_len: key.len(),
+            expiry,
         }
     }
 
@@ -62,6 +74,12 @@ impl KeyValue {
     /// The value.
     pub fn value(&self) -> &[u8] {
         &self.bytes[self.key_len..]
+    }
+
+    /// The moment from which on the key is absent, if there is one, in whole milliseconds. The pair was
+    /// there for its iterator, so it may be past.
+    pub fn expiry(&self) -> Option<SystemTime> {
+        (self.expiry != 0).then(|| time_of(self.expiry))
     }
 
     /// Key and value, owned.
@@ -123,13 +141,16 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     )))
 }
 
-/// Whether the entry under the cursor has a value at a time.
+/// The expiry, or 0, of the entry under the cursor, if it has a value at a time.
 #[inline]
-fn is_live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<bool> {
+fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Millis>> {
     match EntryKind::from_raw(kind) {
-        Some(EntryKind::Put) => Ok(true),
-        Some(EntryKind::PutExpiring) => Ok(!is_past(cursor.expiry()?, time)),
-        _ => Ok(false),
+        Some(EntryKind::Put) => Ok(Some(0)),
+        Some(EntryKind::PutExpiring) => {
+            let expiry = cursor.expiry()?;
+            Ok((!is_past(expiry, time)).then_some(expiry))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -242,8 +263,8 @@ impl Iter {
                 last = Some(key);
                 continue;
             }
-            if is_live(&self.cursor, entry.kind, self.time)? {
-                let pair = KeyValue::new(entry.key, self.cursor.value()?);
+            if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
+                let pair = KeyValue::new(entry.key, self.cursor.value()?, expiry);
                 bytes += pair.bytes.len();
                 self.fetched_front.push_back(pair);
                 last = None;
@@ -387,8 +408,8 @@ impl Iter {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);
-                if is_live(&self.cursor, entry.kind, self.time)? {
-                    pairs.push_back(KeyValue::new(entry.key, self.cursor.value()?));
+                if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
+                    pairs.push_back(KeyValue::new(entry.key, self.cursor.value()?, expiry));
                 }
             }
             self.cursor.advance()?;

@@ -6,12 +6,12 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::db::Db;
 use crate::db::WriteBatch;
 use crate::db::bounds::Bounds;
-use crate::db::iter::Iter;
+use crate::db::iter::{ExpiringValue, Iter, with_expiry};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
@@ -94,6 +94,18 @@ impl Keyspace {
         self.db.write(batch, self.db.options().durability)
     }
 
+    /// Sets `key` to `value` until the moment `expiry`; see [`Db::put_with_expiry`].
+    pub fn put_with_expiry(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: SystemTime,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_with_expiry_in(self, key, value, expiry);
+        self.db.write(batch, self.db.options().durability)
+    }
+
     /// Deletes `key`; no error when it is absent.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.db.options().durability)
@@ -127,6 +139,12 @@ impl Keyspace {
     /// The value of `key`, `None` when it is absent.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.db.engine().get(self.id, key.as_ref(), None)
+    }
+
+    /// The value of `key` and the moment from which on it is absent; see [`Db::get_with_expiry`].
+    pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
+        let found = self.db.engine().get_expiring(self.id, key.as_ref(), None)?;
+        Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` at one moment.

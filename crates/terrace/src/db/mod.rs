@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use terrace_media::{FileLock, FileSystem};
@@ -29,13 +29,14 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
 
 use bounds::Bounds;
+use iter::with_expiry;
 
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
 pub use check::{Progress, VerifyReport};
 pub use checkpoint::CheckpointReport;
 pub use ingest::{Ingest, IngestReport};
-pub use iter::{Iter, KeyValue};
+pub use iter::{ExpiringValue, Iter, KeyValue};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;
 pub use snapshot::Snapshot;
@@ -71,6 +72,10 @@ const KEPT_BATCH_BYTES: usize = 1 << 20;
 
 impl Db {
     /// Opens the database in the folder `path`, creating it unless the options say otherwise.
+    ///
+    /// The options are used as they are, defaults included, and what shapes the data ([`Options::kept`])
+    /// is written to the database's OPTIONS file, if it is not what that has. To go on with what the
+    /// database was opened with before, begin with [`Options::load`], or give a builder none.
     ///
     /// # Errors
     /// `Invalid` for options that cannot be used, `Locked` when it is open elsewhere,
@@ -141,6 +146,31 @@ impl Db {
         ttl: Duration,
     ) -> Result<()> {
         self.default_keyspace().put_with_ttl(key, value, ttl)
+    }
+
+    /// Sets `key` to `value` until the moment `expiry`, which is kept in milliseconds, rounded up. From then
+    /// on the key is absent, as after [`put_with_ttl`](Db::put_with_ttl); if that is past already, from now on.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = terrace::Db::open(folder.path(), terrace::testing::small_options())?;
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// let year_2100 = UNIX_EPOCH + Duration::from_secs(4_102_444_800);
+    /// db.put_with_expiry("session", "7f3a", year_2100)?;
+    /// let found = db.get_with_expiry("session")?;
+    /// assert_eq!(found, Some((b"7f3a".to_vec(), Some(year_2100))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put`](Db::put).
+    pub fn put_with_expiry(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: SystemTime,
+    ) -> Result<()> {
+        self.default_keyspace().put_with_expiry(key, value, expiry)
     }
 
     /// Deletes `key`; no error when it is absent.
@@ -249,6 +279,18 @@ impl Db {
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine().get(DEFAULT_KEYSPACE, key.as_ref(), None)
+    }
+
+    /// The value of `key`, and the moment from which on it is absent, if there is one; `None` when it is
+    /// absent already. Costs what a [`get`](Db::get) does.
+    ///
+    /// # Errors
+    /// As [`get`](Db::get).
+    pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
+        let found = self
+            .engine()
+            .get_expiring(DEFAULT_KEYSPACE, key.as_ref(), None)?;
+        Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` at one moment, in their order. Costs less than as many gets where values

@@ -40,6 +40,8 @@ pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 pub struct DbBuilder {
     pub(super) path: PathBuf,
     pub(super) options: Options,
+    /// Whether the caller stated options.
+    stated: bool,
     pub(super) fs: Arc<dyn FileSystem>,
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
@@ -52,6 +54,7 @@ impl DbBuilder {
         DbBuilder {
             path: path.to_owned(),
             options: Options::default(),
+            stated: false,
             fs: Arc::new(OsFs),
             machine: None,
             faults: None,
@@ -60,10 +63,12 @@ impl DbBuilder {
         }
     }
 
-    /// Uses these options.
+    /// Uses these options, all of them, and keeps them as [`Db::open`] does. Without this call the
+    /// database has those that it keeps (see [`Options::load`]), and a new one the defaults.
     #[must_use]
     pub fn options(mut self, options: Options) -> DbBuilder {
         self.options = options;
+        self.stated = true;
         self
     }
 
@@ -106,6 +111,11 @@ impl DbBuilder {
     /// Opens the database. Errors as [`Db::open`].
     pub fn open(mut self) -> Result<Db> {
         let started = Instant::now();
+        if !self.stated
+            && let Some(fixed) = Fixed::read(&self.fs, &self.path)?
+        {
+            self.options = fixed.options(&self.path)?;
+        }
         self.options.validate()?;
         let lock = match self.options.read_only {
             true => self.lock_to_read()?,
@@ -162,8 +172,10 @@ impl DbBuilder {
             });
         })?;
         keyspace::load_dropped(&engine)?;
-        if report.created {
-            self.finish_creation(&ground)?;
+        match &fixed {
+            None => self.finish_creation(&ground)?,
+            Some(fixed) if !self.options.read_only => self.keep_options(fixed, &ground)?,
+            Some(_) => {}
         }
         engine.start()?;
         report.elapsed = started.elapsed();
@@ -368,6 +380,17 @@ impl DbBuilder {
             true => Ok(ground.pool.set_roots(&[(CREATED_ROOT, 1)])?),
             false => self.mark_created(&ground.manifest),
         }
+    }
+
+    /// Keeps the options in use for the next open, if they are not those of the one before.
+    fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
+        let mut now = Fixed::of(&ground.options, before.pool_uuid.clone());
+        now.kept.carry(&before.kept);
+        if now == *before {
+            return Ok(());
+        }
+        // CRASH: the old options or the new ones, and either fits all that there is.
+        now.write(&self.fs, &self.path)
     }
 
     fn mark_created(&self, manifest: &Manifest) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::db::Keyspace;
 use crate::db::bounds::Bounds;
-use crate::db::iter::Iter;
+use crate::db::iter::{ExpiringValue, Iter, with_expiry};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::parts::snapshots::Moment;
@@ -49,6 +49,26 @@ impl Snapshot {
         self.0
             .engine
             .get(keyspace.id(), key.as_ref(), Some(self.0.moment))
+    }
+
+    /// The value of `key` in the default keyspace, and the moment from which on it is absent.
+    pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
+        self.find(DEFAULT_KEYSPACE, key.as_ref())
+    }
+
+    /// The value of `key` in `keyspace`, and the moment from which on it is absent.
+    pub fn get_with_expiry_in(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<ExpiringValue>> {
+        self.find(keyspace.id(), key.as_ref())
+    }
+
+    fn find(&self, keyspace: u32, key: &[u8]) -> Result<Option<ExpiringValue>> {
+        let moment = Some(self.0.moment);
+        let found = self.0.engine.get_expiring(keyspace, key, moment)?;
+        Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` in the default keyspace.

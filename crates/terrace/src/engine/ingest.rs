@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::parts::batch::Batch;
+use crate::parts::expiry::Millis;
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sequence::Taking;
@@ -129,15 +130,20 @@ impl Ingest {
         self.first.as_ref().map(|_| self.last.as_slice())
     }
 
-    /// Takes the next entry, whose key is above the last. After an error `finish` fails too.
-    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Takes the next entry, with its expiry or 0, whose key is above the last. After an error `finish`
+    /// fails too.
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if self.failed {
             return Err(Error::invalid(
                 "an entry of this ingest could not be taken: begin it again",
             ));
         }
         self.engine.check_writable()?;
-        if let Err(e) = self.take(key, value) {
+        if expiry != 0 {
+            // From the first of them on the database has a time.
+            self.engine.ground.time.begin();
+        }
+        if let Err(e) = self.take(key, value, expiry) {
             // One that can never be taken is left out, and changes nothing.
             self.failed = e.kind() != ErrorKind::Invalid;
             return Err(e);
@@ -150,17 +156,20 @@ impl Ingest {
         Ok(())
     }
 
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    fn take(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         match &mut self.sink {
-            Sink::Bottom(intake) => intake.add(self.keyspace, key, value),
+            Sink::Bottom(intake) => intake.add(self.keyspace, key, value, expiry),
             Sink::Buffer { batch, tables } => {
                 let wanted = batch.payload.len_bytes() + key.len() + value.len();
                 if batch.len() > 0 && wanted as u64 > engine.ground.options.front.memtable_bytes {
                     tables.push(engine.table_apart(batch, self.seq)?);
                     batch.clear();
                 }
-                batch.push(EntryKind::Put, self.keyspace, key, value);
+                match expiry {
+                    0 => batch.push(EntryKind::Put, self.keyspace, key, value),
+                    expiry => batch.push_expiring(self.keyspace, key, value, expiry),
+                }
                 if batch.len() == 1
                     && let Err(e) = engine.check_batch(batch)
                 {
@@ -239,6 +248,8 @@ impl Ingest {
         let mut edit = Edit {
             changes: vec![Change::LastSeq { seq: self.seq }],
         };
+        // An opening that finds no log of them has to know that entries expire.
+        edit.changes.extend(ground.time_told());
         let mut applies = Vec::new();
         for completion in completions {
             edit.changes.extend(completion.edit.changes);

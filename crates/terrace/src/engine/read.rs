@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
-use crate::parts::expiry::is_past;
+use crate::parts::expiry::{Millis, is_past};
 use crate::parts::snapshots::Moment;
 use crate::stages::{Lookup, Probe, Read, ReadStats};
 use crate::types::{DEFAULT_KEYSPACE, key_hash};
@@ -11,12 +11,24 @@ use super::Engine;
 
 impl Engine {
     /// The value of `key`: the newest, or the newest that a snapshot `at` a number sees.
+    #[inline]
     pub(crate) fn get(
         &self,
         keyspace: u32,
         key: &[u8],
         moment: Option<Moment>,
     ) -> Result<Option<Vec<u8>>> {
+        let found = self.get_expiring(keyspace, key, moment)?;
+        Ok(found.map(|(value, _)| value))
+    }
+
+    /// As `get`, with the expiry or 0.
+    pub(crate) fn get_expiring(
+        &self,
+        keyspace: u32,
+        key: &[u8],
+        moment: Option<Moment>,
+    ) -> Result<Option<(Vec<u8>, Millis)>> {
         let at = moment.map(|moment| moment.seq);
         self.check_open()?;
         self.check_keyspace(keyspace)?;
@@ -48,7 +60,7 @@ impl Engine {
                         let at = at.unwrap_or_else(|| self.ground.sequencer.visible());
                         ranges.newest(keyspace, key, at) > Some(seq)
                     });
-                    found = (!deleted).then_some(value);
+                    found = (!deleted).then_some((value, expiry));
                     break;
                 }
                 Some(Lookup::Deleted) => break,

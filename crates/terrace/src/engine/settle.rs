@@ -132,7 +132,6 @@ impl Engine {
     pub(crate) fn seal_off(&self) -> Result<()> {
         let front = &self.pipeline.front;
         let unused = front.close()?;
-        front.sync()?;
         if self.ground.pool_outlives() {
             return match self.ground.note_totals() {
                 Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),

@@ -62,6 +62,24 @@ impl Headroom {
         }
     }
 
+    /// By how many nanoseconds a write is slowed for each of `REASONS`, under the `pressure` of the bottom.
+    fn delays(&self, pressure: f64) -> [u64; 3] {
+        let most = DELAY_MAX.as_nanos() as u64;
+        // From nothing at one and a half reserves to the most at one.
+        let over = self.free.saturating_sub(self.reserve);
+        let half = (self.reserve / 2).max(1);
+        let missing = half.saturating_sub(over);
+        let pool = most * (missing * 1000 / half) / 1000;
+        let behind = (most as f64 * pressure.clamp(0.0, 1.0)) as u64;
+        // From nothing at seven eighths of the cap to the most at the cap.
+        let logs = self.logs.map_or(0, |(live, cap)| {
+            let eighth = (cap / 8).max(1);
+            let over = live.saturating_sub(cap - eighth).min(eighth);
+            most * (over * 1000 / eighth) / 1000
+        });
+        [pool, behind, logs]
+    }
+
     /// Whether the pool should be given room.
     pub(crate) fn pool_is_short(&self) -> bool {
         self.free < 2 * self.reserve
@@ -114,20 +132,7 @@ impl Throttle {
             reserve: self.reserve,
             logs: self.log_cap.map(|cap| (log_bytes, cap)),
         };
-        // From nothing at one and a half reserves to the most at one.
-        let over = headroom.free.saturating_sub(self.reserve);
-        let half = (self.reserve / 2).max(1);
-        let missing = half.saturating_sub(over);
-        let most = DELAY_MAX.as_nanos() as u64;
-        let delay = most * (missing * 1000 / half) / 1000;
-        let behind = (most as f64 * pressure.clamp(0.0, 1.0)) as u64;
-        // From nothing at seven eighths of the cap to the most at the cap.
-        let logs = headroom.logs.map_or(0, |(live, cap)| {
-            let eighth = (cap / 8).max(1);
-            let over = live.saturating_sub(cap - eighth).min(eighth);
-            most * (over * 1000 / eighth) / 1000
-        });
-        let delays = [delay, behind, logs];
+        let delays = headroom.delays(pressure);
         let longest = (0..delays.len()).max_by_key(|&at| (delays[at], delays.len() - at));
         let at = longest.unwrap_or(0);
         self.reason.store(at as u8, Ordering::Relaxed);
@@ -146,6 +151,76 @@ impl Throttle {
         match self.delay_nanos.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const MOST: u64 = DELAY_MAX.as_nanos() as u64;
+
+    fn headroom(free: u64, logs: Option<(u64, u64)>) -> Headroom {
+        Headroom {
+            free,
+            reserve: 64 * MIB,
+            logs,
+        }
+    }
+
+    /// Checks a curve from where there is no need to where there is the most: it begins at nothing, ends at
+    /// the longest delay, never falls, and never jumps.
+    fn check(what: &str, curve: &[u64]) {
+        assert_eq!(curve.first(), Some(&0), "{what}: slowed without need");
+        assert_eq!(curve.last(), Some(&MOST), "{what}");
+        for pair in curve.windows(2) {
+            assert!(pair[0] <= pair[1], "{what} falls: {pair:?}");
+            assert!(pair[1] - pair[0] <= MOST / 50, "{what} jumps: {pair:?}");
+        }
+    }
+
+    /// Each reason slows writers smoothly, by at most the longest delay, and not before there is need.
+    #[test]
+    fn writers_are_slowed_smoothly() {
+        let steps = 0..=1000u64;
+        let pool = |step| headroom(200 * MIB - step * (200 * MIB / 1000), None).delays(0.0)[0];
+        check("the pool", &steps.clone().map(pool).collect::<Vec<_>>());
+        let behind = |step| headroom(u64::MAX, None).delays(step as f64 / 1000.0)[1];
+        check("compaction", &steps.clone().map(behind).collect::<Vec<_>>());
+        let cap = 1000 * MIB;
+        let logs = |step| headroom(u64::MAX, Some((step * MIB, cap))).delays(0.0)[2];
+        check("logs", &steps.map(logs).collect::<Vec<_>>());
+    }
+
+    /// The ends of the curves are where the documents say.
+    #[test]
+    fn delays_begin_and_end_where_they_should() {
+        assert_eq!(headroom(96 * MIB, None).delays(0.0), [0, 0, 0]);
+        assert!(headroom(95 * MIB, None).delays(0.0)[0] > 0);
+        assert_eq!(headroom(64 * MIB, None).delays(0.0), [MOST, 0, 0]);
+        assert_eq!(headroom(0, None).delays(0.0), [MOST, 0, 0]);
+        let logs = |live| headroom(u64::MAX, Some((live, 800))).delays(0.0)[2];
+        assert_eq!((logs(700), logs(800), logs(80_000)), (0, MOST, MOST));
+        assert!(logs(701) > 0);
+        for pressure in [-1.0, 0.0, f64::NAN] {
+            assert_eq!(headroom(u64::MAX, None).delays(pressure), [0, 0, 0]);
+        }
+        assert_eq!(headroom(u64::MAX, None).delays(7.0), [0, MOST, 0]);
+    }
+
+    /// Caps and reserves of a few bytes divide by nothing.
+    #[test]
+    fn tiny_limits_are_limits() {
+        for n in 0..20 {
+            let tiny = Headroom {
+                free: n,
+                reserve: 1,
+                logs: Some((n, 1)),
+            };
+            assert!(tiny.delays(0.0).into_iter().all(|delay| delay <= MOST));
+            tiny.urgency();
         }
     }
 }

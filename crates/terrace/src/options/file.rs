@@ -1,7 +1,9 @@
-//! This file is the OPTIONS file of a database: what was fixed when it was created.
+//! This file is the OPTIONS file of a database: what was fixed when it was created, and the options that
+//! it keeps (`kept.rs`).
 //!
 //! One `name = value` a line, so that people can read it, ended by a checksum line, so that a torn
-//! or edited file is not believed. It is replaced as a whole (write, sync, rename, sync the folder).
+//! or edited file is not believed. It is replaced as a whole (write, sync, rename, sync the folder), at
+//! creation and by an open whose options are other ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use terrace_media::{FileSystem, OpenMode, OsFs};
 
 use super::Options;
+use super::kept::Kept;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The version of everything that a database keeps on media.
@@ -18,17 +21,26 @@ const NAME: &str = "OPTIONS";
 /// BOUND: a longer file is not one of ours.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// What is fixed at creation.
+/// Names of the lines that are not of `kept`.
+const OWN: [&str; 6] = [
+    "format",
+    "design",
+    "pool",
+    "pool_uuid",
+    "pool_size_bytes",
+    "checksum",
+];
+
+/// What is fixed at creation, and what is kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) design: String,
-    /// `None`: medium `Dram`.
+    /// `None`: medium `Dram`. A moved pool is found where it was named last.
     pub(crate) pool_path: Option<PathBuf>,
     pub(crate) pool_uuid: String,
+    /// The cap of the memory, or of the pool's file, which is only ever raised.
     pub(crate) pool_size_bytes: u64,
-    pub(crate) memtable_bytes: u64,
-    pub(crate) levels: u32,
-    pub(crate) extent_bytes: u64,
+    pub(crate) kept: Kept,
 }
 
 impl Fixed {
@@ -39,9 +51,7 @@ impl Fixed {
             pool_path: options.pool.path.clone(),
             pool_uuid,
             pool_size_bytes: options.pool.size_bytes,
-            memtable_bytes: options.front.memtable_bytes,
-            levels: options.buffer.levels,
-            extent_bytes: options.bottom.extent_bytes,
+            kept: Kept::of(options),
         }
     }
 
@@ -53,14 +63,11 @@ impl Fixed {
             .unwrap_or_default();
         let mut text = format!(
             "# Written by Terrace; do not edit.\nformat = {FORMAT}\ndesign = {}\npool = {pool}\n\
-             pool_uuid = {}\npool_size_bytes = {}\nmemtable_bytes = {}\nlevels = {}\n\
-             extent_bytes = {}\n",
+             pool_uuid = {}\npool_size_bytes = {}\n{}",
             self.design,
             self.pool_uuid,
             self.pool_size_bytes,
-            self.memtable_bytes,
-            self.levels,
-            self.extent_bytes,
+            self.kept.print(),
         );
         let crc = crc32c::crc32c(text.as_bytes());
         text.push_str(&format!("checksum = {crc:08x}\n"));
@@ -110,18 +117,37 @@ impl Fixed {
             return Err(damaged("its checksum is wrong".into()));
         }
         let pool = get("pool")?;
-        let small = |name: &str| {
-            u32::try_from(number(name)?).map_err(|_| damaged(format!("{name} is too large")))
-        };
+        let kept = values.iter().filter(|(name, _)| !OWN.contains(name));
+        let kept = kept.map(|(&name, &value)| (name.to_owned(), value.to_owned()));
         Ok(Fixed {
             design: get("design")?.to_owned(),
             pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
             pool_uuid: get("pool_uuid")?.to_owned(),
             pool_size_bytes: number("pool_size_bytes")?,
-            memtable_bytes: number("memtable_bytes")?,
-            levels: small("levels")?,
-            extent_bytes: number("extent_bytes")?,
+            kept: Kept::from_lines(kept.collect()),
         })
+    }
+
+    /// The options that the database in the folder `dir` goes on with, if none are stated.
+    pub(crate) fn options(&self, dir: &Path) -> Result<Options> {
+        let mut options = Options {
+            design: Some(self.design.parse()?),
+            ..Options::default()
+        };
+        options.pool.path = self.pool_path.clone();
+        options.pool.size_bytes = self.pool_size_bytes;
+        // The checksum is right, so this is what somebody wrote.
+        self.kept.apply(&mut options).map_err(|problem| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{}: {problem} that this version knows: open the database with the version that \
+                     wrote it, or state all options",
+                    dir.join(NAME).display()
+                ),
+            )
+        })?;
+        Ok(options)
     }
 
     /// Reads the file in the folder `dir`; `None` when there is none.
@@ -164,27 +190,33 @@ impl Fixed {
 }
 
 impl Options {
-    /// The options that the database in the folder `path` was created with; `None` when there is no
-    /// database. What is not fixed at creation has its default.
+    /// The options that the database in the folder `path` keeps; `None` when there is no database. Those
+    /// of the pool and of the shape of the data ([`Options::kept`]) are as they were when it was opened to
+    /// write last; the others, which belong to the process (cache, threads, rates, open files), to the
+    /// machine (medium, pre-faulting) or to one call (durability), have their defaults.
+    ///
+    /// Whoever opens a database that somebody else made begins here, and changes what should be other:
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # drop(terrace::Db::open(folder.path(), terrace::testing::small_options())?);
+    /// use terrace::{Db, Options};
+    /// let mut options = Options::load(folder.path())?.unwrap_or_default();
+    /// options.bottom.leveled.cache_bytes = 64 << 20;
+    /// let db = Db::open(folder.path(), options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Io` when the file cannot be read, `Corruption` when it is damaged, `Unsupported` when a
     /// newer version wrote it.
     pub fn load(path: impl AsRef<Path>) -> Result<Option<Options>> {
         let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
-        let Some(fixed) = Fixed::read(&fs, path.as_ref())? else {
-            return Ok(None);
-        };
-        let mut options = Options {
-            design: Some(fixed.design.parse()?),
-            ..Options::default()
-        };
-        options.pool.path = fixed.pool_path;
-        options.pool.size_bytes = fixed.pool_size_bytes;
-        options.front.memtable_bytes = fixed.memtable_bytes;
-        options.buffer.levels = fixed.levels;
-        options.bottom.extent_bytes = fixed.extent_bytes;
-        Ok(Some(options))
+        let dir = path.as_ref();
+        match Fixed::read(&fs, dir)? {
+            Some(fixed) => fixed.options(dir).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -227,5 +259,43 @@ mod tests {
         let text = fixed().print().replace("format = 1", "format = 2");
         let error = Fixed::parse(&text, Path::new("OPTIONS")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+
+    /// A file of a version that kept three options opens, and the others have their defaults.
+    #[test]
+    fn a_file_with_fewer_lines_opens() {
+        let mut text =
+            "# Written by Terrace; do not edit.\nformat = 1\ndesign = leveled\npool = \n\
+                        pool_uuid = 00ff\npool_size_bytes = 8589934592\nmemtable_bytes = 8192\n\
+                        levels = 3\nextent_bytes = 16384\n"
+                .to_owned();
+        text.push_str(&format!(
+            "checksum = {:08x}\n",
+            crc32c::crc32c(text.as_bytes())
+        ));
+        let fixed = Fixed::parse(&text, Path::new("OPTIONS")).unwrap();
+        let options = fixed.options(Path::new("db")).unwrap();
+        assert_eq!(options.front.memtable_bytes, 8192);
+        assert_eq!(
+            (options.buffer.levels, options.bottom.extent_bytes),
+            (3, 16384)
+        );
+        assert_eq!(options.bottom.leveled.growth, 10);
+    }
+
+    /// A value that this version does not know is no damage, and the error says what to do.
+    #[test]
+    fn an_unknown_value_is_unsupported() {
+        let mut fixed = fixed();
+        let lines = [("bottom.leveled.compression".to_owned(), "brotli".to_owned())];
+        fixed.kept = Kept::from_lines(lines.into());
+        let parsed = Fixed::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
+        let error = parsed.options(Path::new("db")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let message = error.to_string();
+        assert!(
+            message.contains("bottom.leveled.compression is \"brotli\""),
+            "{message}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 //! Plain data with defaults; [`Options::validate`] names every problem at once.
 
 pub(crate) mod file;
+pub(crate) mod kept;
 mod leveled;
 
 use std::path::PathBuf;
@@ -18,6 +19,9 @@ use crate::types::Durability;
 pub const MIB: u64 = 1 << 20;
 
 /// All options of a database.
+///
+/// "Changes" says when one may be another one. What shapes the data on the media is kept with the
+/// database ([`Options::kept`]); what belongs to the process, the machine or one call is not.
 ///
 /// ```
 /// use terrace::Options;
@@ -265,6 +269,12 @@ impl Options {
                  of {extent} bytes need at least {least}",
                 self.pool.size_bytes
             ),
+        );
+        // OPTIONS keeps it as a line of text.
+        let path = self.pool.path.as_ref();
+        check(
+            path.is_none_or(|path| path.to_str().is_some_and(|text| !text.contains('\n'))),
+            "pool.path must be UTF-8 text without line breaks".to_owned(),
         );
         if let Workers::Threads(n) = self.background.workers {
             check(

@@ -18,6 +18,9 @@ pub(crate) struct Batch {
     deletes: u64,
     ranges: u64,
     expiring: u64,
+    /// Which entries expire so long after the batch is written, ascending: what they have for an expiry
+    /// is that span yet.
+    ttls: Vec<usize>,
     longest_key: usize,
 }
 
@@ -45,18 +48,26 @@ impl Batch {
         self.expiring += 1;
     }
 
+    /// Adds a put that expires `ttl` after the batch is written.
+    pub(crate) fn push_with_ttl(&mut self, keyspace: u32, key: &[u8], value: &[u8], ttl: Millis) {
+        self.ttls.push(self.len());
+        self.push_expiring(keyspace, key, value, ttl);
+    }
+
     /// How many entries expire.
     #[inline]
     pub(crate) fn expiring(&self) -> u64 {
         self.expiring
     }
 
-    /// The same entries, those that expire as long after `now` as their expiry says here.
+    /// The same entries, as they are written `now`: each that expires has the moment at which it does.
     pub(crate) fn expiring_from(&self, now: Millis) -> Result<Batch, DecodeError> {
         let mut batch = self.clone();
         batch.payload.clear();
-        for entry in self.payload.iter() {
-            if entry.kind == EntryKind::PutExpiring as u8 {
+        batch.ttls.clear();
+        let mut ttls = self.ttls.iter().peekable();
+        for (at, entry) in self.payload.iter().enumerate() {
+            if ttls.next_if_eq(&&at).is_some() {
                 let (ttl, value) = expiring::decode(entry.value, 0)?;
                 let value = expiring::encode(now.saturating_add(ttl), value);
                 batch
@@ -111,6 +122,7 @@ impl Batch {
         self.deletes = 0;
         self.ranges = 0;
         self.expiring = 0;
+        self.ttls.clear();
         self.longest_key = 0;
     }
 
@@ -172,6 +184,7 @@ impl Clone for Batch {
         copy.deletes = self.deletes;
         copy.ranges = self.ranges;
         copy.expiring = self.expiring;
+        copy.ttls.clone_from(&self.ttls);
         copy.longest_key = self.longest_key;
         copy
     }

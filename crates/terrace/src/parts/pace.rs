@@ -150,6 +150,52 @@ mod tests {
         assert_eq!(time, Duration::ZERO);
     }
 
+    /// What was written in haste is forgiven: once the haste is over, nobody pays for it.
+    #[test]
+    fn haste_leaves_no_debt() {
+        let pace = Pace::new(Some(1 << 20));
+        let start = Instant::now();
+        assert_eq!(pace.wait(start, 0.0), None);
+        pace.charge(1 << 30);
+        assert_eq!(pace.wait(start, 0.0), Some(WAIT_MAX));
+        assert_eq!(pace.wait(start, 1.0), None);
+        assert_eq!(pace.wait(start, 0.0), None);
+        assert_eq!(pace.metrics().wait_count, 1);
+    }
+
+    /// Work that never asks is charged: who asks makes room for it, and the sum keeps the rate.
+    #[test]
+    fn others_count() {
+        let pace = Pace::new(Some(8 << 20));
+        let mut now = Instant::now();
+        let (start, mut bytes) = (now, 0u64);
+        for _ in 0..40 {
+            // A flush and a compaction, of a mebibyte each.
+            pace.charge(1 << 20);
+            pace.charge(1 << 20);
+            bytes += 2 << 20;
+            while let Some(wait) = pace.wait(now, 0.0) {
+                assert!((WAIT_MIN..=WAIT_MAX).contains(&wait));
+                now += wait;
+            }
+        }
+        let rate = bytes as f64 / (now - start).as_secs_f64();
+        assert!((rate / f64::from(8 << 20) - 1.0).abs() < 0.05, "{rate}");
+    }
+
+    /// A moment that is before the last one, as threads may ask in any order, allows nothing more.
+    #[test]
+    fn time_that_goes_back_allows_nothing() {
+        let pace = Pace::new(Some(1 << 20));
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        assert_eq!(pace.wait(later, 0.0), None);
+        pace.charge(1 << 20);
+        let owed = pace.wait(later, 0.0);
+        assert_eq!(owed, Some(WAIT_MAX));
+        assert_eq!(pace.wait(start, 0.0), owed);
+    }
+
     /// Without a limit nothing waits and nothing is counted.
     #[test]
     fn no_limit_is_no_wait() {

@@ -421,14 +421,13 @@ pub(crate) trait Front: Send + Sync {
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many
     /// that replaying them would make the next opening slow.
     fn wants_flush_to_close(&self) -> bool;
-    /// Takes no more writes, and waits for those in flight. Returns the logs that have no record.
+    /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those that
+    /// have no record.
     fn close(&self) -> Result<Vec<u64>>;
     /// Bytes of log files that are needed.
     fn log_file_bytes(&self) -> u64;
     /// These logs are not needed any more, and no edit names them: their places may be used again.
     fn logs_retired(&self, logs: &[u64]);
-    /// Makes everything written so far durable against power loss.
-    fn sync(&self) -> Result<()>;
     /// How many logs recovery has found that are not replayed yet, and their bytes.
     fn logs_found(&self) -> (usize, u64);
     /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
@@ -542,8 +541,8 @@ impl Drain {
 /// Sorted entries on their way into a bottom, past the stages above. Nobody sees any of them before the
 /// completion is applied; dropped before, they leave nothing.
 pub(crate) trait Intake: Send {
-    /// Takes the next put; keys ascend.
-    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Takes the next put, with its expiry or 0; keys ascend.
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) -> Result<()>;
     /// Makes all that was taken durable, without a name.
     fn close(&mut self) -> Result<()>;
     /// The change that makes it part of the bottom, newer than all that is there at this moment.

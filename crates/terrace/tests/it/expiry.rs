@@ -1,7 +1,8 @@
 //! Time to live: what has expired is gone for good, for everybody who comes later, and its space comes
 //! back without another write.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use terrace::{Db, Design, Durability, WriteBatch};
 use terrace_media::Medium;
@@ -137,6 +138,162 @@ fn the_space_of_what_has_expired_comes_back() {
                 "{design} on {medium}: {} of {full} bytes are kept",
                 kept()
             );
+        }
+    }
+}
+
+/// What everybody should find of the pairs that `fill` writes.
+type Moments = BTreeMap<Vec<u8>, Option<SystemTime>>;
+
+fn at(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+fn moments(iter: terrace::Iter) -> Moments {
+    iter.map(|pair| {
+        let pair = pair.unwrap();
+        (pair.key().to_vec(), pair.expiry())
+    })
+    .collect()
+}
+
+/// The moments of expiry are those that were given, read by key, by a snapshot, forwards and backwards.
+fn assert_moments(db: &Db, expected: &Moments, what: &str) {
+    let snapshot = db.snapshot().unwrap();
+    assert_eq!(&moments(db.iter().unwrap()), expected, "{what}");
+    let backwards = db.iter().unwrap().rev();
+    let found: Moments = backwards
+        .map(|pair| {
+            pair.map(|pair| (pair.key().to_vec(), pair.expiry()))
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(&found, expected, "{what}, backwards");
+    for (key, moment) in expected {
+        let found = Some((b"value".to_vec(), *moment));
+        assert_eq!(db.get_with_expiry(key).unwrap(), found, "{what}");
+        assert_eq!(snapshot.get_with_expiry(key).unwrap(), found, "{what}");
+        assert_eq!(db.get(key).unwrap(), Some(b"value".to_vec()));
+    }
+    assert_eq!(db.get_with_expiry("absent").unwrap(), None);
+}
+
+/// The moment of an entry is kept to the millisecond wherever the entry goes: memtable, log and its
+/// replay, buffer, repository or tables, compaction, checkpoint, ingest.
+#[test]
+fn moments_are_kept_in_every_stage() {
+    for design in DESIGNS {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            let what = format!("{design} on {medium}");
+            let folder = scratch().unwrap();
+            let place = Place::folder(folder.path().join("db"));
+            let options = settings::small_of(design, medium);
+            let mut db = place.open(&options).unwrap();
+            let space = db.create_keyspace("other").unwrap();
+            let mut expected = Moments::new();
+            for n in 0..300u64 {
+                let key = format!("key{n:03}").into_bytes();
+                // The clock stands at one second after 1970.
+                let moment = (n % 3 > 0).then(|| at(5000 + 7 * n));
+                match moment {
+                    None => db.put(&key, "value").unwrap(),
+                    Some(moment) if n % 3 == 1 => {
+                        db.put_with_expiry(&key, "value", moment).unwrap()
+                    }
+                    Some(moment) => {
+                        let mut batch = WriteBatch::new();
+                        // An absolute moment between spans, in one batch.
+                        batch.put_with_ttl("gone", "x", SECOND);
+                        batch.put_with_expiry(&key, "value", moment);
+                        batch.put_with_ttl_in(&space, &key, "value", SECOND);
+                        batch.delete("gone");
+                        db.write(batch, Durability::Buffered).unwrap();
+                    }
+                }
+                expected.insert(key, moment);
+            }
+            assert_moments(&db, &expected, &what);
+            let found = space.get_with_expiry("key002").unwrap();
+            assert_eq!(found, Some((b"value".to_vec(), Some(at(2000)))));
+            let copy = space.iter().unwrap().next().unwrap().unwrap();
+            assert_eq!(copy.expiry(), Some(at(2000)));
+            std::mem::forget(db);
+            drop(space);
+            // As after a crash: the logs are replayed.
+            let crashed = Place {
+                folder: folder.path().join("crashed"),
+                ..place.clone()
+            };
+            std::fs::create_dir(&crashed.folder).unwrap();
+            for entry in std::fs::read_dir(&place.folder).unwrap() {
+                let name = entry.unwrap().file_name();
+                std::fs::copy(place.folder.join(&name), crashed.folder.join(&name)).unwrap();
+            }
+            db = crashed.open(&options).unwrap();
+            assert_moments(&db, &expected, &format!("{what}, replayed"));
+            db.flush().unwrap();
+            assert_moments(&db, &expected, &format!("{what}, flushed"));
+            settled(&db);
+            assert_moments(&db, &expected, &format!("{what}, drained"));
+            db.compact_range::<&str>(..).unwrap();
+            assert_moments(&db, &expected, &format!("{what}, compacted"));
+            if medium != Medium::Dram || design.keeps_table_files() {
+                let copy = Place {
+                    folder: folder.path().join("copy"),
+                    ..place.clone()
+                };
+                db.checkpoint(&copy.folder).unwrap();
+                let copied = copy.open(&options).unwrap();
+                assert_moments(&copied, &expected, &format!("{what}, copied"));
+            }
+            db.close().unwrap();
+            drop(db);
+            db = crashed.open(&options).unwrap();
+            assert_moments(&db, &expected, &format!("{what}, reopened"));
+            // At the moment itself, and not before.
+            place.clock.advance(Duration::from_millis(4006));
+            assert!(db.get("key001").unwrap().is_some(), "{what}");
+            place.clock.advance(Duration::from_millis(1));
+            assert_eq!(db.get_with_expiry("key001").unwrap(), None, "{what}");
+            expected.remove(&b"key001"[..]);
+            assert_moments(&db, &expected, &format!("{what}, later"));
+            settled(&db);
+        }
+    }
+}
+
+/// Pairs that expire can be ingested, one that has expired already too: it hides what is older, wherever
+/// that is. The database has a time from then on, after a restart too.
+#[test]
+fn what_expires_can_be_ingested() {
+    for design in DESIGNS {
+        for older_is_drained in [false, true] {
+            let folder = scratch().unwrap();
+            let place = Place::folder(folder.path());
+            let options = settings::small_of(design, Medium::Dax);
+            let db = place.open(&options).unwrap();
+            db.put("a", "older").unwrap();
+            db.put("c", "older").unwrap();
+            if older_is_drained {
+                settled(&db);
+            }
+            place.clock.advance(10 * SECOND);
+            let mut ingest = db.ingest().unwrap();
+            ingest.add_with_expiry("a", "past", at(5000)).unwrap();
+            ingest.add("b", "value").unwrap();
+            ingest.add_with_expiry("c", "value", at(15_000)).unwrap();
+            assert_eq!(ingest.finish().unwrap().entries, 3);
+            let expected =
+                Moments::from([(b"b".to_vec(), None), (b"c".to_vec(), Some(at(15_000)))]);
+            assert_moments(&db, &expected, &format!("{design}"));
+            assert_eq!(db.get("a").unwrap(), None, "{design}");
+            drop(db);
+            let db = place.open(&options).unwrap();
+            assert_moments(&db, &expected, &format!("{design}, reopened"));
+            place.clock.advance(5 * SECOND);
+            assert_eq!(db.get("c").unwrap(), None, "{design}");
+            settled(&db);
+            assert_eq!(moments(db.iter().unwrap()).len(), 1, "{design}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use terrace::{Db, Design, Durability, ErrorKind, Options, StallReason, Workers};
+use terrace::{Db, Design, Durability, ErrorKind, Options, StallReason, Workers, WriteBatch};
 use terrace_media::{FaultFs, Machine, Medium, OsFs, PersistPoint, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -198,6 +198,36 @@ fn waiting_for_logs_has_a_name() {
     let stall = stalls.iter().find(|s| s.reason == StallReason::LogCap);
     assert!(stall.is_some_and(|stall| stall.count > 0), "{stalls:?}");
     assert_eq!(db.iter().unwrap().count(), 3000);
+}
+
+/// Where only the active memtable has logs, and those are over the cap, nothing could free any: a memtable
+/// whose log goes over it is let in at once, and writers neither wait for ever nor are refused.
+#[test]
+fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
+    for workers in [Workers::Manual, Workers::Threads(1)] {
+        for design in DESIGNS {
+            let folder = scratch().unwrap();
+            let mut options = options(design);
+            options.front.log_bytes_max = 1;
+            options.front.sealed_count_max = 1;
+            options.pool.size_bytes = 16 << 20;
+            options.background.workers = workers;
+            let db = Db::open(folder.path(), options).unwrap();
+            // The cap is that of some small memtables: each of these logs is larger.
+            for n in 0..6u32 {
+                let mut batch = WriteBatch::new();
+                for k in 0..300u32 {
+                    batch.put((n * 1000 + k).to_be_bytes(), [n as u8; 1000]);
+                }
+                db.write(batch, Durability::Buffered).unwrap();
+                // What was sealed goes to the buffer and on to files: the active one alone has a log.
+                if n % 2 == 0 {
+                    db.settle().unwrap();
+                }
+            }
+            assert_eq!(db.iter().unwrap().count(), 1800, "{design}");
+        }
+    }
 }
 
 /// What a version in no log hides is kept: a drain may not leave it out, since the log that has it goes

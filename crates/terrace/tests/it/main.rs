@@ -19,6 +19,7 @@ mod kill;
 mod linear;
 mod metamorphic;
 mod model;
+mod options;
 mod persist_count;
 mod ranges;
 mod read_only;

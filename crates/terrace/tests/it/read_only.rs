@@ -153,6 +153,45 @@ fn reading_changes_nothing() {
     }
 }
 
+/// Makes a pool's file one that another boot has written: the machine stopped, and this is the next one.
+fn of_another_boot(pool: &Path) {
+    let mut bytes = std::fs::read(pool).unwrap();
+    // Both slots of the superblock: terrace-media, pool/layout.rs.
+    for slot in [0, 4096] {
+        let slot = &mut bytes[slot..slot + 256];
+        slot[80..96].fill(0x5a);
+        let checksum = crc32c::crc32c(&slot[..252]);
+        slot[252..].copy_from_slice(&checksum.to_le_bytes());
+    }
+    std::fs::write(pool, bytes).unwrap();
+}
+
+/// After a power loss on `Mapped`, links are rebuilt in memory for who only reads; the pool stays as it
+/// was, for an owner who rebuilds them for good.
+#[test]
+fn reading_after_a_power_loss_rebuilds_in_memory() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let path = folder.path().join("db");
+        let options = options(design, Medium::Mapped);
+        let held = killed(&path, &options);
+        of_another_boot(&path.join("pool"));
+        let before = everything(&path);
+        for _ in 0..2 {
+            let db = Db::open(&path, to_read(&options)).unwrap();
+            let rebuilt = db.recovery().tables_rebuilt > 0;
+            assert_eq!(rebuilt, design != Design::Leveled, "{design}");
+            assert!(pairs(&db) == held, "{design}");
+            verify(&db, Some(held.len() as u64)).unwrap();
+            db.close().unwrap();
+            drop(db);
+            assert!(everything(&path) == before, "{design}: something changed");
+        }
+        let owner = Db::open(&path, options.clone()).unwrap();
+        assert!(pairs(&owner) == held, "{design}");
+    }
+}
+
 /// A copy without its lock is read too, and gets none; where there is no database none is made.
 #[test]
 fn reading_makes_nothing() {

@@ -14,6 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use terrace_media::Clock;
 
@@ -54,6 +55,26 @@ impl Time {
     pub(crate) fn begin(&self) -> Millis {
         let clock = self.clock.unix_millis().max(1);
         self.told.fetch_max(clock, Ordering::Relaxed).max(clock)
+    }
+}
+
+/// The moment `time`, rounded up, so that nothing expires before it. What is before 1970 is the first
+/// millisecond of it: long past, and an expiry all the same.
+pub(crate) fn millis_of(time: SystemTime) -> Millis {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let millis = since.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis).unwrap_or(u64::MAX).max(1)
+}
+
+/// The moment of an expiry that is not 0; the last one that the system can express, if it is later.
+pub(crate) fn time_of(expiry: Millis) -> SystemTime {
+    let mut since = Duration::from_millis(expiry);
+    // BOUND: 64 halves are nothing.
+    loop {
+        match UNIX_EPOCH.checked_add(since) {
+            Some(time) => return time,
+            None => since /= 2,
+        }
     }
 }
 

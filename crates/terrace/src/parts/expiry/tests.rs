@@ -1,12 +1,12 @@
 //! Expiring values, and time that never goes back.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use terrace_media::ManualClock;
 
 use super::layout::{decode, encode};
-use super::{Time, is_past};
+use super::{Time, is_past, millis_of, time_of};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
@@ -28,6 +28,19 @@ fn the_moment_itself_is_past() {
     assert!(!is_past(0, u64::MAX));
     assert!(!is_past(10, 9));
     assert!(is_past(10, 10));
+}
+
+/// A moment that was stored comes back as it was; one between two milliseconds is rounded up, and none
+/// becomes 0, which is no expiry.
+#[test]
+fn moments_round_trip() {
+    for millis in [1, 999, 1_732_200_000_123, 1 << 50, u64::MAX] {
+        assert_eq!(millis_of(time_of(millis)), millis);
+    }
+    let between = UNIX_EPOCH + Duration::from_nanos(5_000_001);
+    assert_eq!(millis_of(between), 6);
+    assert_eq!(millis_of(UNIX_EPOCH), 1);
+    assert_eq!(millis_of(UNIX_EPOCH - Duration::from_secs(9)), 1);
 }
 
 /// Time begins with the first entry that expires, stands still while the calendar is behind what was

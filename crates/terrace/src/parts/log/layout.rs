@@ -33,6 +33,8 @@
 //! |  16 |    k | key        |                                            |
 //! | 16+k |   v | value      | then 0 to 7 bytes of zeros, which no reader looks at |
 //!
+//! A record without entries is a seal: behind it is nothing, and before it everything is settled.
+//!
 //! The checksum of a record is the crc32c of the header and the key of every entry in turn, then of
 //! the record's bytes 4..32, exclusive-or the record's position / 64. Values are left out, since
 //! each entry has a checksum of its own for them: so a value is hashed once, when it is pushed. The

@@ -12,6 +12,9 @@
 //!       has been fenced, elsewhere what has been synced, up to the first place not yet written.
 //!   L4  After a failed append or sync every later one fails: nothing may be assumed any more.
 //!
+//! The last records have none behind them that could call them settled. A log that takes no more gets a
+//! *seal*: a record without entries, behind all others, written when they are durable.
+//!
 //! A record is recovered only if all before it are, so its writer may be told that it is durable
 //! only after the writers of all earlier records. Bytes: layout.rs. Any thread may append; `reserve`
 //! is called by one thread at a time.
@@ -27,7 +30,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use file::FileLog;
+pub(crate) use file::{FileLog, seal_file};
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
 pub(crate) use replay::{replay_file, replay_pool};
@@ -95,4 +98,12 @@ pub(crate) trait Log: Send + Sync {
 
     /// Bytes reserved so far, header included.
     fn bytes(&self) -> u64;
+
+    /// Says behind the last record that all of them are settled, so that replay takes one that is not
+    /// whole for damage, as it otherwise can only before another record. For a log that takes no more
+    /// records, after a `sync`; may be said again. Where a place was never written, or there is no room,
+    /// nothing is said. `next_seq` follows the last number in the log.
+    ///
+    /// Nothing waits for it: a crash that takes it leaves the log as it is without.
+    fn seal(&self, next_seq: u64) -> io::Result<()>;
 }

@@ -164,4 +164,29 @@ impl Log for PoolLog {
     fn bytes(&self) -> u64 {
         self.moving.tail.load(Ordering::Relaxed)
     }
+
+    fn seal(&self, next_seq: u64) -> io::Result<()> {
+        let at = self.moving.tail.load(Ordering::Relaxed);
+        let durable = match self.fence_is_enough() {
+            true => self.moving.settle.written(),
+            false => self.synced.load(Ordering::Acquire),
+        };
+        // PERSIST: every record before the word that they are. Reversed, replay would report what a
+        // crash took as damage.
+        if at == LOG_HEADER_BYTES as u64 || durable != at {
+            return Ok(());
+        }
+        let mut payload = Payload::new();
+        let bytes = record_bytes(payload.len_bytes());
+        if bytes > self.extent.len().min(LOG_BYTES_MAX) - at {
+            return Ok(());
+        }
+        let Some(mut claim) = self.extent.lend(at, bytes as usize) else {
+            return Ok(());
+        };
+        payload.with_record(self.id, at, next_seq, 0, |record| {
+            claim.write_streaming(0, record, Purpose::Log);
+        });
+        Ok(())
+    }
 }

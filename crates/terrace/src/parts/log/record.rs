@@ -225,6 +225,11 @@ pub(crate) struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
+    /// Whether it is no batch, but says that those before it are settled.
+    pub(crate) fn is_seal(&self) -> bool {
+        self.entry_count == 0
+    }
+
     /// Bytes that it takes in the log.
     pub(crate) fn bytes(&self) -> u64 {
         record_bytes(self.payload.len())

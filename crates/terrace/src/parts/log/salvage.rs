@@ -127,6 +127,13 @@ impl Walk<'_> {
             let record = self.window.get(at, wanted as usize)?;
             let size = record_bytes(header.payload_bytes as usize);
             match judge(&header, record, base, at) {
+                Verdict::Whole(view) if view.is_seal() => {
+                    match broken {
+                        None => self.found.end = at + size,
+                        Some(_) => damaged |= header.settled(at) > self.found.end,
+                    }
+                    at += size;
+                }
                 Verdict::Whole(view) => {
                     let stranded = broken.is_some();
                     if !stranded {

@@ -1,6 +1,7 @@
 //! Tests of the log's bytes: round trips, truncation, damage, and places that were used before.
 
 mod crash;
+mod seal;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::Result;
+use crate::parts::expiry::Millis;
 use crate::parts::iter::EntryView;
 use crate::stages::{Completion, Intake};
 use crate::types::{EntryKind, SeqNo};
@@ -23,9 +24,12 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
+        // Its number among the runs is drawn when it is complete.
+        let mut output = Output::new(body, body.version(), (0, 0), Vec::new(), 0);
+        // What it hides may come down from above before it is complete.
+        output.keep_expired();
         Run {
-            // Its number among the runs is drawn when it is complete.
-            output: Output::new(body, body.version(), (0, 0), Vec::new(), 0),
+            output,
             body: Arc::clone(body),
             seq,
         }
@@ -33,7 +37,7 @@ impl Run {
 }
 
 impl Intake for Run {
-    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()> {
+    fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if self.output.is_full() {
             self.output.close_table(Some((keyspace, key)))?;
         }
@@ -43,7 +47,7 @@ impl Intake for Run {
             seq: self.seq,
             kind: EntryKind::Put as u8,
         };
-        self.output.offer(&entry, value, 0).map(|_| ())
+        self.output.offer(&entry, value, expiry).map(|_| ())
     }
 
     fn close(&mut self) -> Result<()> {

@@ -179,6 +179,12 @@ impl Output {
                 .reaches_below(self.level as usize, place, place)
     }
 
+    /// From now on nothing is taken for expired. A tombstone goes where nothing below needs it, and who
+    /// calls this does not know yet what will be below.
+    pub(super) fn keep_expired(&mut self) {
+        self.horizon = 0;
+    }
+
     /// Takes the next entry, with its expiry or 0. Returns the bytes that it brought.
     pub(super) fn offer(
         &mut self,

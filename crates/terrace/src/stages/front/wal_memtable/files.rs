@@ -7,7 +7,7 @@
 //! CRASH: a log file that the manifest does not name is one that was being made, or was not needed any
 //! more; opening the database removes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 use terrace_media::{FileSystem, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::parts::log::FileLog;
+use crate::parts::log::{FileLog, seal_file};
 use crate::stages::Folder;
 use crate::stages::names::{log_file_id, log_file_name};
+use crate::types::SeqNo;
 
 /// BOUND: more files than this are not kept for logs to come.
 const IDLE_MAX: usize = 2;
@@ -33,6 +34,13 @@ pub(super) struct LogFiles {
     syncing: Mutex<()>,
 }
 
+/// Where the records of a log that takes no more end, and the number that follows the last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogEnd {
+    pub(super) at: u64,
+    pub(super) next_seq: SeqNo,
+}
+
 #[derive(Default)]
 struct Files {
     /// Logs that are needed, and the bytes that each takes on the disk.
@@ -40,7 +48,7 @@ struct Files {
     /// Files of logs that are not needed any more.
     idle: Vec<PathBuf>,
     /// Logs that are needed, of memtables that have become tables, and not known to be synced.
-    unsynced: BTreeSet<u64>,
+    unsynced: BTreeMap<u64, Option<LogEnd>>,
     /// No log comes any more.
     closed: bool,
 }
@@ -118,9 +126,10 @@ impl LogFiles {
         self.files.lock().live.get(&id).copied().unwrap_or(0)
     }
 
-    /// Log `id` is to be synced when the next caller asks for that: nobody else has it any more.
-    pub(super) fn leave_unsynced(&self, id: u64) {
-        self.files.lock().unsynced.insert(id);
+    /// Log `id` is to be synced, and then sealed at its `end` if that is known, when the next caller asks
+    /// for that: nobody else has it any more.
+    pub(super) fn leave_unsynced(&self, id: u64, end: Option<LogEnd>) {
+        self.files.lock().unsynced.insert(id, end);
     }
 
     /// Syncs the logs that were left unsynced before the call. Callers share what another one of them
@@ -130,15 +139,19 @@ impl LogFiles {
             return Ok(());
         }
         let _one = self.syncing.lock();
-        let left: Vec<u64> = self.files.lock().unsynced.iter().copied().collect();
-        for id in left {
+        let left = self.files.lock().unsynced.clone();
+        for (id, end) in left {
             let file = self.folder.fs.open(&self.path(id), OpenMode::Write);
-            let synced = file.and_then(|file| file.sync_data());
+            let synced = file.and_then(|file| file.sync_data().map(|()| file));
             let mut files = self.files.lock();
             // One that was retired meanwhile may be gone, and nobody needs it.
-            if files.unsynced.contains(&id) {
-                synced?;
+            if files.unsynced.contains_key(&id) {
+                let file = synced?;
                 files.unsynced.remove(&id);
+                if let Some(end) = end {
+                    // One that cannot be sealed is as good as it was.
+                    let _ = seal_file(&*file, id, end.at, end.next_seq);
+                }
             }
         }
         Ok(())

@@ -36,6 +36,7 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
+use crate::parts::log::Log;
 use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
@@ -44,7 +45,7 @@ use crate::stages::{
 };
 use crate::types::{Durability, SeqNo};
 
-use files::LogFiles;
+use files::{LogEnd, LogFiles};
 use memtable::{Arenas, Memtable};
 use replay::FoundLog;
 use spare::FaultIn;
@@ -179,15 +180,29 @@ fn settle(
     // The log stays what the entries live by. It is not synced here, which would make every buffered
     // byte wait for the disk: the next sync that somebody asks for has to find it.
     // LOCK: before the memtable is forgotten; whoever syncs looks there first, and then here.
-    let synced = memtable.log.as_ref().is_some_and(|log| log.is_synced());
-    if !synced {
-        let logs = memtable.logs.iter();
-        logs.for_each(|&id| log_files.leave_unsynced(id));
-    }
-    if let Some(log) = &memtable.log {
-        log_files.trim(memtable.id, log.bytes());
+    let Some(log) = &memtable.log else {
+        // Replayed: recovery has left its log to be synced.
+        return Ok(false);
+    };
+    let synced = log.is_synced();
+    log_files.trim(memtable.id, log.bytes());
+    match synced {
+        true => seal(&**log, memtable),
+        false => {
+            let end = LogEnd {
+                at: log.bytes(),
+                next_seq: memtable.seqs().1 + 1,
+            };
+            log_files.leave_unsynced(memtable.id, Some(end));
+        }
     }
     Ok(synced && !memtable.has_unlogged())
+}
+
+/// Ends the log of a memtable that takes no more, so that damage in it is not taken for a crash. One that
+/// cannot be ended is as good as it was.
+fn seal(log: &dyn Log, memtable: &Memtable) {
+    let _ = log.seal(memtable.seqs().1 + 1);
 }
 
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
@@ -207,6 +222,31 @@ fn not_published() -> Error {
         ErrorKind::Stopped,
         "a write before this one failed, so nothing after it may be trusted: reopen the database",
     )
+}
+
+impl WalMemtable {
+    /// Those that have not been flushed.
+    fn memtables(&self) -> Vec<Arc<Memtable>> {
+        let shown = self.tables.0.lock();
+        let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
+        sealed.chain([&shown.active]).cloned().collect()
+    }
+
+    /// Makes everything written so far durable against power loss.
+    fn sync(&self) -> Result<()> {
+        for memtable in self.memtables() {
+            if let Some(log) = &memtable.log {
+                log.sync().map_err(|e| append_failed(&self.ground, e))?;
+            }
+        }
+        self.sync_left()
+    }
+
+    /// Syncs the logs that memtables have left unsynced when they became tables in memory.
+    fn sync_left(&self) -> Result<()> {
+        let left = self.log_files.sync_left();
+        left.map_err(|e| append_failed(&self.ground, e))
+    }
 }
 
 impl Front for WalMemtable {
@@ -465,6 +505,13 @@ impl Front for WalMemtable {
         if !sequencer.wait_visible(sequencer.last_taken()) {
             return Err(not_published());
         }
+        for memtable in self.memtables() {
+            if let Some(log) = &memtable.log {
+                log.sync().map_err(|e| append_failed(&self.ground, e))?;
+                seal(&**log, &memtable);
+            }
+        }
+        self.sync_left()?;
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();
@@ -483,27 +530,6 @@ impl Front for WalMemtable {
         for &id in logs {
             self.log_files.retire(id);
         }
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut tables: Vec<Arc<Memtable>> = Vec::new();
-        {
-            let shown = self.tables.0.lock();
-            tables.extend(
-                shown
-                    .sealed
-                    .iter()
-                    .map(|sealed| Arc::clone(&sealed.memtable)),
-            );
-            tables.push(Arc::clone(&shown.active));
-        }
-        for memtable in tables {
-            if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| append_failed(&self.ground, e))?;
-            }
-        }
-        let left = self.log_files.sync_left();
-        left.map_err(|e| append_failed(&self.ground, e))
     }
 
     fn logs_found(&self) -> (usize, u64) {

@@ -216,7 +216,7 @@ impl WalMemtable {
         }
         if let FoundPlace::File = log.place {
             // A process crash leaves records in the page cache only.
-            self.log_files.leave_unsynced(log.id);
+            self.log_files.leave_unsynced(log.id, None);
         }
         let (memtable, ranges) = match memtable {
             Some(memtable) => (memtable, ranges),

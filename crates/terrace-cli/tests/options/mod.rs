@@ -1,0 +1,139 @@
+//! Options that a database keeps, as commands find them again.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use super::{Place, assert_fails, terrace, text};
+
+/// The properties of every table file of the database.
+fn tables(db: &Path) -> Vec<serde_json::Value> {
+    let entries = fs::read_dir(db).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let files = paths.filter(|path| path.extension() == Some(OsStr::new("sst")));
+    let shown = files.map(|file| {
+        let run = terrace().args(["sst-dump", "--json"]).arg(&file).output();
+        let out = run.expect("it runs").stdout;
+        let last = text(&out).lines().last().expect("a summary").to_string();
+        serde_json::from_str(&last).expect("JSON")
+    });
+    shown.collect()
+}
+
+/// A run of a command with nothing stated.
+fn plain(place: &Place, command: &str) -> std::process::Output {
+    let mut run = terrace();
+    let run = run.args(command.split(' ')).arg(place.db()).output();
+    run.expect("it runs")
+}
+
+/// A command that states nothing goes on with what the database keeps: `compact` writes tables of the size
+/// and the compression that `load` was told. What a later command states is kept instead.
+#[test]
+fn commands_go_on_with_the_options_that_are_kept() {
+    let place = Place::new();
+    let input: String = (0..4000)
+        .map(|n| format!("key{n:05}\t{}\n", "value ".repeat(10)))
+        .collect();
+    let stated = "--design leveled --table-size 32KiB --level1-size 64KiB --compression none";
+    let loaded = place.feed(&format!("{stated} load"), &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let compacted = plain(&place, "compact");
+    assert!(compacted.status.success(), "{}", text(&compacted.stderr));
+    let found = tables(&place.db());
+    assert!(found.len() >= 8, "{} tables", found.len());
+    for table in &found {
+        let bytes = table["file_bytes"].as_u64().expect("a size");
+        assert!(bytes < 64 << 10, "{table}");
+    }
+    let all: u64 = found.iter().filter_map(|t| t["file_bytes"].as_u64()).sum();
+    assert!(all > input.len() as u64, "{all} bytes are compressed");
+
+    let stat = |command: &str| -> serde_json::Value {
+        let out = plain(&place, command).stdout;
+        serde_json::from_slice(&out).unwrap_or_else(|e| panic!("{e}: {}", text(&out)))
+    };
+    let options = stat("stat --json")["options"].clone();
+    assert_eq!(options["memtable_bytes"], 256 << 10);
+    assert_eq!(options["bottom.leveled.table_bytes"], 32 << 10);
+    assert_eq!(options["bottom.leveled.compression"], "none");
+    assert_eq!(options["bottom.leveled.dynamic_sizes"], true);
+    assert_eq!(options["buffer.table_bytes_max"], "none");
+    let shown = text(&plain(&place, "stat").stdout);
+    assert!(shown.contains("bottom.leveled.table_bytes"), "{shown}");
+
+    stat("stat --json --table-size 1MiB --level1-size 1MiB --read-only");
+    let still = &stat("stat --json")["options"];
+    assert_eq!(still, &options, "a reader keeps nothing");
+    stat("stat --json --table-size 1MiB --level1-size 1MiB --cache-size 1MiB");
+    let later = &stat("stat --json");
+    assert_eq!(later["options"]["bottom.leveled.table_bytes"], 1 << 20);
+    assert_eq!(later["options"]["bottom.leveled.compression"], "none");
+    assert_eq!(
+        later["cache"]["capacity_bytes"],
+        256 << 20,
+        "of the process"
+    );
+}
+
+/// An OPTIONS file that was edited is refused, and the message says what to do.
+#[test]
+fn edited_options_are_refused() {
+    let place = Place::new();
+    place.stdout("put", &[&"key", &"value"]);
+    let file = place.db().join("OPTIONS");
+    let edited = fs::read_to_string(&file).expect("OPTIONS");
+    let edited = edited.replace(
+        "buffer.filter_bits_per_key = 16",
+        "buffer.filter_bits_per_key = 10",
+    );
+    fs::write(&file, edited).expect("OPTIONS");
+    let refused = place.run("get", &[&"key"]);
+    assert_fails(&refused, 1, "OPTIONS is damaged (its checksum is wrong)");
+    assert_fails(&refused, 1, "restore it from a copy of the database");
+}
+
+/// Without a pool a database is the folder alone, and every command works on it, without naming that
+/// again: the copy, the compaction, and the reader that changes nothing among them.
+#[test]
+fn a_database_needs_no_pool() {
+    for design in ["miodb", "miodb-ssd", "leveled"] {
+        let place = Place::new();
+        let input: String = (0..500)
+            .map(|n| format!("key{n:03}\tvalue {n}\n"))
+            .collect();
+        let load = format!("--pool none --design {design} load");
+        let loaded = place.feed(&load, &[], input.as_bytes());
+        assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+        assert!(!place.db().join("pool").exists());
+        place.stdout("delete", &[&"--to", &"key010"]);
+        place.stdout("put --ttl 1000 --keyspace other", &[&"k", &"v"]);
+        let rest: String = input
+            .lines()
+            .skip(10)
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(text(&plain(&place, "dump").stdout), rest, "{design}");
+        for command in [
+            "verify",
+            "compact",
+            "stat",
+            "scan --read-only",
+            "log-dump",
+            "manifest-dump",
+        ] {
+            let run = plain(&place, command);
+            assert!(run.status.success(), "{command}: {}", text(&run.stderr));
+        }
+        assert_eq!(place.stdout("get --keyspace other", &[&"k"]), b"v\n");
+        let copy = place.path("copy");
+        place.stdout("checkpoint", &[&copy]);
+        assert!(!copy.join("pool").exists());
+        let mut run = terrace();
+        let dumped = run.arg("dump").arg(&copy).output().expect("it runs");
+        assert_eq!(text(&dumped.stdout), rest, "{design}");
+        // A pool cannot be given later.
+        let refused = place.run("get --pool pool", &[&"key010"]);
+        assert_fails(&refused, 1, "was created without a pool");
+    }
+}

@@ -1,0 +1,159 @@
+//! Tests of seals: with one, damage to any record is told from what a crash leaves.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_media::{Extent, FileSystem, Machine, Medium, OpenMode, Survive};
+
+use super::{Batch, FILE, Failure, batches, overwrite, pool, read_file, read_pool};
+use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
+use crate::parts::log::{FileLog, Log, PoolLog};
+
+fn folder(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
+    let machine = Machine::new(seed, Medium::Dax);
+    let fs = machine.fs();
+    fs.create_dir_all(Path::new("/db")).unwrap();
+    (machine, fs)
+}
+
+/// A sealed log in a file, of which nothing was synced before its end; its records and their bytes.
+fn sealed_file(fs: &Arc<dyn FileSystem>, seed: u64) -> (Vec<Batch>, Vec<u8>) {
+    let log = FileLog::create(fs, Path::new(FILE), 7, 16 << 10, None).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(seed), 6, 90);
+    all.iter().for_each(|batch| batch.append(&log));
+    log.sync().unwrap();
+    log.seal(1000).unwrap();
+    let mut bytes = vec![0; log.bytes() as usize + RECORD_ALIGN];
+    let file = fs.open(Path::new(FILE), OpenMode::Read).unwrap();
+    file.read_exact_at(0, &mut bytes).unwrap();
+    (all, bytes)
+}
+
+/// After any byte before the seal of a log changes, replay gives all of its records or an error; and
+/// all of them after a byte of the seal does.
+#[test]
+fn every_byte_before_a_seal_counts() {
+    let (_machine, fs) = folder(61);
+    let (all, bytes) = sealed_file(&fs, 62);
+    let end = bytes.len() - RECORD_ALIGN;
+    let pool = pool();
+    let extent = pool.alloc(16 << 10).unwrap();
+    let file = fs.open(Path::new(FILE), OpenMode::Write).unwrap();
+    let (mut errors, mut harmless) = (0, 0);
+    for at in 0..bytes.len() {
+        for mask in [0x01, 0x80, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] ^= mask;
+            file.write_at(0, &changed).unwrap();
+            overwrite(&extent, &changed, || 0);
+            for (found, ended) in [read_file(&fs, 7), read_pool(&extent, 7)] {
+                match ended {
+                    Ok(_) => {
+                        assert_eq!(found, all, "byte {at} ^ {mask:#x}");
+                        assert!(at >= end || bytes[at] == 0, "byte {at} is no padding");
+                        harmless += 1;
+                    }
+                    Err(Failure::Damage(_)) => {
+                        assert!(at < end, "byte {at} of the seal");
+                        assert_eq!(found, all[..found.len()]);
+                        errors += 1;
+                    }
+                    Err(Failure::Io) => panic!("the file can be read"),
+                }
+            }
+        }
+    }
+    assert!(
+        errors > 10 * harmless / 9,
+        "{errors} errors, {harmless} not"
+    );
+}
+
+/// A log is sealed only when all its places are written and durable; then again is the same as once.
+#[test]
+fn only_what_is_durable_is_sealed() {
+    let (_machine, fs) = folder(63);
+    let pool = pool();
+    let all = batches(&mut fastrand::Rng::with_seed(64), 3, 40);
+    let seals = |log: &dyn Log, read: &dyn Fn() -> u64| {
+        let empty = read();
+        log.seal(1).unwrap();
+        assert_eq!(read(), empty, "a log without records");
+        all[..2].iter().for_each(|batch| batch.append(log));
+        let end = log.bytes();
+        let not_synced = read() == end;
+        log.seal(1000).unwrap();
+        let before_sync = read();
+        log.sync().unwrap();
+        log.seal(1000).unwrap();
+        log.seal(1000).unwrap();
+        assert_eq!(read(), end + RECORD_ALIGN as u64);
+        assert!(not_synced);
+        before_sync
+    };
+    let file = FileLog::create(&fs, Path::new(FILE), 7, 16 << 10, None).unwrap();
+    let before = seals(&file, &|| read_file(&fs, 7).1.unwrap().bytes);
+    assert_eq!(before, file.bytes(), "nothing was synced");
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let extent = pool.alloc(16 << 10).unwrap();
+        overwrite(&extent, &[], || 0);
+        let log = PoolLog::create(Arc::clone(&extent), 7, medium).unwrap();
+        let before = seals(&log, &|| read_pool(&extent, 7).1.unwrap().bytes);
+        // On `Dax` a record is durable when its writer returns.
+        let sealed = log.bytes() + RECORD_ALIGN as u64;
+        let expected = [log.bytes(), sealed][usize::from(medium == Medium::Dax)];
+        assert_eq!(before, expected, "{medium}");
+    }
+    // A place that is never written.
+    let extent: Arc<Extent> = pool.alloc(16 << 10).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), 8, Medium::Dax).unwrap();
+    all[0].append(&log);
+    let _ = log.reserve(all[1].payload().len_bytes());
+    all[2].append(&log);
+    log.seal(1000).unwrap();
+    assert_eq!(read_pool(&extent, 8).1.unwrap().records, 1);
+}
+
+/// A full log in a file is sealed behind its end; in the pool there is no room, and nothing is wrong.
+#[test]
+fn a_full_log_can_be_sealed() {
+    let (_machine, fs) = folder(65);
+    let pool = pool();
+    let extent = pool.alloc(4096).unwrap();
+    let file = FileLog::create(&fs, Path::new(FILE), 7, extent.len(), None).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), 7, Medium::Dax).unwrap();
+    let all = batches(&mut fastrand::Rng::with_seed(66), 200, 40);
+    for log in [&file as &dyn Log, &log] {
+        for batch in &all {
+            let mut payload = batch.payload();
+            if let Some(slot) = log.reserve(payload.len_bytes()) {
+                log.append(slot, batch.first_seq, &mut payload).unwrap();
+            }
+        }
+        assert_eq!(log.bytes(), extent.len());
+        log.sync().unwrap();
+        log.seal(1000).unwrap();
+    }
+    assert_eq!(read_pool(&extent, 7).1.unwrap().bytes, extent.len());
+    let end = read_file(&fs, 7).1.unwrap().bytes;
+    assert_eq!(end, extent.len() + RECORD_ALIGN as u64);
+}
+
+/// Power may fail before, in or after a seal: no record that was durable is missing, and nothing is
+/// called damaged.
+#[test]
+fn a_crash_takes_a_seal_and_no_record() {
+    for turn in 0..40 {
+        let (machine, fs) = folder(70 + turn);
+        let (all, bytes) = sealed_file(&fs, turn);
+        let mut sealed = 0;
+        for survive in [Survive::None, Survive::All, Survive::Random(turn)] {
+            let after = Machine::boot(machine.crash_image(survive), turn);
+            let (found, end) = read_file(&after.fs(), 7);
+            assert_eq!(found, all);
+            sealed += u64::from(end.unwrap().bytes == bytes.len() as u64);
+        }
+        assert!((1..3).contains(&sealed), "{sealed}");
+        assert!(bytes.len() > LOG_HEADER_BYTES + RECORD_ALIGN);
+    }
+}

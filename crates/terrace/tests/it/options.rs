@@ -1,0 +1,182 @@
+//! Options that a database keeps: they come back, are replaced by those stated later, and nothing on the
+//! way can lose the file that has them.
+
+use std::sync::{Arc, Mutex};
+
+use terrace::{Compression, Db, Design, ErrorKind, Options};
+use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+
+/// Options of which many are no defaults.
+fn stated(design: Design, medium: Medium) -> Options {
+    let mut options = settings::small_of(design, medium);
+    options.front.sealed_count_max = 1;
+    options.buffer.filter_bits_per_key = 3;
+    options.buffer.table_bytes_max = Some(100 << 10);
+    let leveled = &mut options.bottom.leveled;
+    leveled.filter_bits_per_key = 0;
+    leveled.compression = Compression::None;
+    leveled.dynamic_sizes = false;
+    options
+}
+
+/// Opened without options, a database has those that it was opened with last, whoever stated them; those
+/// of the process are not among them.
+#[test]
+fn options_are_kept_until_others_are_stated() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            let folder = scratch().unwrap();
+            let options = stated(design, medium);
+            let db = Db::open(folder.path(), options.clone()).unwrap();
+            db.put("key", "value").unwrap();
+            drop(db);
+            let db = Db::builder(folder.path()).open().unwrap();
+            let found = db.options();
+            assert_eq!(found.kept(), options.kept(), "{design} on {medium}");
+            assert_eq!(found.design, Some(design));
+            assert_eq!(found.pool.size_bytes, options.pool.size_bytes);
+            assert_eq!(found.bottom.leveled.cache_bytes, 256 << 20);
+            assert_eq!(found.bottom.leveled.open_files_max, 1000);
+            assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+            drop(db);
+
+            let mut other = options.clone();
+            other.pool.size_bytes *= 2;
+            other.bottom.leveled.growth = 9;
+            other.front.memtable_bytes = 16 << 10;
+            drop(Db::open(folder.path(), other.clone()).unwrap());
+            let found = Options::load(folder.path()).unwrap().unwrap();
+            assert_eq!(found.kept(), other.kept());
+            assert_ne!(found.kept(), options.kept());
+            assert_eq!(found.pool.size_bytes, other.pool.size_bytes);
+        }
+    }
+}
+
+/// Who only reads may state what he likes, and changes nothing by it.
+#[test]
+fn a_reader_keeps_nothing() {
+    let folder = scratch().unwrap();
+    let options = stated(Design::MioDbSsd, Medium::Dax);
+    drop(Db::open(folder.path(), options.clone()).unwrap());
+    let before = std::fs::read(folder.path().join("OPTIONS")).unwrap();
+    let mut other = options.clone();
+    other.read_only = true;
+    other.bottom.leveled.growth = 9;
+    let reader = Db::open(folder.path(), other).unwrap();
+    assert_eq!(reader.options().bottom.leveled.growth, 9);
+    drop(reader);
+    assert_eq!(
+        std::fs::read(folder.path().join("OPTIONS")).unwrap(),
+        before
+    );
+}
+
+/// An open that fails keeps nothing either, and where the options cannot be kept it says so and leaves
+/// those that were there.
+#[test]
+fn a_refused_open_keeps_nothing() {
+    let folder = scratch().unwrap();
+    let fs = FaultFs::new(Arc::new(OsFs));
+    let mut place = Place::folder(folder.path());
+    place.fs = Some(Arc::new(fs.clone()));
+    let options = stated(Design::Leveled, Medium::Dax);
+    drop(place.open(&options).unwrap());
+    let before = std::fs::read(folder.path().join("OPTIONS")).unwrap();
+
+    let mut other = options.clone();
+    other.bottom.leveled.growth = 9;
+    fs.fill_up(true);
+    let refused = place.open(&other).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+    assert!(refused.to_string().contains("OPTIONS"), "{refused}");
+    assert_eq!(
+        std::fs::read(folder.path().join("OPTIONS")).unwrap(),
+        before
+    );
+    // With what it has it opens on a full disk as well.
+    drop(place.open(&options).unwrap());
+    fs.fill_up(false);
+
+    let mut wrong = other.clone();
+    wrong.design = Some(Design::MioDb);
+    assert!(place.open(&wrong).is_err());
+    assert_eq!(
+        std::fs::read(folder.path().join("OPTIONS")).unwrap(),
+        before
+    );
+    drop(place.open(&other).unwrap());
+    assert_ne!(
+        std::fs::read(folder.path().join("OPTIONS")).unwrap(),
+        before
+    );
+}
+
+/// A pool that was moved has to be named once.
+#[test]
+fn a_moved_pool_is_named_once() {
+    let folder = scratch().unwrap();
+    let mut options = stated(Design::MioDb, Medium::Dax);
+    let db = Db::open(folder.path().join("db"), options.clone()).unwrap();
+    db.put("key", "value").unwrap();
+    drop(db);
+    let moved = folder.path().join("moved.pool");
+    std::fs::rename(folder.path().join("db/pool"), &moved).unwrap();
+    assert!(Db::builder(folder.path().join("db")).open().is_err());
+    options.pool.path = Some(moved.clone());
+    drop(Db::open(folder.path().join("db"), options).unwrap());
+    let db = Db::builder(folder.path().join("db")).open().unwrap();
+    assert_eq!(db.options().pool.path, Some(moved));
+    assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+}
+
+/// Power fails at every moment of an open with other options: the old ones are there or the new ones,
+/// and once it has returned, the new ones.
+#[test]
+fn a_crash_leaves_old_options_or_new_ones() {
+    for design in Design::ALL {
+        let medium = Medium::Mapped;
+        let options = stated(design, medium);
+        let mut other = options.clone();
+        other.bottom.leveled.growth = 9;
+        other.buffer.levels = 2;
+        let machine = Machine::new(3, medium);
+        let open = |machine: &Machine, options: &Options| {
+            let builder = Db::builder("db").options(options.clone());
+            builder.machine(machine.clone()).open()
+        };
+        let db = open(&machine, &options).unwrap();
+        db.put("key", "value").unwrap();
+        drop(db);
+        let images: Arc<Mutex<Vec<Image>>> = Arc::default();
+        let taken = Arc::clone(&images);
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
+                taken.lock().unwrap().push(machine.crash_image(survive));
+            }
+        })));
+        let db = open(&machine, &other).unwrap();
+        machine.on_persist(None);
+        let last = machine.crash_image(Survive::None);
+        drop(db);
+        let kept = |image: Image| {
+            let machine = Machine::boot(image, 7);
+            let db = Db::builder("db").machine(machine).open().unwrap();
+            assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()), "{design}");
+            db.options().kept()
+        };
+        let (mut old, mut new) = (0, 0);
+        for image in std::mem::take(&mut *images.lock().unwrap()) {
+            let found = kept(image);
+            match found == other.kept() {
+                true => new += 1,
+                false if found == options.kept() => old += 1,
+                false => panic!("{design}: options that nobody stated: {found:?}"),
+            }
+        }
+        assert!(old > 0 && new > 0, "{design}: {old} old, {new} new");
+        assert_eq!(kept(last), other.kept(), "{design}");
+    }
+}
