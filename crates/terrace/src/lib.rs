@@ -54,8 +54,9 @@ mod types;
 
 pub use db::inspect;
 pub use db::{
-    CheckpointReport, Db, DbBuilder, Ingest, IngestReport, Iter, KeyValue, Keyspace, Progress,
-    RecoveryReport, Snapshot, VerifyReport, WriteBatch,
+    CheckpointReport, Db, DbBuilder, Ingest, IngestReport, Iter, KeyValue, Keyspace, Loss,
+    PartState, Progress, RecoveryReport, RepairOutcome, RepairPart, RepairReport, RepairSource,
+    RepairedKeyspace, Snapshot, VerifyReport, WriteBatch,
 };
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};

@@ -9,6 +9,7 @@ pub mod inspect;
 mod iter;
 mod keyspace;
 mod open;
+mod repair;
 mod snapshot;
 
 use std::cell::RefCell;
@@ -38,6 +39,9 @@ pub use ingest::{Ingest, IngestReport};
 pub use iter::{Iter, KeyValue};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;
+pub use repair::{
+    Loss, PartState, RepairOutcome, RepairPart, RepairReport, RepairSource, RepairedKeyspace,
+};
 pub use snapshot::Snapshot;
 
 /// An open database. Clones are handles to the same one, usable from any thread; the database
