@@ -193,7 +193,8 @@ fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
 fn damaged(name: &[u8]) -> Error {
     Error::corruption(format!(
         "the catalog of keyspaces has the record {:?}, which makes no sense; restore the database \
-         from a copy",
+         from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
         name.escape_ascii().to_string()
     ))
 }

@@ -331,8 +331,8 @@ impl DbBuilder {
             return Ok(());
         }
         Err(Error::corruption(format!(
-            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, or \
-             move the folder away",
+            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, \
+             rebuild what is left with \"terrace repair\", or move the folder away",
             path.display()
         )))
     }

@@ -99,10 +99,7 @@ struct Failed(Option<Error>);
 
 impl Failed {
     fn note(&mut self, result: Result<()>) -> Result<()> {
-        result.map_err(|e| {
-            self.0 = Some(e.clone());
-            e
-        })
+        result.inspect_err(|e| self.0 = Some(e.clone()))
     }
 }
 

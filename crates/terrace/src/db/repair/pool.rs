@@ -15,12 +15,12 @@ use super::report::{Findings, PartState};
 use super::source::{Source, SourcePool, Trust};
 use crate::db::inspect::LostKeys;
 use crate::db::open::REDO_ROOTS;
+use crate::designs::repository_extents as repository;
 use crate::error::{Error, Result};
 use crate::parts::log::layout::{check_log_header, log_id};
 use crate::parts::manifest::LogPlace;
 use crate::parts::redo::layout as redo;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
-use crate::stages::bottom::repository::salvage as repository;
 
 /// Something in the pool that its own header tells.
 enum Told {
@@ -176,12 +176,6 @@ pub(super) fn take_nodes(
             }
             _ => {}
         }
-    }
-    if source.trust == Trust::Nothing {
-        let text = "without the manifest nobody knows which lists and logs in the pool were in use: \
-                    what had been deleted may be there again";
-        let at = ("manifest", pool.path.clone(), 0);
-        findings.lose(at, text, LostKeys::ALL, false);
     }
     rescue.run(gathered, findings, watch)
 }

@@ -15,9 +15,9 @@ use super::report::{Findings, PartState};
 use crate::db::inspect::LostKeys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::Fixed;
-use crate::parts::manifest::layout::{Roots, newer_version};
+use crate::parts::manifest::layout::{HEADER_BYTES, Roots, decode_header, newer_version};
 use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
-use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, State};
+use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
 use crate::stages::names::{log_file_id, table_file_number};
 
 /// Manifests in a pool begin at multiples of this, which is the smallest granule.
@@ -116,6 +116,7 @@ impl Source {
         };
         source.read_manifest(findings)?;
         source.check_named();
+        source.lose_edits(findings);
         Ok(source)
     }
 
@@ -171,17 +172,58 @@ impl Source {
         }
     }
 
-    /// What is named and not there shows that edits are lost, or files.
+    /// Looks for what shows that edits are lost: something that is named and not there, or that is there
+    /// and was made after all that is named, which a crash leaves too.
     fn check_named(&mut self) {
-        let table =
-            |n: &u64| self.tables.range((*n, String::new())..).next().map(|t| t.0) == Some(*n);
-        let log = |n: &u64| self.logs.range((*n, String::new())..).next().map(|t| t.0) == Some(*n);
-        let in_files = |id: &&u64| self.state.logs[*id] == crate::parts::manifest::LogPlace::File;
-        let whole = self.state.files.keys().all(|n| table(n))
-            && self.state.logs.keys().filter(in_files).all(|n| log(n));
-        if self.trust == Trust::Whole && !whole {
+        let has = |all: &BTreeSet<(u64, String)>, n: u64| {
+            let next = all.range((n, String::new())..).next();
+            next.is_some_and(|(number, _)| *number == n)
+        };
+        let state = &self.state;
+        let in_file = |id: &u64| state.logs[id] == LogPlace::File;
+        let there = state.files.keys().all(|n| has(&self.tables, *n))
+            && state
+                .logs
+                .keys()
+                .filter(|id| in_file(id))
+                .all(|n| has(&self.logs, *n));
+        let known = state
+            .files
+            .keys()
+            .chain(state.logs.keys())
+            .chain(state.tables.keys());
+        let gone = self
+            .gone_files
+            .iter()
+            .chain(&self.gone_logs)
+            .chain(&self.gone_tables);
+        let known = known.chain(gone).map(|n| n + 1).max();
+        let next = known.unwrap_or(0).max(state.next_id);
+        let last = |all: &BTreeSet<(u64, String)>| all.last().map_or(0, |(n, _)| *n);
+        let newer = last(&self.tables).max(last(&self.logs)) >= next.max(1);
+        if self.trust == Trust::Whole && (!there || newer) {
             self.trust = Trust::Part;
         }
+    }
+
+    /// Says what it means where the manifest is not whole.
+    fn lose_edits(&self, findings: &mut Findings) {
+        let text = match self.trust {
+            Trust::Whole => return,
+            Trust::Part => {
+                "edits of the manifest may be lost: so may be what they name, and what had been \
+                            deleted may be there again"
+            }
+            Trust::Nothing => {
+                "without the manifest nobody knows what there was: something may be missing, \
+                               and what had been deleted may be there again"
+            }
+        };
+        let path = match &self.pool {
+            Some(pool) => pool.path.clone(),
+            None => self.dir.join(FILE_NAME),
+        };
+        findings.lose(("manifest", path, 0), text, LostKeys::ALL, false);
     }
 
     fn open_pool(&self, path: PathBuf, findings: &mut Findings) -> Result<Option<SourcePool>> {
@@ -205,14 +247,25 @@ impl Source {
             Err(e) => return Err(Error::io("open", &path, e)),
         };
         let header = match PoolHeader::read(&*file, &path) {
-            Ok(header) => Some(header),
+            Ok(header) => {
+                if header.committed_bytes > bytes {
+                    let text = format!(
+                        "the pool's file ends after {bytes} of {} bytes",
+                        header.committed_bytes
+                    );
+                    let place = (path.clone(), None, 0);
+                    findings.part("pool", place, PartState::Damaged, 0, text.clone());
+                    findings.lose(("pool", path.clone(), bytes), text, LostKeys::ALL, true);
+                }
+                Some(header)
+            }
             Err(e) => {
                 let e = Error::from(e);
                 if e.kind() == ErrorKind::Unsupported {
                     return Err(e);
                 }
                 let place = (path.clone(), None, 0);
-                findings.part("pool", place, PartState::Damaged, 0, e.to_string());
+                findings.part("pool", place, PartState::Damaged, 0, fact_of(&e));
                 None
             }
         };
@@ -264,7 +317,15 @@ impl Source {
             file.read_exact_at(0, &mut bytes).map(|()| bytes)
         });
         match read {
-            Ok(bytes) => self.read_edits(&bytes, (path, 0), None, Trust::Whole, findings),
+            Ok(bytes) => {
+                let header = decode_header(bytes.get(..HEADER_BYTES).unwrap_or(&bytes), 0);
+                // A file is written in whole steps; one that ends early has lost its last edits.
+                let trust = match header {
+                    Ok(header) if (bytes.len() as u64) < header.file_bytes => Trust::Part,
+                    _ => Trust::Whole,
+                };
+                self.read_edits(&bytes, (path, 0), None, trust, findings)
+            }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 // A database with a pool has none; then the pool is what is missing.
                 if self.fixed.as_ref().is_none_or(|f| f.pool_path.is_none()) {
@@ -341,7 +402,10 @@ impl Source {
         } else if torn {
             problem = "its last edit was not finished".into();
         } else if trust == Trust::Part {
-            problem = "found without the superblock".into();
+            problem = match self.pool {
+                Some(_) => "it was found without the superblock".into(),
+                None => "its file ends early".into(),
+            };
         }
         let place = (path, Some(offset), 0);
         findings.part("manifest", place, part_state, records, problem);
@@ -403,7 +467,7 @@ impl SourcePool {
     fn find_manifest(&self) -> Result<Option<Span>> {
         let mut found = Vec::new();
         self.places(&mut |off, head| {
-            if crate::parts::manifest::layout::decode_header(head, off).is_ok() {
+            if decode_header(head, off).is_ok() {
                 found.push(off);
             }
         });
@@ -431,6 +495,13 @@ impl SourcePool {
     }
 }
 
+/// What is wrong, without what may be done about it, which is being done.
+fn fact_of(e: &Error) -> String {
+    let text = e.to_string();
+    let fact = text.split("; restore").next();
+    fact.unwrap_or_default().to_owned()
+}
+
 /// What OPTIONS says, if it is there and sound.
 fn read_fixed(
     fs: &Arc<dyn FileSystem>,
@@ -448,9 +519,9 @@ fn read_fixed(
             findings.part("options", place, PartState::Missing, 0, note);
             Ok(None)
         }
-        Err(e) if e.kind() == ErrorKind::Unsupported => Err(e),
+        // A later version tells itself by what is read next; damage may look like one here.
         Err(e) => {
-            findings.part("options", place, PartState::Damaged, 0, e.to_string());
+            findings.part("options", place, PartState::Damaged, 0, fact_of(&e));
             Ok(None)
         }
     }
