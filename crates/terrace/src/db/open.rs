@@ -350,7 +350,7 @@ impl DbBuilder {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(format!(
                     "{} is missing: it says which files the database has; restore the folder from \
-                     a copy",
+                     a copy, or rebuild what is left with \"terrace repair\"",
                     self.path.join(MANIFEST).display()
                 ))
             }
