@@ -15,7 +15,7 @@ use parse::{parse_design, parse_emulation, parse_seconds};
 
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
-    ManifestDumpArgs, SstDumpArgs,
+    ManifestDumpArgs, RepairArgs, SstDumpArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -144,6 +144,8 @@ pub(crate) enum Command {
     Verify(DbArg),
     /// Copy the database, as it is now, into a new one that can be opened by itself.
     Checkpoint(CheckpointArgs),
+    /// Make a new database of what can still be read of a damaged one, and say what is lost.
+    Repair(RepairArgs),
     /// Move data as deep as it can go, without what nobody can read any more.
     Compact(CompactArgs),
     /// List, create or drop keyspaces.

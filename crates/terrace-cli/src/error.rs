@@ -20,6 +20,10 @@ pub(crate) enum CliError {
     Io { what: String, source: io::Error },
     /// The command did its work, and the answer is bad news.
     Failed(String),
+    /// A repair made a database, of which something may be missing.
+    Partly(String),
+    /// A repair found nothing to make a database of.
+    NothingFound(String),
     /// Standard output was closed by its reader.
     OutputClosed,
 }
@@ -48,6 +52,8 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::Bench(BenchError::Invalid(_)) => 2,
+            CliError::Partly(_) => 3,
+            CliError::NothingFound(_) => 4,
             _ => 1,
         }
     }
@@ -72,6 +78,8 @@ impl CliError {
             CliError::Bench(BenchError::Invalid(_)) => "invalid",
             CliError::Io { .. } | CliError::OutputClosed => "io",
             CliError::Bench(_) | CliError::Failed(_) => "failed",
+            CliError::Partly(_) => "partly",
+            CliError::NothingFound(_) => "nothing",
         }
     }
 }
@@ -79,7 +87,10 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CliError::Usage(what) | CliError::Failed(what) => f.write_str(what),
+            CliError::Usage(what)
+            | CliError::Failed(what)
+            | CliError::Partly(what)
+            | CliError::NothingFound(what) => f.write_str(what),
             CliError::Store(e) => e.fmt(f),
             CliError::Bench(e) => e.fmt(f),
             CliError::Io { what, source } => write!(f, "cannot {what}: {source}"),

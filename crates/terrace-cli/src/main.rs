@@ -1,6 +1,7 @@
 //! This file is the start and the end of the `terrace` command: arguments in, exit code out.
 //!
-//! Exit codes: 0 done, 1 it failed or the answer is no, 2 the command line is wrong.
+//! Exit codes: 0 done, 1 it failed or the answer is no, 2 the command line is wrong; of repair, 3 that
+//! something may be missing and 4 that there was nothing to make a database of.
 
 mod args;
 mod commands;

@@ -95,7 +95,8 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut leveled.compression, args.compression);
 }
 
-fn pool_path(given: &PathBuf) -> Option<PathBuf> {
+/// The pool that the user named; `None` for "none".
+pub(crate) fn pool_path(given: &PathBuf) -> Option<PathBuf> {
     (given != Path::new("none")).then(|| given.clone())
 }
 

@@ -26,7 +26,8 @@ pub enum ErrorKind {
     Locked,
     /// Written by a newer version, or by another design: open it with what wrote it.
     Unsupported,
-    /// Bytes on the medium are not what was written: restore them, or drain what still reads.
+    /// Bytes on the medium are not what was written: restore them, or rebuild what still reads with
+    /// [`repair_of`](crate::DbBuilder::repair_of).
     Corruption,
     /// A medium has no space left: delete data, or give it more. Reads and deletes go on.
     Full,
@@ -166,7 +167,11 @@ impl StdError for Error {
 
 impl From<DecodeError> for Error {
     fn from(e: DecodeError) -> Error {
-        Error::corruption(format!("{e}; restore the database from a copy")).because(e)
+        Error::corruption(format!(
+            "{e}; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
+        ))
+        .because(e)
     }
 }
 
@@ -192,7 +197,13 @@ impl From<PoolError> for Error {
             PoolError::Io { .. } => ErrorKind::Io,
             _ => ErrorKind::Invalid,
         };
-        Error::new(kind, e.to_string()).because(e)
+        let text = match kind {
+            ErrorKind::Corruption => {
+                format!("{e}, or rebuild what is left with \"terrace repair\"")
+            }
+            _ => e.to_string(),
+        };
+        Error::new(kind, text).because(e)
     }
 }
 

@@ -55,7 +55,8 @@ mod types;
 pub use db::inspect;
 pub use db::{
     CheckpointReport, Db, DbBuilder, ExpiringValue, Ingest, IngestReport, Iter, KeyValue, Keyspace,
-    Progress, RecoveryReport, Snapshot, VerifyReport, WriteBatch,
+    Loss, PartState, Progress, RecoveryReport, RepairOutcome, RepairPart, RepairReport,
+    RepairSource, RepairedKeyspace, Snapshot, VerifyReport, WriteBatch,
 };
 pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};

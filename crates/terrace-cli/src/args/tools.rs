@@ -102,6 +102,39 @@ pub(crate) struct CheckpointArgs {
     pub(crate) to_pool: Option<PathBuf>,
 }
 
+/// `terrace repair`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The damaged database is only read; close it first. Of each key the new one has the newest entry that \
+verifies: deletes that can be read hide what is older. Where the manifest is damaged, files that it \
+does not name are used too; without it all that verify are, and what had been deleted may be there \
+again if what deleted it is gone. The report lists every part, and which keys may be missing or old. \
+Takes twice the space of the data while it runs. A repair that was interrupted leaves a folder that \
+is not opened.
+
+The new database is made like the damaged one, if its OPTIONS can be read, and with the options \
+given; --pool names the pool of the damaged one, if it is not where OPTIONS says.
+
+Exit codes: 0 everything is there, 3 something is lost or may be, 4 nothing can be read, 1 it failed.
+
+Examples:
+  terrace repair /data/words --into /data/words-new
+  terrace repair /data/words --into /backup/words --design leveled --to-pool none
+  terrace repair /data/words --pool /mnt/pmem/words --into /data/new --to-pool /mnt/pmem/new
+  terrace repair /data/words --into /data/words-new --json | jq 'select(.type == \"loss\")'")]
+pub(crate) struct RepairArgs {
+    /// The damaged database's folder.
+    #[arg(value_name = "DB")]
+    pub(crate) source: PathBuf,
+    /// The folder of the new database, which must not exist or be empty.
+    #[arg(long = "into", value_name = "TARGET")]
+    pub(crate) target: PathBuf,
+    /// The pool's file of the new database, or "none" [default: as that of the damaged one if it is in
+    /// its folder, else the file "pool" in the folder of the new one].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) to_pool: Option<PathBuf>,
+}
+
 /// `terrace compact`
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -9,6 +9,7 @@ mod ingest;
 mod inspect;
 mod keyspaces;
 mod load;
+mod repair;
 mod scan;
 mod stat;
 mod verify;
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Load(args) => load::load(&args, &store, json),
         Command::Ingest(args) => ingest::ingest(&args, &store, json),
         Command::Checkpoint(args) => checkpoint::checkpoint(&args, &store, json),
+        Command::Repair(args) => repair::repair(&args, &store, json),
         Command::Compact(args) => compact::compact(&args, &store, json),
         Command::Dump(args) => dump::dump(&args, &store, json),
         Command::Stat(args) => stat::stat(&args.db, &store, json),

@@ -203,3 +203,73 @@ fn reading_commands_change_nothing() {
     );
     assert!(before == after);
 }
+
+/// A database whose files are damaged comes back as far as they verify; the exit code says how far, the
+/// report which keys are concerned, for people and for programs.
+#[test]
+fn a_damaged_database_is_repaired() {
+    let place = Place::new();
+    let input: String = (0..3000)
+        .map(|n| format!("key{n:04}\tvalue {n}\n"))
+        .collect();
+    let design = "--design leveled --table-size 64KiB --level1-size 256KiB --pool none";
+    let loaded = place.feed(&format!("{design} load"), &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let target = place.folder.path().join("repaired");
+    let again = || {
+        let _ = fs::remove_dir_all(&target);
+    };
+    let whole = text(&place.stdout("repair", &[&"--into", &target])).to_string();
+    assert!(whole.contains("3,000"), "{whole}");
+    let dump = terrace()
+        .arg("dump")
+        .arg(&target)
+        .output()
+        .expect("it runs");
+    assert!(dump.stdout == input.as_bytes(), "{}", text(&dump.stderr));
+    assert_fails(
+        &place.run("repair", &[&"--into", &target]),
+        1,
+        "is not empty",
+    );
+
+    again();
+    let manifest = place.db().join("MANIFEST");
+    fs::rename(&manifest, place.folder.path().join("moved")).expect("a manifest");
+    let refused = place.run("get", &[&"key0001"]);
+    assert_fails(&refused, 1, "terrace repair");
+    let partly = place.run("repair", &[&"--into", &target]);
+    assert_fails(&partly, 3, "whether more was there nobody can know");
+    let dump = terrace()
+        .arg("dump")
+        .arg(&target)
+        .output()
+        .expect("it runs");
+    assert!(dump.stdout == input.as_bytes(), "{}", text(&dump.stderr));
+    fs::rename(place.folder.path().join("moved"), &manifest).expect("a manifest");
+
+    again();
+    let tables: Vec<_> = fs::read_dir(place.db())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension() == Some(OsStr::new("sst")))
+        .collect();
+    fs::remove_file(&tables[0]).expect("a table");
+    let partly = place.run("repair --json", &[&"--into", &target]);
+    assert_eq!(partly.status.code(), Some(3), "{}", text(&partly.stderr));
+    let lines = lines_of_json(&partly.stdout);
+    let of_table = |line: &&serde_json::Value| line["type"] == "loss" && line["kind"] == "table";
+    assert_eq!(lines.iter().filter(of_table).count(), 1);
+    let (summary, _) = lines.split_last().expect("a summary");
+    assert_eq!(summary["outcome"], "partly");
+
+    again();
+    let empty = place.folder.path().join("empty");
+    fs::create_dir(&empty).expect("a folder");
+    fs::copy(place.db().join("OPTIONS"), empty.join("OPTIONS")).expect("OPTIONS");
+    let mut run = terrace();
+    run.arg("repair").arg(&empty).arg("--into").arg(&target);
+    let nothing = run.output().expect("it runs");
+    assert_fails(&nothing, 4, "so no database was made");
+    assert!(!target.join("OPTIONS").exists());
+}

@@ -17,7 +17,7 @@ use terrace_media::{FileSystem, OpenMode, Pool, Prefault};
 use super::open::DbBuilder;
 use super::{Db, Progress};
 use crate::engine::Engine;
-use crate::engine::freeze::{Frozen, FrozenCursor};
+use crate::engine::freeze::Frozen;
 use crate::error::{Error, Result};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
@@ -26,7 +26,7 @@ use crate::parts::manifest::{Change, Edit, FileMeta};
 use crate::parts::skiplist::Target;
 use crate::stages::names::table_file_name;
 use crate::stages::{Folder, Ground};
-use crate::types::{Durability, EntryKind};
+use crate::types::{Durability, EntryKind, SeqNo};
 
 /// Bytes copied at once where a file cannot be linked.
 const COPY_BYTES: usize = 1 << 20;
@@ -106,7 +106,7 @@ impl DbBuilder {
     }
 
     /// Refuses a folder in which anything is.
-    fn check_target(&self) -> Result<()> {
+    pub(super) fn check_target(&self) -> Result<()> {
         let failed = |e| Error::io("look into", &self.path, e);
         if !self.fs.exists(&self.path).map_err(failed)? {
             return Ok(());
@@ -122,7 +122,7 @@ impl DbBuilder {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
                 "{} is not empty, it has {name}: a copy needs a folder of its own, so name another \
-                 path, or remove what is there if it is left of a checkpoint that was interrupted",
+                 path, or remove what is there if it is left of a checkpoint or a repair that was interrupted",
                 self.path.display()
             ))),
         }
@@ -153,14 +153,6 @@ impl DbBuilder {
                 changes: vec![time],
             })?;
         }
-        let design = ground.options.design_of_new();
-        design.create(&ground)?;
-        let folder = Folder {
-            fs: Arc::clone(&self.fs),
-            dir: self.path.clone(),
-        };
-        let (pipeline, _) = design.open(&ground, folder, false, &mut |_, _, _| {})?;
-        let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
         let total = frozen.bytes_beside_files();
         let cursor = frozen.cursor();
         let handed_out = cursor.handed_out();
@@ -173,12 +165,40 @@ impl DbBuilder {
                 unit: "bytes",
             });
         };
-        if design.keeps_bottom(ground.pool.medium()) {
-            engine.absorb_all(Box::new(cursor), frozen.seq(), &mut watch)?;
-        } else {
-            write_all(&engine, cursor, &mut watch)?;
-        }
+        let engine = self.fill_copy(&ground, Box::new(cursor), frozen.seq(), &mut watch)?;
         report.entries = handed_out.entries.load(Ordering::Relaxed);
+        self.finish_copy(&engine)?;
+        Ok(report)
+    }
+
+    /// Moves all of `cursor`, whose numbers go up to `seq`, into the database that is being made on
+    /// `ground`.
+    pub(super) fn fill_copy(
+        &self,
+        ground: &Arc<Ground>,
+        cursor: Box<dyn Cursor>,
+        seq: SeqNo,
+        watch: &mut dyn FnMut(),
+    ) -> Result<Arc<Engine>> {
+        let design = ground.options.design_of_new();
+        design.create(ground)?;
+        let folder = Folder {
+            fs: Arc::clone(&self.fs),
+            dir: self.path.clone(),
+        };
+        let (pipeline, _) = design.open(ground, folder, false, &mut |_, _, _| {})?;
+        let engine = Arc::new(Engine::new(Arc::clone(ground), pipeline));
+        if design.keeps_bottom(ground.pool.medium()) {
+            engine.absorb_all(cursor, seq, watch)?;
+        } else {
+            write_all(&engine, cursor, watch)?;
+        }
+        Ok(engine)
+    }
+
+    /// Makes what is in `engine` durable, and then the folder a database.
+    pub(super) fn finish_copy(&self, engine: &Engine) -> Result<()> {
+        let ground = &engine.ground;
         // Its logs are as after a close; those without records are retired by the next open.
         engine.pipeline.front.close()?;
         // PERSIST: everything before OPTIONS, which makes the folder a database. Reversed, a crash
@@ -187,9 +207,8 @@ impl DbBuilder {
             .pool
             .sync_all()
             .map_err(|e| Error::io("sync the pool of", &self.path, e))?;
-        self.finish_creation(&ground)?;
-        ground.pool.mark_clean()?;
-        Ok(report)
+        self.finish_creation(ground)?;
+        Ok(ground.pool.mark_clean()?)
     }
 
     /// Links or copies the files, and names them in the new manifest.
@@ -239,7 +258,7 @@ impl DbBuilder {
     }
 
     /// Removes what a checkpoint that failed has made. What cannot be removed is no database.
-    fn remove_copy(&self, pool: Option<PathBuf>) {
+    pub(super) fn remove_copy(&self, pool: Option<PathBuf>) {
         for name in self.fs.list(&self.path).unwrap_or_default() {
             let _ = self.fs.remove(&self.path.join(name));
         }
@@ -277,7 +296,7 @@ fn copy(
 /// Writes all of `cursor` as any writer does, for a database whose logs are all that it keeps.
 fn write_all(
     engine: &Arc<Engine>,
-    mut cursor: FrozenCursor,
+    mut cursor: Box<dyn Cursor>,
     watch: &mut dyn FnMut(),
 ) -> Result<()> {
     cursor.seek(&Target::first_of(0, &[]))?;

@@ -136,7 +136,8 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
         return Ok(());
     }
     Err(crate::Error::corruption(format!(
-        "keys do not ascend after {}: run verify, and restore the database from a copy",
+        "keys do not ascend after {}: run verify, and restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
         key.escape_ascii()
     )))
 }

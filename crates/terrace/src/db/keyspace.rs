@@ -211,9 +211,48 @@ fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
 fn damaged(name: &[u8]) -> Error {
     Error::corruption(format!(
         "the catalog of keyspaces has the record {:?}, which makes no sense; restore the database \
-         from a copy",
+         from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
         name.escape_ascii().to_string()
     ))
+}
+
+/// A record of the catalog.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The keyspace with this number has this name.
+    Name(u32, String),
+    /// The keyspace with this number was dropped.
+    Dropped(u32),
+    /// The number of the next keyspace.
+    Next(u32),
+}
+
+impl Record {
+    /// The record with this key and value; `None` when they make no sense.
+    pub(super) fn of(key: &[u8], value: &[u8]) -> Option<Record> {
+        let key = std::str::from_utf8(key).ok()?;
+        if let Some(id) = key.strip_prefix(DROPPED) {
+            return id.parse().ok().map(Record::Dropped);
+        }
+        let id = u32::from_le_bytes(value.try_into().ok()?);
+        match key.strip_prefix(NAMES) {
+            Some(name) => Some(Record::Name(id, name.to_owned())),
+            None => (key == NEXT_ID).then_some(Record::Next(id)),
+        }
+    }
+
+    /// Appends the record to a batch.
+    pub(super) fn write(&self, batch: &mut Batch) {
+        let (key, id) = match self {
+            Record::Name(id, name) => (format!("{NAMES}{name}"), Some(id)),
+            Record::Dropped(id) => (format!("{DROPPED}{id}"), None),
+            Record::Next(id) => (NEXT_ID.to_owned(), Some(id)),
+        };
+        let value = id.map(|id| id.to_le_bytes());
+        let value = value.as_ref().map_or([].as_slice(), |id| id.as_slice());
+        batch.push(EntryKind::Put, SYSTEM_KEYSPACE, key.as_bytes(), value);
+    }
 }
 
 fn id_of(value: &[u8], name: &[u8]) -> Result<u32> {
@@ -250,20 +289,8 @@ impl Db {
             ));
         }
         let mut batch = Batch::default();
-        let record = format!("{NAMES}{name}");
-        batch.push(
-            EntryKind::Put,
-            SYSTEM_KEYSPACE,
-            record.as_bytes(),
-            &id.to_le_bytes(),
-        );
-        let following = (id + 1).to_le_bytes();
-        batch.push(
-            EntryKind::Put,
-            SYSTEM_KEYSPACE,
-            NEXT_ID.as_bytes(),
-            &following,
-        );
+        Record::Name(id, name.to_owned()).write(&mut batch);
+        Record::Next(id + 1).write(&mut batch);
         self.engine().write(&mut batch, Durability::Sync)?;
         Ok(Keyspace::new(self, id, name))
     }
@@ -322,8 +349,7 @@ impl Db {
         let mut batch = Batch::default();
         let record = format!("{NAMES}{name}");
         batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
-        let dropped = format!("{DROPPED}{}", keyspace.id());
-        batch.push(EntryKind::Put, SYSTEM_KEYSPACE, dropped.as_bytes(), &[]);
+        Record::Dropped(keyspace.id()).write(&mut batch);
         self.engine().write(&mut batch, Durability::Sync)?;
         // Durable before anyone may act on it: a crash must not leave a keyspace half purged.
         self.engine().ground.dropped.insert(keyspace.id());

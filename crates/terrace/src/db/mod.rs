@@ -9,6 +9,7 @@ pub mod inspect;
 mod iter;
 mod keyspace;
 mod open;
+mod repair;
 mod snapshot;
 
 use std::cell::RefCell;
@@ -39,6 +40,9 @@ pub use ingest::{Ingest, IngestReport};
 pub use iter::{ExpiringValue, Iter, KeyValue};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;
+pub use repair::{
+    Loss, PartState, RepairOutcome, RepairPart, RepairReport, RepairSource, RepairedKeyspace,
+};
 pub use snapshot::Snapshot;
 
 /// An open database. Clones are handles to the same one, usable from any thread; the database

@@ -28,9 +28,11 @@ use crate::parts::redo::RedoArea;
 use crate::stages::{Folder, Ground};
 
 /// Superblock words that say where the redo area is.
-const REDO_ROOTS: [usize; 2] = [8, 9];
+pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
 /// Superblock word that is set when everything of a new database is in the pool.
 const CREATED_ROOT: usize = 10;
+/// A repair has begun to write the folder, and has not finished.
+pub(super) const UNFINISHED_REPAIR: &str = "UNFINISHED-REPAIR";
 const MANIFEST_BYTES: u64 = 256 * 1024;
 const GROW_BYTES: u64 = 64 << 20;
 
@@ -46,7 +48,7 @@ pub struct DbBuilder {
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl DbBuilder {
@@ -121,6 +123,7 @@ impl DbBuilder {
             true => self.lock_to_read()?,
             false => Some(self.lock_folder()?),
         };
+        self.check_finished()?;
         let base = Arc::clone(&self.fs);
         if self.options.read_only {
             // From here on all is done as ever, and stays in memory.
@@ -194,6 +197,19 @@ impl DbBuilder {
     pub(super) fn report(&self, progress: Progress) {
         if let Some(hook) = &self.progress {
             hook(&progress);
+        }
+    }
+
+    /// Refuses what a repair has left half made.
+    fn check_finished(&self) -> Result<()> {
+        let mark = self.path.join(UNFINISHED_REPAIR);
+        match self.fs.exists(&mark) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Error::invalid(format!(
+                "a repair into {} has not finished, and what it left is no whole database: remove the                  folder and run \"terrace repair\" again",
+                self.path.display()
+            ))),
+            Err(e) => Err(Error::io("look for", &mark, e)),
         }
     }
 
@@ -327,8 +343,8 @@ impl DbBuilder {
             return Ok(());
         }
         Err(Error::corruption(format!(
-            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, or \
-             move the folder away",
+            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, \
+             rebuild what is left with \"terrace repair\", or move the folder away",
             path.display()
         )))
     }
@@ -346,7 +362,7 @@ impl DbBuilder {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(format!(
                     "{} is missing: it says which files the database has; restore the folder from \
-                     a copy",
+                     a copy, or rebuild what is left with \"terrace repair\"",
                     self.path.join(MANIFEST).display()
                 ))
             }

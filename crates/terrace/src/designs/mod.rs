@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 use crate::stages::Folder;
 use crate::stages::Ground;
 
+/// What the extents of a repository say of themselves, for those who rescue what is in a damaged pool.
+pub(crate) use crate::stages::bottom::repository::salvage as repository_extents;
+
 /// A composition of stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -242,7 +242,8 @@ impl FrozenCursor {
             if last.is_some_and(|last| last > place) {
                 // BOUND: damaged links may go round; then keys stop ascending.
                 return Err(Error::corruption(format!(
-                    "keys do not ascend at {}: run verify, and repair the database",
+                    "keys do not ascend at {}: run verify, and rebuild what is left with \
+                     \"terrace repair\"",
                     entry.key.escape_ascii()
                 )));
             }

@@ -77,7 +77,8 @@ impl Fixed {
     fn parse(text: &str, path: &Path) -> Result<Fixed> {
         let damaged = |what: String| {
             Error::corruption(format!(
-                "{} is damaged ({what}); restore it from a copy of the database",
+                "{} is damaged ({what}); restore it from a copy of the database, or rebuild \
+                 what is left with \"terrace repair\"",
                 path.display()
             ))
         };
@@ -165,7 +166,8 @@ impl Fixed {
         let len = file.len().map_err(|e| Error::io("read", &path, e))?;
         if len > BYTES_MAX {
             return Err(Error::corruption(format!(
-                "{} has {len} bytes, which no OPTIONS file has; restore it from a copy",
+                "{} has {len} bytes, which no OPTIONS file has; restore it from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 path.display()
             )));
         }

@@ -15,4 +15,5 @@ pub(crate) mod redo;
 pub(crate) mod sequence;
 pub(crate) mod skiplist;
 pub(crate) mod snapshots;
+pub(crate) mod spill;
 pub(crate) mod sstable;

@@ -111,7 +111,8 @@ impl Lookup {
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
             Some(EntryKind::RangeDelete) | None => Err(crate::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \
-                 from a copy",
+                 from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 node.off, node.header.kind
             ))),
         }

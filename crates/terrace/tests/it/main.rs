@@ -24,4 +24,5 @@ mod persist_count;
 mod ranges;
 mod read_only;
 mod refusals;
+mod repair;
 mod space;

@@ -158,12 +158,12 @@ fn fact(out: &mut Output, name: &str, value: impl std::fmt::Display) -> Result<(
 }
 
 /// A key with its keyspace, for people.
-fn key_text((keyspace, key): &(u32, Vec<u8>)) -> String {
+pub(super) fn key_text((keyspace, key): &(u32, Vec<u8>)) -> String {
     format!("{} (keyspace {keyspace})", escaped(key))
 }
 
 /// A key with its keyspace, for programs.
-fn key_json((keyspace, key): &(u32, Vec<u8>)) -> Value {
+pub(super) fn key_json((keyspace, key): &(u32, Vec<u8>)) -> Value {
     let mut object = Map::new();
     object.insert("keyspace".into(), (*keyspace).into());
     insert_bytes(&mut object, "key", key);

@@ -70,6 +70,21 @@ pub struct LostKeys {
     pub up_to: Option<(u32, Vec<u8>)>,
 }
 
+impl LostKeys {
+    /// Any key.
+    pub(crate) const ALL: LostKeys = LostKeys {
+        after: None,
+        up_to: None,
+    };
+
+    /// Whether this key of this keyspace is among them. Takes no time to speak of.
+    pub fn has(&self, keyspace: u32, key: &[u8]) -> bool {
+        let place = |place: &(u32, Vec<u8>)| (keyspace, key).cmp(&(place.0, place.1.as_slice()));
+        self.after.as_ref().is_none_or(|after| place(after).is_ge())
+            && self.up_to.as_ref().is_none_or(|up_to| place(up_to).is_le())
+    }
+}
+
 impl Finding {
     fn new(offset: u64, problem: String) -> Finding {
         Finding {

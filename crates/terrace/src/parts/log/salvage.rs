@@ -41,6 +41,9 @@ pub(crate) struct Salvaged {
     /// Records behind that.
     pub(crate) stranded: u64,
     pub(crate) problems: u64,
+    /// Up to here, from the log's start, a record says that the log was durable before it was written:
+    /// what is not whole before that is damage.
+    pub(crate) settled: u64,
     /// A record was begun at the end and not finished, as a crash leaves it; no damage.
     pub(crate) torn: bool,
 }
@@ -135,6 +138,7 @@ impl Walk<'_> {
                     at += size;
                 }
                 Verdict::Whole(view) => {
+                    self.found.settled = self.found.settled.max(header.settled(at));
                     let stranded = broken.is_some();
                     if !stranded {
                         self.found.records += 1;

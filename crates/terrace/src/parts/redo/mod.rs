@@ -85,7 +85,8 @@ impl RedoArea {
             let Some(bytes) = region.bytes(off, SLOT_BYTES) else {
                 return Err(Error::corruption(format!(
                     "the redo area at pool offset {off:#x} lies outside the pool; restore the \
-                     database from a copy"
+                     database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
                 )));
             };
             let Some((_, stores)) = layout::decode(bytes) else {
@@ -98,7 +99,8 @@ impl RedoArea {
                 let Some(word) = region.word(*at) else {
                     return Err(Error::corruption(format!(
                         "redo slot {index} names the word at {at:#x}, which is not in the pool; \
-                         restore the database from a copy"
+                         restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
                     )));
                 };
                 word.store(*value, Ordering::Release);
@@ -248,7 +250,8 @@ impl RedoSlot {
             let Some(word) = region.word(*off) else {
                 return Err(Error::corruption(format!(
                     "a link at {off:#x} lies outside the pool: run verify, and restore the \
-                     database from a copy"
+                     database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
                 )));
             };
             word.store(*value, Ordering::Release);

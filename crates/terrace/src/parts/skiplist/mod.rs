@@ -19,6 +19,7 @@ pub(crate) mod fingers;
 pub(crate) mod insert;
 pub(crate) mod layout;
 pub(crate) mod node;
+pub(crate) mod salvage;
 pub(crate) mod search;
 pub(crate) mod shortcuts;
 pub(crate) mod walk;

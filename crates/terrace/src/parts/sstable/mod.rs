@@ -53,7 +53,7 @@ pub(crate) use multi::MultiRead;
 pub(crate) use properties::{Place, Properties};
 pub(crate) use ranges::{RangeDelete, RangeDeletes};
 pub(crate) use reader::{Answer, Found, ReadMode, SsTable};
-pub(crate) use salvage::{Piece, Salvaged, salvage};
+pub(crate) use salvage::{LostKeys, Piece, Salvaged, SalvagedEntry, salvage};
 pub(crate) use verify::Verified;
 pub(crate) use writer::{Finished, NewEntry, SstOptions, SstWriter};
 

@@ -359,13 +359,19 @@ impl Walk<'_> {
         let Some(handle) = self.footer.range_deletes else {
             return Ok(());
         };
-        let Some(content) = self.content(handle, BlockKind::RangeDeletes, None)? else {
+        // Any key may have been deleted by what is lost here.
+        let lost = Some(LostKeys {
+            after: None,
+            up_to: None,
+        });
+        let content = self.content(handle, BlockKind::RangeDeletes, lost.clone())?;
+        let Some(content) = content else {
             return Ok(());
         };
         let bytes = content.len();
         let ranges = Block::new(content, handle.offset)
             .and_then(|block| RangeDeletes::decode(Arc::new(block)));
-        let Some(ranges) = self.decoded(handle, ranges, None)? else {
+        let Some(ranges) = self.decoded(handle, ranges, lost)? else {
             return Ok(());
         };
         for range in ranges.fragments() {

@@ -37,7 +37,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
         if !found.contains(&file_name(meta.number)) {
             return Err(Error::corruption(format!(
                 "{} is missing, and the manifest names it: restore the folder from a copy, or \
-                 repair it",
+                 rebuild what is left with \"terrace repair\"",
                 shelf.path(meta.number).display()
             )));
         }

@@ -30,7 +30,8 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
         Some(EntryKind::Delete) => Ok(Lookup::Deleted),
         Some(EntryKind::RangeDelete | EntryKind::PutExpiring) | None => {
             Err(Error::corruption(format!(
-                "{} has an entry of the unknown kind {}; restore the database from a copy",
+                "{} has an entry of the unknown kind {}; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 table.path().display(),
                 found.kind
             )))

@@ -20,6 +20,7 @@ mod fresh;
 mod layout;
 mod reclaim;
 pub(crate) mod recover;
+pub(crate) mod salvage;
 mod space;
 mod sweep;
 

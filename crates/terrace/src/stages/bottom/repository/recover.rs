@@ -73,7 +73,8 @@ pub(crate) fn recover(
     let meta = ground.manifest.with_state(|state| state.repository.clone()).ok_or_else(|| {
         Error::corruption(
             "the manifest names no repository, which every database of this design has; restore \
-             the database from a copy",
+             the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
         )
     })?;
     let region = ground.pool.region().clone();
@@ -91,7 +92,8 @@ pub(crate) fn recover(
         if !(HEADER_BYTES as u64..=extent.len()).contains(&used) {
             return Err(Error::corruption(format!(
                 "the repository extent at pool offset {:#x} says that {used} of its {} bytes are \
-                 used; restore the database from a copy",
+                 used; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 extent.off(),
                 extent.len()
             )));

@@ -120,7 +120,8 @@ impl Space {
         let Some(mut claim) = claim else {
             return Err(Error::corruption(format!(
                 "the repository extent that has the pool offset {off:#x} is shorter than its \
-                 header says; restore the database from a copy"
+                 header says; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
             )));
         };
         claim.write_streaming(0, bytes, purpose);

@@ -67,7 +67,8 @@ pub(crate) fn recover(
         let (Some(newer), Some(older)) = (newer, older) else {
             return Err(Error::corruption(format!(
                 "the manifest merges table {} into table {into}, which it does not name; restore \
-                 the database from a copy",
+                 the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 meta.id
             )));
         };
@@ -115,20 +116,23 @@ fn open_table(
         if extents.is_empty() && id != meta.id {
             return Err(Error::corruption(format!(
                 "the extent of table {} at pool offset {off:#x} has the header of table {id}; \
-                 restore the database from a copy",
+                 restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 meta.id
             )));
         }
         if let Some(other) = headers.insert(id, off) {
             return Err(Error::corruption(format!(
                 "the extents at pool offsets {other:#x} and {off:#x} both have the header of table \
-                 {id}; restore the database from a copy"
+                 {id}; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\""
             )));
         }
         if extent.used > extent.span.len {
             return Err(Error::corruption(format!(
                 "the manifest says that {} bytes of the {}-byte extent at pool offset {off:#x} \
-                 are used; restore the database from a copy",
+                 are used; restore the database from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 extent.used, extent.span.len
             )));
         }

@@ -115,7 +115,8 @@ impl LogFiles {
         match named.iter().find(|id| !files.live.contains_key(id)) {
             None => Ok(next),
             Some(&id) => Err(Error::corruption(format!(
-                "{} is missing, and the manifest names it: restore the folder from a copy",
+                "{} is missing, and the manifest names it: restore the folder from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
                 self.path(id).display()
             ))),
         }

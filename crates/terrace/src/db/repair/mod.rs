@@ -1,0 +1,397 @@
+//! Repair: a new database of what can still be read of a damaged one.
+//!
+//! ```text
+//!   OPTIONS, manifest --what is of use--> tables, logs, lists in the pool
+//!                                              | whatever verifies
+//!                                              v
+//!                                      runs in the new folder, sorted
+//!                                              | of each key the newest version
+//!                                              v
+//!                            a new database, in the order in which any is made
+//! ```
+//!
+//! The damaged database is only read. Numbers decide what is newest, wherever it was found.
+//!
+//! CRASH: the new folder has the file `UNFINISHED-REPAIR` before anything else, and loses it after it
+//! has become a database. With it a folder is not opened, so half a repair never passes for a whole.
+
+mod gather;
+mod newest;
+mod nodes;
+mod pool;
+mod report;
+mod source;
+
+pub use report::{Loss, PartState, RepairOutcome, RepairPart, RepairReport, RepairedKeyspace};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use terrace_media::{FileSystem, OpenMode, Pool, Prefault};
+
+use super::Progress;
+use super::keyspace::{DEFAULT_NAME, Record};
+use super::open::{DbBuilder, UNFINISHED_REPAIR};
+use crate::designs::Design;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{Options, Workers};
+use crate::parts::batch::Batch;
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::{RangeSet, Spans};
+use crate::parts::spill::Spill;
+use crate::types::{DEFAULT_KEYSPACE, Durability};
+
+use gather::Gathered;
+use newest::{Newest, Seen};
+use report::{Findings, PartState as State};
+use source::{Source, Trust};
+
+/// Memory for sorting: what a memtable may have, between these.
+const SORT_BYTES_MIN: usize = 64 << 10;
+const SORT_BYTES_MAX: usize = 64 << 20;
+/// Bytes after which progress is told again.
+const REPORT_BYTES: u64 = 4 << 20;
+
+/// A damaged database: its folder, and its pool where that is not where its OPTIONS says.
+#[derive(Debug, Clone)]
+pub struct RepairSource {
+    folder: PathBuf,
+    pool: Option<PathBuf>,
+}
+
+impl RepairSource {
+    /// The database in the folder `path`.
+    pub fn new(path: impl AsRef<Path>) -> RepairSource {
+        RepairSource {
+            folder: path.as_ref().to_owned(),
+            pool: None,
+        }
+    }
+
+    /// Its pool is the file at `path`, whatever its OPTIONS says.
+    #[must_use]
+    pub fn pool(mut self, path: impl AsRef<Path>) -> RepairSource {
+        self.pool = Some(path.as_ref().to_owned());
+        self
+    }
+}
+
+impl DbBuilder {
+    /// Makes the builder's folder, which must not exist or be empty, a new database of what can be read of
+    /// a damaged one: for each key the newest entry that verifies. Deletes, range deletes and expiry that
+    /// can be read hide what is older. The damaged one is only read; close it first.
+    ///
+    /// The builder's options are those of the new database. Where they name no design it gets that of
+    /// the damaged one, if its OPTIONS can be read; [`Options::load`] has the rest of that. Takes time,
+    /// and for a while twice the space, in proportion to the data, and memory for sorting like a
+    /// memtable's. Range deletes are held in memory.
+    ///
+    /// ```
+    /// # use terrace::{Db, RepairOutcome, RepairSource};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    /// # let mut options = terrace::testing::small_options();
+    /// # options.pool.path = None;
+    /// # let db = Db::open(&old, options.clone())?;
+    /// # db.put("k", "v")?;
+    /// # db.close()?;
+    /// std::fs::remove_file(old.join("MANIFEST"))?;
+    /// let report = Db::builder(&new)
+    ///     .options(options)
+    ///     .repair_of(&RepairSource::new(&old))?;
+    /// assert_eq!(report.outcome, RepairOutcome::Partly, "nobody knows what was there");
+    /// assert_eq!(report.keyspaces[0].pairs, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` when there is no such folder, nothing of a database in it, or something at the target;
+    /// `Locked` when the database is open; `Unsupported` when a later version wrote it; `Full` and `Io` of
+    /// the new database. Damage is no error: the report tells of it. After an error what was made is
+    /// removed, as far as that is possible, and the target is no database; only when the very last step
+    /// failed, which is that of removing the mark, it may be a whole one.
+    pub fn repair_of(mut self, damaged: &RepairSource) -> Result<RepairReport> {
+        let started = Instant::now();
+        if self.path.starts_with(&damaged.folder) {
+            return Err(Error::invalid(format!(
+                "{} is in the folder that is to be repaired, which is only read: name another one",
+                self.path.display()
+            )));
+        }
+        self.check_target()?;
+        let _source_lock = self.lock_source(&damaged.folder)?;
+        let mut findings = Findings::default();
+        let pool = damaged.pool.as_deref();
+        let source = Source::look(&self.fs, &damaged.folder, pool, &mut findings)?;
+        if source.is_empty() {
+            return Err(Error::invalid(format!(
+                "there is nothing of a database in {}: no manifest, table file, log file or pool; \
+                 check the path, and name the pool if it is elsewhere",
+                damaged.folder.display()
+            )));
+        }
+        self.options = self.options_of_repaired(&source)?;
+        self.options.validate()?;
+        let pool_file = self.options.pool.path.as_ref();
+        let pool_file = pool_file.map(|pool| self.path.join(pool));
+        if let (Some(new), Some(old)) = (&pool_file, &source.pool)
+            && *new == old.path
+        {
+            return Err(Error::invalid(format!(
+                "{} is the pool of the damaged database, which is only read: name another one for \
+                 the new database",
+                new.display()
+            )));
+        }
+        let mut made_pool = false;
+        let made = self.make_repaired(&source, findings, &mut made_pool);
+        let is_made = made
+            .as_ref()
+            .is_ok_and(|r| r.outcome != RepairOutcome::Nothing);
+        if !is_made {
+            self.remove_repaired(pool_file.filter(|_| made_pool));
+        }
+        Ok(RepairReport {
+            elapsed: started.elapsed(),
+            ..made?
+        })
+    }
+
+    /// Keeps out who would change the damaged database meanwhile, as far as it has a lock.
+    fn lock_source(&self, folder: &Path) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
+        let lock = folder.join("LOCK");
+        self.fs.lock_shared(&lock).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => Error::new(
+                ErrorKind::Locked,
+                format!(
+                    "the database in {} is open, in another process or elsewhere in this one: close it \
+                     before it is repaired",
+                    folder.display()
+                ),
+            ),
+            _ => Error::io("lock", &lock, e),
+        })
+    }
+
+    fn options_of_repaired(&self, source: &Source) -> Result<Options> {
+        let mut options = self.options.clone();
+        if let (None, Some(fixed)) = (options.design, &source.fixed) {
+            options.design = Some(fixed.design.parse::<Design>()?);
+        }
+        options.design = Some(options.design_of_new());
+        options.pool.prefault = Prefault::None;
+        options.background.workers = Workers::Manual;
+        options.read_only = false;
+        Ok(options)
+    }
+
+    fn make_repaired(
+        &self,
+        source: &Source,
+        mut findings: Findings,
+        made_pool: &mut bool,
+    ) -> Result<RepairReport> {
+        self.fs
+            .create_dir_all(&self.path)
+            .map_err(|e| Error::io("create", &self.path, e))?;
+        let lock = self.path.join("LOCK");
+        let _lock = self
+            .fs
+            .lock(&lock)
+            .map_err(|e| Error::io("lock", &lock, e))?;
+        self.mark_unfinished()?;
+        let memory = usize::try_from(self.options.front.memtable_bytes).unwrap_or(usize::MAX);
+        let memory = memory.clamp(SORT_BYTES_MIN, SORT_BYTES_MAX);
+        let mut gathered = Gathered::new(Spill::new(&self.fs, &self.path, memory));
+        self.gather(source, &mut gathered, &mut findings)?;
+        let mut report = RepairReport {
+            entries: gathered.entries,
+            ..RepairReport::default()
+        };
+        if gathered.any || source.trust != Trust::Nothing {
+            report.keyspaces = self.write_repaired(source, gathered, made_pool)?;
+            let certain = findings.losses.iter().any(|loss| loss.certain);
+            let damaged = findings
+                .parts
+                .iter()
+                .any(|part| matches!(part.state, State::Damaged | State::Missing));
+            report.outcome = match source.trust == Trust::Whole && !certain && !damaged {
+                true => RepairOutcome::Whole,
+                false => RepairOutcome::Partly,
+            };
+        }
+        report.parts = findings.parts;
+        report.losses = findings.losses;
+        Ok(report)
+    }
+
+    fn gather(
+        &self,
+        source: &Source,
+        gathered: &mut Gathered,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        let total = gather::bytes_of(source) + pool::bytes_of(source);
+        let (mut done, mut told) = (0, 0);
+        let watch = &mut |bytes: u64| {
+            done += bytes;
+            if done >= told + REPORT_BYTES {
+                told = done;
+                self.report(Progress {
+                    what: "reading",
+                    done: done.min(total),
+                    total,
+                    unit: "bytes",
+                });
+            }
+        };
+        gather::tables(source, gathered, findings, watch)?;
+        let mut logs = gather::log_files(source, findings);
+        pool::find_logs(source, &mut logs, findings);
+        gather::take_logs(logs, gathered, findings, watch)?;
+        pool::take_nodes(source, gathered, findings, watch)
+    }
+
+    /// Writes the new database.
+    fn write_repaired(
+        &self,
+        source: &Source,
+        gathered: Gathered,
+        made_pool: &mut bool,
+    ) -> Result<Vec<RepairedKeyspace>> {
+        let Gathered {
+            mut spill,
+            ranges,
+            seq_last,
+            entries,
+            expires,
+            ..
+        } = gathered;
+        let seq = seq_last.max(source.state.last_seq);
+        // Time never went back while the database was whole, and does not now.
+        let now = self.clock.unix_millis().max(source.state.time);
+        let ranges = RangeSet::of(vec![Arc::new(Spans::new(ranges))]);
+        let newest = Newest::new(spill.merged()?, ranges, now);
+        let seen = newest.seen();
+        let pool = Pool::create(self.pool_config(&self.options))?;
+        *made_pool = true;
+        let ground = Arc::new(self.ground_of_copy(pool)?);
+        if expires || source.state.time > 0 {
+            // What has expired by now is gone for good.
+            ground.manifest.commit(Edit {
+                changes: vec![Change::Time { time: now }],
+            })?;
+        }
+        let mut watch = || {
+            let done = seen.lock().pairs.values().sum::<u64>();
+            self.report(Progress {
+                what: "writing",
+                done: done.min(entries),
+                total: entries,
+                unit: "entries",
+            });
+        };
+        let engine = self.fill_copy(&ground, Box::new(newest), seq, &mut watch)?;
+        let keyspaces = name_keyspaces(&engine, &seen.lock())?;
+        // The runs lie in the folder of the new database.
+        drop(spill);
+        self.finish_copy(&engine)?;
+        self.mark_finished()?;
+        Ok(keyspaces)
+    }
+
+    fn mark_unfinished(&self) -> Result<()> {
+        let path = self.path.join(UNFINISHED_REPAIR);
+        let failed = |e| Error::io("write", &path, e);
+        let file = self.fs.open(&path, OpenMode::CreateNew).map_err(failed)?;
+        let text =
+            "A repair began to write this folder. While this file is here it has not finished.\n";
+        file.write_at(0, text.as_bytes()).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        // PERSIST: the mark before anything that could be taken for a database.
+        self.fs.sync_dir(&self.path).map_err(failed)
+    }
+
+    fn mark_finished(&self) -> Result<()> {
+        let path = self.path.join(UNFINISHED_REPAIR);
+        let failed = |e| Error::io("remove", &path, e);
+        // PERSIST: OPTIONS, which `finish_copy` has made durable, before the mark goes: a folder
+        // without either would be taken for one in which a database may be made.
+        self.fs.remove(&path).map_err(failed)?;
+        self.fs.sync_dir(&self.path).map_err(failed)
+    }
+
+    /// Removes what a repair that failed has made, the mark last. What cannot be removed is no database.
+    fn remove_repaired(&self, pool: Option<PathBuf>) {
+        let fs: &Arc<dyn FileSystem> = &self.fs;
+        let names = fs.list(&self.path).unwrap_or_default();
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        if has("OPTIONS") && !has(UNFINISHED_REPAIR) {
+            // All was done but for making sure that the mark is gone.
+            return;
+        }
+        // The mark stays if anything else does.
+        let (mark, others): (Vec<_>, Vec<_>) =
+            names.iter().partition(|name| *name == UNFINISHED_REPAIR);
+        let pool = pool.filter(|pool| fs.exists(pool).unwrap_or(false));
+        let mut removed = pool.is_none_or(|pool| fs.remove(&pool).is_ok());
+        for name in others {
+            let path = self.path.join(name);
+            removed &= fs.remove(&path).is_ok() || !fs.exists(&path).unwrap_or(true);
+        }
+        if removed {
+            for name in mark {
+                let _ = fs.remove(&self.path.join(name));
+            }
+        }
+    }
+}
+
+/// Gives names to keyspaces that have lost theirs; returns all, the default one first.
+fn name_keyspaces(engine: &Arc<Engine>, seen: &Seen) -> Result<Vec<RepairedKeyspace>> {
+    let pairs = |id: u32| seen.pairs.get(&id).copied().unwrap_or(0);
+    let mut keyspaces = vec![RepairedKeyspace {
+        name: DEFAULT_NAME.to_owned(),
+        id: DEFAULT_KEYSPACE,
+        pairs: pairs(DEFAULT_KEYSPACE),
+        renamed: false,
+    }];
+    let mut batch = Batch::default();
+    let unnamed = |id: &u32| *id > DEFAULT_KEYSPACE && !seen.names.contains_key(id);
+    let ids: Vec<u32> = seen.pairs.keys().copied().filter(unnamed).collect();
+    let named = seen
+        .names
+        .iter()
+        .map(|(&id, name)| (id, name.clone(), false));
+    let renamed = ids.iter().map(|&id| {
+        let mut name = format!("recovered-{id}");
+        // BOUND: there are only so many names.
+        while seen.names.values().any(|taken| *taken == name) {
+            name.push_str("-too");
+        }
+        (id, name, true)
+    });
+    let mut all: Vec<_> = named.chain(renamed).collect();
+    all.sort();
+    for (id, name, renamed) in all {
+        if renamed {
+            Record::Name(id, name.clone()).write(&mut batch);
+        }
+        keyspaces.push(RepairedKeyspace {
+            name,
+            id,
+            pairs: pairs(id),
+            renamed,
+        });
+    }
+    let last = keyspaces.iter().map(|k| k.id).max().unwrap_or(0);
+    if last >= seen.next && last > DEFAULT_KEYSPACE {
+        Record::Next(last + 1).write(&mut batch);
+    }
+    if batch.len() > 0 {
+        engine.write(&mut batch, Durability::Sync)?;
+    }
+    Ok(keyspaces)
+}

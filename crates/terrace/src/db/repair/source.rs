@@ -1,0 +1,528 @@
+//! This file is what a damaged database says of itself: OPTIONS, and the manifest, as far as they read.
+//!
+//! How much the manifest is worth decides what of the folder is used. Where all of it is sound, what it
+//! names is all that there is: a file that it does not name may be one that compaction has replaced,
+//! whose deleted keys would come back. Where a part of it is lost, what it does not name is used too,
+//! unless what is left says that it was given up. Without it everything that verifies is used.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_media::{File, FileSystem, OpenMode, PoolHeader, Span};
+
+use super::report::{Findings, PartState};
+use crate::db::inspect::LostKeys;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::file::Fixed;
+use crate::parts::manifest::layout::{HEADER_BYTES, Roots, decode_header, newer_version};
+use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
+use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
+use crate::stages::names::{log_file_id, table_file_number};
+
+/// Manifests in a pool begin at multiples of this, which is the smallest granule.
+const GRANULE_MIN: u64 = 4096;
+/// Bytes of a pool looked through at once.
+const SCAN_BYTES: usize = 1 << 20;
+/// BOUND: the longest manifest in a pool that is believed without the superblock.
+const POOL_MANIFEST_MAX: u64 = 64 << 20;
+
+/// How much of the manifest is sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// All of it, and what it names is there.
+    Whole,
+    /// Some edits, or the name of one of its files, may be lost.
+    Part,
+    Nothing,
+}
+
+/// A pool, its header if that is sound.
+pub(super) struct SourcePool {
+    pub(super) path: PathBuf,
+    pub(super) file: Box<dyn File>,
+    pub(super) bytes: u64,
+    pub(super) header: Option<PoolHeader>,
+}
+
+/// What is known of a database before any of its data is read.
+pub(super) struct Source {
+    pub(super) fs: Arc<dyn FileSystem>,
+    pub(super) dir: PathBuf,
+    /// Table files and log files of the folder by number.
+    pub(super) tables: BTreeSet<(u64, String)>,
+    pub(super) logs: BTreeSet<(u64, String)>,
+    pub(super) fixed: Option<Fixed>,
+    pub(super) pool: Option<SourcePool>,
+    pub(super) trust: Trust,
+    pub(super) state: State,
+    /// What edits that were read have given up, and the number below which everything that is not
+    /// named was given up earlier.
+    gone_files: BTreeSet<u64>,
+    gone_logs: BTreeSet<u64>,
+    gone_tables: BTreeSet<u64>,
+    gone_extents: BTreeSet<u64>,
+    first_id: u64,
+}
+
+impl Source {
+    /// Looks at the database in the folder `dir`, whose pool is at `pool` if it is not where OPTIONS
+    /// says.
+    pub(super) fn look(
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        pool: Option<&Path>,
+        findings: &mut Findings,
+    ) -> Result<Source> {
+        let names = fs.list(dir).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                Error::invalid(format!(
+                    "{} is no folder: name the folder of the database that is to be repaired",
+                    dir.display()
+                ))
+            }
+            _ => Error::io("list", dir, e),
+        })?;
+        let numbered = |number: fn(&str) -> Option<u64>| {
+            let numbered = names.iter().filter_map(|name| Some((number(name)?, name)));
+            numbered.map(|(n, name)| (n, name.clone())).collect()
+        };
+        let fixed = read_fixed(fs, dir, findings)?;
+        let mut source = Source {
+            fs: Arc::clone(fs),
+            dir: dir.to_owned(),
+            tables: numbered(table_file_number),
+            logs: numbered(log_file_id),
+            pool: None,
+            trust: Trust::Nothing,
+            state: State::default(),
+            gone_files: BTreeSet::new(),
+            gone_logs: BTreeSet::new(),
+            gone_tables: BTreeSet::new(),
+            gone_extents: BTreeSet::new(),
+            first_id: 0,
+            fixed,
+        };
+        let in_options = source.fixed.as_ref().map(|fixed| fixed.pool_path.as_ref());
+        let at = match (pool, in_options) {
+            (Some(given), _) => Some(given.to_owned()),
+            (None, Some(named)) => named.map(|named| dir.join(named)),
+            // The usual place, where OPTIONS does not say that there is none.
+            (None, None) => names.iter().find(|n| *n == "pool").map(|n| dir.join(n)),
+        };
+        source.pool = match at {
+            Some(at) => source.open_pool(at, findings)?,
+            None => None,
+        };
+        source.read_manifest(findings)?;
+        source.check_named();
+        source.lose_edits(findings);
+        Ok(source)
+    }
+
+    /// Whether there is nothing that is a part of a database.
+    pub(super) fn is_empty(&self) -> bool {
+        self.fixed.is_none()
+            && self.tables.is_empty()
+            && self.logs.is_empty()
+            && self.pool.is_none()
+            && self.trust == Trust::Nothing
+    }
+
+    /// Why table file `number` is of no use; `None`: it is.
+    pub(super) fn ignores_table(&self, number: u64) -> Option<&'static str> {
+        self.ignores(
+            number,
+            self.state.files.contains_key(&number),
+            &self.gone_files,
+        )
+    }
+
+    /// Why log `id` is of no use; `None`: it is.
+    pub(super) fn ignores_log(&self, id: u64) -> Option<&'static str> {
+        self.ignores(id, self.state.logs.contains_key(&id), &self.gone_logs)
+    }
+
+    /// Whether a table of the buffer that is found in the pool, and that nothing names, is of use.
+    pub(super) fn wants_unnamed_table(&self, id: u64) -> bool {
+        self.ignores(id, false, &self.gone_tables).is_none()
+    }
+
+    /// Whether a log that is found in the pool, and that nothing names, is of use.
+    pub(super) fn wants_unnamed_log(&self, id: u64) -> bool {
+        self.ignores(id, false, &self.gone_logs).is_none()
+    }
+
+    /// Whether an extent of the repository that is found in the pool at `off`, and that nothing names, is
+    /// of use.
+    pub(super) fn wants_unnamed_extent(&self, off: u64) -> bool {
+        self.trust != Trust::Whole && !self.gone_extents.contains(&off)
+    }
+
+    fn ignores(&self, number: u64, named: bool, gone: &BTreeSet<u64>) -> Option<&'static str> {
+        match self.trust {
+            Trust::Nothing => None,
+            _ if named => None,
+            Trust::Whole => Some("the manifest does not name it, so nothing needs it"),
+            Trust::Part if gone.contains(&number) => Some("the manifest says that it was given up"),
+            Trust::Part if number < self.first_id => {
+                Some("the manifest, which was newer, does not name it")
+            }
+            Trust::Part => None,
+        }
+    }
+
+    /// Looks for what shows that edits are lost: something that is named and not there, or that is there
+    /// and was made after all that is named, which a crash leaves too.
+    fn check_named(&mut self) {
+        let has = |all: &BTreeSet<(u64, String)>, n: u64| {
+            let next = all.range((n, String::new())..).next();
+            next.is_some_and(|(number, _)| *number == n)
+        };
+        let state = &self.state;
+        let in_file = |id: &u64| state.logs[id] == LogPlace::File;
+        let there = state.files.keys().all(|n| has(&self.tables, *n))
+            && state
+                .logs
+                .keys()
+                .filter(|id| in_file(id))
+                .all(|n| has(&self.logs, *n));
+        let known = state
+            .files
+            .keys()
+            .chain(state.logs.keys())
+            .chain(state.tables.keys());
+        let gone = self
+            .gone_files
+            .iter()
+            .chain(&self.gone_logs)
+            .chain(&self.gone_tables);
+        let known = known.chain(gone).map(|n| n + 1).max();
+        let next = known.unwrap_or(0).max(state.next_id);
+        let last = |all: &BTreeSet<(u64, String)>| all.last().map_or(0, |(n, _)| *n);
+        let newer = last(&self.tables).max(last(&self.logs)) >= next.max(1);
+        if self.trust == Trust::Whole && (!there || newer) {
+            self.trust = Trust::Part;
+        }
+    }
+
+    /// Says what it means where the manifest is not whole.
+    fn lose_edits(&self, findings: &mut Findings) {
+        let text = match self.trust {
+            Trust::Whole => return,
+            Trust::Part => {
+                "edits of the manifest may be lost: so may be what they name, and what had been \
+                            deleted may be there again"
+            }
+            Trust::Nothing => {
+                "without the manifest nobody knows what there was: something may be missing, \
+                               and what had been deleted may be there again"
+            }
+        };
+        let path = match &self.pool {
+            Some(pool) => pool.path.clone(),
+            None => self.dir.join(FILE_NAME),
+        };
+        findings.lose(("manifest", path, 0), text, LostKeys::ALL, false);
+    }
+
+    fn open_pool(&self, path: PathBuf, findings: &mut Findings) -> Result<Option<SourcePool>> {
+        let opened = self.fs.open(&path, OpenMode::Read);
+        let sized = opened.and_then(|file| Ok((file.len()?, file)));
+        let (bytes, file) = match sized {
+            Ok(sized) => sized,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let place = (path.clone(), None, 0);
+                findings.part(
+                    "pool",
+                    place,
+                    PartState::Missing,
+                    0,
+                    "there is no such file",
+                );
+                let problem = "the pool is missing, with all that was in it";
+                findings.lose(("pool", path, 0), problem, LostKeys::ALL, true);
+                return Ok(None);
+            }
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        let header = match PoolHeader::read(&*file, &path) {
+            Ok(header) => {
+                if header.committed_bytes > bytes {
+                    let text = format!(
+                        "the pool's file ends after {bytes} of {} bytes",
+                        header.committed_bytes
+                    );
+                    let place = (path.clone(), None, 0);
+                    findings.part("pool", place, PartState::Damaged, 0, text.clone());
+                    findings.lose(("pool", path.clone(), bytes), text, LostKeys::ALL, true);
+                }
+                Some(header)
+            }
+            Err(e) => {
+                let e = Error::from(e);
+                if e.kind() == ErrorKind::Unsupported {
+                    return Err(e);
+                }
+                let place = (path.clone(), None, 0);
+                findings.part("pool", place, PartState::Damaged, 0, fact_of(&e));
+                None
+            }
+        };
+        Ok(Some(SourcePool {
+            path,
+            file,
+            bytes,
+            header,
+        }))
+    }
+
+    fn read_manifest(&mut self, findings: &mut Findings) -> Result<()> {
+        let Some(pool) = &self.pool else {
+            return self.read_manifest_file(findings);
+        };
+        let roots = pool.header.as_ref().map(|header| {
+            let roots = Roots::read(|i| header.roots[i]);
+            (roots.current, roots.generation)
+        });
+        let (span, generation, trust) = match roots.filter(|(_, generation)| *generation != 0) {
+            Some((span, generation)) => (span, Some(generation), Trust::Whole),
+            None => match pool.find_manifest()? {
+                Some(span) => (span, None, Trust::Part),
+                None => {
+                    let place = (pool.path.clone(), None, 0);
+                    let note = "nothing in the pool leads to it";
+                    findings.part("manifest", place, PartState::Missing, 0, note);
+                    return Ok(());
+                }
+            },
+        };
+        let bytes = match pool.read(span) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                let place = (pool.path.clone(), Some(span.off), 0);
+                findings.part("manifest", place, PartState::Damaged, 0, e.to_string());
+                return Ok(());
+            }
+        };
+        let path = pool.path.clone();
+        self.read_edits(&bytes, (path, span.off), generation, trust, findings)
+    }
+
+    fn read_manifest_file(&mut self, findings: &mut Findings) -> Result<()> {
+        let path = self.dir.join(FILE_NAME);
+        let read = self.fs.open(&path, OpenMode::Read).and_then(|file| {
+            let len = file.len()?.min(FILE_BYTES_MAX);
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(0, &mut bytes).map(|()| bytes)
+        });
+        match read {
+            Ok(bytes) => {
+                let header = decode_header(bytes.get(..HEADER_BYTES).unwrap_or(&bytes), 0);
+                // A file is written in whole steps; one that ends early has lost its last edits.
+                let trust = match header {
+                    Ok(header) if (bytes.len() as u64) < header.file_bytes => Trust::Part,
+                    _ => Trust::Whole,
+                };
+                self.read_edits(&bytes, (path, 0), None, trust, findings)
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                // A database with a pool has none; then the pool is what is missing.
+                if self.fixed.as_ref().is_none_or(|f| f.pool_path.is_none()) {
+                    let note = "there is no such file";
+                    findings.part("manifest", (path, None, 0), PartState::Missing, 0, note);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                let note = format!("it cannot be read: {e}");
+                findings.part("manifest", (path, None, 0), PartState::Damaged, 0, note);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_edits(
+        &mut self,
+        bytes: &[u8],
+        (path, offset): (PathBuf, u64),
+        generation: Option<u64>,
+        trust: Trust,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        if let Some(version) = newer_version(bytes) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the manifest in {} has version {version}, which a later version of this \
+                     program wrote: repair the database with that",
+                    path.display()
+                ),
+            ));
+        }
+        let mut first = None;
+        let mut problem = String::new();
+        let Salvaged {
+            state,
+            records,
+            problems,
+            torn,
+            ..
+        } = salvage(bytes, offset, generation, &mut |piece| {
+            match piece {
+                Piece::Record {
+                    number, changes, ..
+                } => self.note_edit(number, changes),
+                Piece::Problem { text, .. } => {
+                    first.get_or_insert(text);
+                }
+            }
+            Ok(())
+        })?;
+        let part_state = match (records, problems, torn) {
+            (0, ..) => {
+                self.trust = Trust::Nothing;
+                PartState::Damaged
+            }
+            (_, 0, false) => {
+                self.trust = trust;
+                PartState::Used
+            }
+            (_, problems, _) => {
+                self.trust = Trust::Part;
+                match problems {
+                    0 => PartState::Used,
+                    _ => PartState::Damaged,
+                }
+            }
+        };
+        self.state = state;
+        if let Some(text) = first {
+            problem = text;
+        } else if torn {
+            problem = "its last edit was not finished".into();
+        } else if trust == Trust::Part {
+            problem = match self.pool {
+                Some(_) => "it was found without the superblock".into(),
+                None => "its file ends early".into(),
+            };
+        }
+        let place = (path, Some(offset), 0);
+        findings.part("manifest", place, part_state, records, problem);
+        Ok(())
+    }
+
+    fn note_edit(&mut self, number: u64, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::FileRemoved { number } => {
+                    self.gone_files.insert(*number);
+                }
+                Change::LogRetired { id } => {
+                    self.gone_logs.insert(*id);
+                }
+                Change::TableRemoved { id } | Change::MergeEnded { newer: id, .. } => {
+                    self.gone_tables.insert(*id);
+                }
+                Change::RepositoryExtentRemoved { off } => {
+                    self.gone_extents.insert(*off);
+                }
+                // The first record is the state with which the generation began.
+                Change::NextId { id } if number == 0 => self.first_id = *id,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl SourcePool {
+    /// The bytes of a part of the pool, as far as the file has them.
+    pub(super) fn read(&self, span: Span) -> Result<Vec<u8>> {
+        let len = self.bytes.saturating_sub(span.off).min(span.len);
+        let mut bytes = vec![0; len as usize];
+        let read = self.file.read_exact_at(span.off, &mut bytes);
+        read.map_err(|e| Error::io("read", &self.path, e))?;
+        Ok(bytes)
+    }
+
+    /// Calls `visit` with the places in the pool at which an extent may begin, and the first bytes there,
+    /// 64 of them. What cannot be read is passed over.
+    pub(super) fn places(&self, visit: &mut dyn FnMut(u64, &[u8; 64])) {
+        let mut buffer = vec![0; SCAN_BYTES];
+        let mut at = PoolHeader::BYTES;
+        while at < self.bytes {
+            let len = (self.bytes - at).min(SCAN_BYTES as u64) as usize;
+            if self.file.read_exact_at(at, &mut buffer[..len]).is_ok() {
+                for step in (0..len).step_by(GRANULE_MIN as usize) {
+                    if let Some(head) = buffer[step..len].first_chunk() {
+                        visit(at + step as u64, head);
+                    }
+                }
+            }
+            at += len as u64;
+        }
+    }
+
+    /// The newest manifest that is sound from its start, wherever it is.
+    fn find_manifest(&self) -> Result<Option<Span>> {
+        let mut found = Vec::new();
+        self.places(&mut |off, head| {
+            if decode_header(head, off).is_ok() {
+                found.push(off);
+            }
+        });
+        let mut newest: Option<((u64, u64, u64), Span)> = None;
+        for off in found {
+            let len = (self.bytes - off).min(POOL_MANIFEST_MAX);
+            let span = Span { off, len };
+            let bytes = self.read(span)?;
+            let Salvaged {
+                state,
+                records,
+                generation,
+                ..
+            } = salvage(&bytes, off, None, &mut |_| Ok(()))?;
+            if records == 0 {
+                continue;
+            }
+            // A generation that was written and never taken into use knows less than the one before.
+            let age = (state.next_id, state.last_seq, generation);
+            if newest.as_ref().is_none_or(|(best, _)| *best < age) {
+                newest = Some((age, span));
+            }
+        }
+        Ok(newest.map(|(_, span)| span))
+    }
+}
+
+/// What is wrong, without what may be done about it, which is being done.
+fn fact_of(e: &Error) -> String {
+    let text = e.to_string();
+    let fact = text.split("; restore").next();
+    fact.unwrap_or_default().to_owned()
+}
+
+/// What OPTIONS says, if it is there and sound.
+fn read_fixed(
+    fs: &Arc<dyn FileSystem>,
+    dir: &Path,
+    findings: &mut Findings,
+) -> Result<Option<Fixed>> {
+    let place = (dir.join("OPTIONS"), None, 0);
+    match Fixed::read(fs, dir) {
+        Ok(Some(fixed)) => {
+            findings.part("options", place, PartState::Used, 0, "");
+            Ok(Some(fixed))
+        }
+        Ok(None) => {
+            let note = "there is no such file";
+            findings.part("options", place, PartState::Missing, 0, note);
+            Ok(None)
+        }
+        // A later version tells itself by what is read next; damage may look like one here.
+        Err(e) => {
+            findings.part("options", place, PartState::Damaged, 0, fact_of(&e));
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! This file reads nodes in the bytes of an extent of a pool that may be damaged, for those who rescue
+//! them.
+//!
+//! Nodes lie one behind the other, so behind one that is sound the next begins, and so on up to one
+//! that is not. Where the next one begins behind that, only links tell: whatever looks like a node there
+//! may be the image of one in somebody's value. A link of a sound node leads to a node.
+
+use super::layout::{HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, Header, checksum};
+use crate::types::{KEY_BYTES_MAX, key_hash};
+
+/// A node whose checksum is right.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SoundNode<'a> {
+    pub(crate) header: Header,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    links: &'a [u8],
+}
+
+impl SoundNode<'_> {
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.header.node_bytes() as u64
+    }
+
+    /// Its links as they are stored, from the lowest level up.
+    pub(crate) fn links(&self) -> impl Iterator<Item = u64> + '_ {
+        let (words, _) = self.links.as_chunks::<8>();
+        words.iter().map(|word| u64::from_le_bytes(*word))
+    }
+}
+
+/// The node at the start of `bytes`, if it is sound.
+pub(crate) fn sound_node(bytes: &[u8]) -> Option<SoundNode<'_>> {
+    let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let header = Header::decode(head);
+    if !(1..=HEIGHT_MAX).contains(&usize::from(header.height)) {
+        return None;
+    }
+    let (links, rest) = rest.split_at_checked(8 * usize::from(header.height))?;
+    let (key, rest) = rest.split_at_checked(header.key_len as usize)?;
+    let value = rest.get(..header.value_len as usize)?;
+    let sound = checksum(head, key, crc32c::crc32c(value)) == header.checksum;
+    sound.then_some(SoundNode {
+        header,
+        key,
+        value,
+        links,
+    })
+}
+
+/// What the first bytes of a node say of it, sound or not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Front {
+    /// Bytes up to the end of the key.
+    pub(crate) key_end: u64,
+    /// Bytes of all of it.
+    pub(crate) bytes: u64,
+}
+
+/// The front of a node whose header begins `bytes`; `None`: no node has such a header.
+pub(crate) fn front(bytes: &[u8]) -> Option<Front> {
+    let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?);
+    let height = usize::from(header.height);
+    // The key of a range delete has two keys and the length of one.
+    let key_max = 2 * KEY_BYTES_MAX + size_of::<u32>();
+    let fits = (1..=HEIGHT_MAX).contains(&height) && header.key_len as usize <= key_max;
+    fits.then(|| Front {
+        key_end: (HEADER_BYTES + 8 * height) as u64 + u64::from(header.key_len),
+        bytes: header.node_bytes() as u64,
+    })
+}
+
+/// Keyspace and key of the node at the start of `bytes`, up to its key, if the hash says that they are
+/// those which were written.
+pub(crate) fn hashed_key(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?);
+    let key_at = HEADER_BYTES + 8 * usize::from(header.height);
+    let key = bytes.get(key_at..)?.get(..header.key_len as usize)?;
+    (key_hash(header.keyspace, key) == header.hash).then_some((header.keyspace, key))
+}
+
+/// The links of the head node at the start of `bytes`, if it is sound.
+pub(crate) fn head_links(bytes: &[u8]) -> Vec<u64> {
+    let head = bytes.get(..HEAD_BYTES).and_then(sound_node);
+    head.map_or_else(Vec::new, |head| head.links().collect())
+}

@@ -1,0 +1,419 @@
+//! Repair: what verifies comes back, the newest of it, whatever is damaged; what does not is told of.
+
+mod specimen;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace::{Db, Design, ErrorKind, PartState, RepairOutcome, RepairReport, RepairSource};
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::{seeds, settings};
+
+use specimen::{MEDIA, Pairs, Specimen, names, specimen};
+
+/// What must hold of any repair: nothing is made up, and what is not as it was last is in a loss. Losses
+/// that nobody is sure of count for `damaged` only, and those of logs for keys that were in a log.
+fn check(specimen: &Specimen, report: &RepairReport, damaged: &Path) {
+    let shown = match report.outcome {
+        RepairOutcome::Nothing => {
+            assert!(!specimen.target().exists() || names(&specimen.target()).is_empty());
+            Pairs::new()
+        }
+        _ => specimen.shown(report),
+    };
+    let written = &specimen.written;
+    for (place, value) in &shown {
+        let history = written.history.get(place);
+        let known = history.is_some_and(|history| history.contains(&Some(value.clone())));
+        assert!(
+            known,
+            "{place:?} has a value that nobody wrote: {report:#?}"
+        );
+    }
+    for place in written.history.keys() {
+        if shown.get(place) == written.last(place) {
+            continue;
+        }
+        let told = report.losses.iter().any(|loss| {
+            loss.keys.has(place.0, &place.1)
+                && (loss.certain
+                    || loss.path == damaged
+                    || report.outcome == RepairOutcome::Partly && loss.kind == "manifest")
+                && (loss.kind != "log" || written.in_log.contains(place))
+        }) || report.keyspaces.is_empty();
+        assert!(
+            told,
+            "{place:?} is {:?} and was {:?} last; damaged is {}: {report:#?}",
+            shown.get(place),
+            written.last(place),
+            damaged.display()
+        );
+    }
+}
+
+fn each(mut case: impl FnMut(&Specimen, Design, Medium)) {
+    for design in Design::ALL {
+        for medium in MEDIA {
+            for closed in [true, false] {
+                println!("{design} on {medium}, closed: {closed}");
+                case(&specimen(design, medium, closed, 7), design, medium);
+            }
+        }
+    }
+}
+
+/// A database that is whole comes back as it is: every keyspace, by its name, and nothing that was
+/// deleted, covered, dropped or has expired. Its files are not touched.
+#[test]
+fn a_whole_database_comes_back() {
+    each(|specimen, _, _| {
+        let before: Vec<_> = names(&specimen.source())
+            .iter()
+            .map(|name| std::fs::read(specimen.source().join(name)).unwrap())
+            .collect();
+        let report = specimen.repair().unwrap();
+        assert_eq!(report.outcome, RepairOutcome::Whole, "{report:#?}");
+        assert!(specimen.shown(&report) == specimen.written.pairs());
+        let names_of: Vec<_> = report.keyspaces.iter().map(|k| k.name.as_str()).collect();
+        assert_eq!(names_of, ["default", "named"]);
+        let after: Vec<_> = names(&specimen.source())
+            .iter()
+            .map(|name| std::fs::read(specimen.source().join(name)).unwrap())
+            .collect();
+        assert!(before == after, "the damaged database was written");
+
+        // It goes on as a database of its own: its numbers and those of its keyspaces.
+        let db = Db::open(specimen.target(), specimen.options.clone()).unwrap();
+        db.put("later", "value").unwrap();
+        let fresh = db.create_keyspace("fresh").unwrap();
+        assert_eq!(fresh.iter().unwrap().count(), 0);
+        assert_eq!(db.get("later").unwrap(), Some(b"value".to_vec()));
+        db.close().unwrap();
+    });
+}
+
+/// Without OPTIONS, or with damaged ones, everything else is used.
+#[test]
+fn options_may_be_lost() {
+    each(|specimen, _, _| {
+        let options = specimen.source().join("OPTIONS");
+        std::fs::write(&options, "design = ?\n").unwrap();
+        let report = specimen.repair().unwrap();
+        assert_eq!(report.outcome, RepairOutcome::Partly);
+        assert!(specimen.shown(&report) == specimen.written.pairs());
+        std::fs::remove_file(&options).unwrap();
+        let report = specimen.repair().unwrap();
+        assert_eq!(report.outcome, RepairOutcome::Partly);
+        assert!(specimen.shown(&report) == specimen.written.pairs());
+    });
+}
+
+/// The design and the pool of the new database are those that the options say.
+#[test]
+fn another_design_takes_what_is_found() {
+    for (from, to) in [
+        (Design::MioDb, Design::Leveled),
+        (Design::Leveled, Design::MioDb),
+        (Design::MioDbSsd, Design::Leveled),
+    ] {
+        let mut specimen = specimen(from, Medium::Dax, false, 3);
+        specimen.options = settings::small_of(to, Medium::Dram);
+        specimen.options.pool.size_bytes = 8 << 20;
+        let report = specimen.repair().unwrap();
+        assert_eq!(report.outcome, RepairOutcome::Whole, "{report:#?}");
+        assert!(specimen.shown(&report) == specimen.written.pairs());
+    }
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// Without the manifest every table that verifies counts, and every log; keyspaces have their names from
+/// the catalog.
+#[test]
+fn the_manifest_of_files_may_be_lost() {
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        for closed in [true, false] {
+            let specimen = specimen(design, Medium::Dram, closed, 5);
+            let manifest = specimen.source().join("MANIFEST");
+            std::fs::remove_file(&manifest).unwrap();
+            let report = specimen.repair().unwrap();
+            assert_eq!(report.outcome, RepairOutcome::Partly);
+            assert!(
+                specimen.shown(&report) == specimen.written.pairs(),
+                "{report:#?}"
+            );
+        }
+    }
+}
+
+/// Without the superblock, or the manifest behind it, logs and lists in the pool are told by their
+/// own headers.
+#[test]
+fn the_superblock_may_be_lost() {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Mapped] {
+            let specimen = specimen(design, medium, true, 5);
+            let pool = specimen.source().join("pool");
+            let file = std::fs::OpenOptions::new().write(true).open(&pool).unwrap();
+            file.write_all_at(&[0; 8192], 0).unwrap();
+            let report = specimen.repair().unwrap();
+            assert_eq!(report.outcome, RepairOutcome::Partly);
+            check(&specimen, &report, &pool);
+            let found: u64 = report.keyspaces.iter().map(|k| k.pairs).sum();
+            assert_eq!(found, specimen.written.pairs().len() as u64, "{report:#?}");
+        }
+    }
+}
+
+/// Tables that are gone, or of which a part is damaged, cost what they had, and that is told.
+#[test]
+fn tables_may_be_lost() {
+    for design in [Design::Leveled, Design::MioDbSsd] {
+        for medium in MEDIA {
+            let whole = specimen(design, medium, true, 11);
+            let tables: Vec<_> = names(&whole.source())
+                .into_iter()
+                .filter(|n| n.ends_with(".sst"))
+                .collect();
+            assert!(!tables.is_empty());
+            for name in tables {
+                let specimen = whole.copy();
+                let table = specimen.source().join(&name);
+                let len = std::fs::metadata(&table).unwrap().len();
+                for at in [0, len / 2, len - 100, len - 3] {
+                    flip(&table, at);
+                    let report = specimen.repair().unwrap();
+                    assert_eq!(
+                        report.outcome,
+                        RepairOutcome::Partly,
+                        "{name} at {at} of {len}"
+                    );
+                    check(&specimen, &report, &table);
+                    flip(&table, at);
+                }
+                std::fs::remove_file(&table).unwrap();
+                let report = specimen.repair().unwrap();
+                assert_eq!(report.outcome, RepairOutcome::Partly);
+                let missing = report
+                    .parts
+                    .iter()
+                    .filter(|p| p.state == PartState::Missing);
+                assert_eq!(missing.count(), 1);
+                check(&specimen, &report, &table);
+            }
+        }
+    }
+}
+
+/// Whatever byte is changed in whatever file, whatever is cut off or removed: nothing is made up, and
+/// whatever is not as it was is told of.
+#[test]
+fn random_damage_is_told_of() {
+    let mut outcomes = BTreeMap::new();
+    for seed in seeds::seeds(3) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for design in Design::ALL {
+            for medium in MEDIA {
+                let whole = specimen(design, medium, rng.bool(), seed);
+                for turn in 0..12 {
+                    let specimen = whole.copy();
+                    let path = damage(&specimen, &mut rng);
+                    println!("seed {seed:#x}: {design} on {medium}, turn {turn}");
+                    let report = specimen.repair().unwrap();
+                    check(&specimen, &report, &path);
+                    *outcomes.entry(report.outcome.name()).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    println!("{outcomes:?}");
+    assert!(outcomes.contains_key("partly"));
+}
+
+/// Does something to a file, and returns which.
+fn damage(specimen: &Specimen, rng: &mut fastrand::Rng) -> PathBuf {
+    let all: Vec<_> = names(&specimen.source())
+        .into_iter()
+        .filter(|n| n != "LOCK")
+        .collect();
+    let path = specimen.source().join(&all[rng.usize(..all.len())]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
+    if used.is_empty() {
+        return path;
+    }
+    let at = used[rng.usize(..used.len())];
+    let what = match rng.u8(..10) {
+        0 => {
+            std::fs::remove_file(&path).unwrap();
+            println!("{} removed", path.display());
+            return path;
+        }
+        1 => {
+            bytes.truncate(at);
+            "cut off"
+        }
+        2 => {
+            let line = at / 64 * 64;
+            let end = bytes.len().min(line + 64);
+            bytes[line..end].fill(0);
+            "a line emptied"
+        }
+        3 => {
+            let page = at / 4096 * 4096;
+            let end = bytes.len().min(page + 4096);
+            bytes[page..end].fill(0);
+            "a page emptied"
+        }
+        _ => {
+            bytes[at] ^= 1 << rng.u8(..8);
+            "a bit changed"
+        }
+    };
+    println!("{}: {what} at {at}", path.display());
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A catalog that is lost costs the names of keyspaces, and nothing else.
+#[test]
+fn keyspaces_without_a_name_get_one() {
+    let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
+    // The catalog is in the tables that begin with it.
+    let source = specimen.source();
+    for name in names(&source).into_iter().filter(|n| n.ends_with(".sst")) {
+        let path = source.join(&name);
+        let mut catalog = false;
+        terrace::inspect::table::<terrace::Error>(&path, &mut |piece| {
+            if let terrace::inspect::TablePiece::Entry(entry) = piece {
+                catalog |= entry.keyspace == 0;
+            }
+            Ok(())
+        })
+        .unwrap();
+        if catalog {
+            flip(&path, 2);
+        }
+    }
+    let report = specimen.repair().unwrap();
+    check(&specimen, &report, Path::new(""));
+    let renamed: Vec<_> = report.keyspaces.iter().filter(|k| k.renamed).collect();
+    assert!(
+        renamed.iter().any(|k| k.name == "recovered-2"),
+        "{report:#?}"
+    );
+}
+
+/// What is asked for wrongly is refused, and nothing is left of it.
+#[test]
+fn wrong_calls_are_refused() {
+    let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
+    let repair = |from: &Path, to: &Path| {
+        Db::builder(to)
+            .options(specimen.options.clone())
+            .repair_of(&RepairSource::new(from))
+            .unwrap_err()
+    };
+    let nowhere = specimen.folder.path().join("nowhere");
+    let empty = specimen.folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    assert_eq!(
+        repair(&nowhere, &specimen.target()).kind(),
+        ErrorKind::Invalid
+    );
+    assert_eq!(
+        repair(&empty, &specimen.target()).kind(),
+        ErrorKind::Invalid
+    );
+    assert_eq!(
+        repair(&specimen.source(), &specimen.source()).kind(),
+        ErrorKind::Invalid
+    );
+    let inside = specimen.source().join("inside");
+    assert_eq!(
+        repair(&specimen.source(), &inside).kind(),
+        ErrorKind::Invalid
+    );
+    std::fs::write(empty.join("notes"), "mine").unwrap();
+    assert_eq!(
+        repair(&specimen.source(), &empty).kind(),
+        ErrorKind::Invalid
+    );
+    assert!(!specimen.target().exists());
+    let db = Db::open(specimen.source(), specimen.options.clone()).unwrap();
+    let e = repair(&specimen.source(), &specimen.target());
+    assert_eq!(e.kind(), ErrorKind::Locked, "{e}");
+    db.close().unwrap();
+}
+
+/// Every failure of the new database's files is an error, and what is left is no database.
+#[test]
+fn every_failure_is_an_error_and_leaves_no_database() {
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        let specimen = specimen(design, Medium::Dram, false, 2);
+        for kind in [std::io::ErrorKind::Other, std::io::ErrorKind::StorageFull] {
+            let mut n = 1;
+            let mut failures = 0;
+            loop {
+                let _ = std::fs::remove_dir_all(specimen.target());
+                let fs = Arc::new(FaultFs::new(Arc::new(OsFs)));
+                fs.fail_at(n, kind, true);
+                let made = Db::builder(specimen.target())
+                    .options(specimen.options.clone())
+                    .clock(Arc::new(specimen.clock.clone()))
+                    .file_system(fs.clone())
+                    .repair_of(&RepairSource::new(specimen.source()));
+                let calls = fs.operations();
+                match made {
+                    // Failing reads are damage like any other.
+                    Ok(report) if report.outcome == RepairOutcome::Nothing => {}
+                    Ok(_) => {
+                        assert!(calls < n, "call {n} failed and nobody noticed");
+                        break;
+                    }
+                    Err(e) => {
+                        failures += 1;
+                        assert!(e.to_string().len() > 20, "{e}");
+                        let target = specimen.target();
+                        if target.join("OPTIONS").exists()
+                            && !target.join("UNFINISHED-REPAIR").exists()
+                        {
+                            // The last step of all failed.
+                            assert!(e.to_string().contains("UNFINISHED-REPAIR"), "call {n}: {e}");
+                            let db = Db::open(&target, specimen.options.clone()).unwrap();
+                            assert!(db.iter().unwrap().count() > 0);
+                        }
+                    }
+                }
+                n += 1 + n / 16;
+            }
+            assert!(failures > 20, "{failures}");
+        }
+    }
+}
+
+/// What an interrupted repair leaves is not opened.
+#[test]
+fn an_unfinished_repair_is_no_database() {
+    let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
+    specimen.repair().unwrap();
+    std::fs::write(specimen.target().join("UNFINISHED-REPAIR"), "").unwrap();
+    for read_only in [false, true] {
+        let mut options = specimen.options.clone();
+        options.read_only = read_only;
+        let e = Db::open(specimen.target(), options).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Invalid);
+        assert!(e.to_string().contains("has not finished"), "{e}");
+    }
+}
