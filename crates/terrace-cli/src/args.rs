@@ -348,7 +348,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) benchmarks: Vec<Step>,
     /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
-    /// or a peer that this build has; builds with --features rocksdb have that [default: terrace].
+    /// or a peer, "rocksdb" or "redb", in a build with the feature of that name [default: terrace].
     #[arg(long, value_name = "NAME")]
     pub(crate) store: Option<StoreKind>,
     /// Keys, and writes of each writing thread [default: 300000].

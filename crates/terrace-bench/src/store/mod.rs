@@ -19,6 +19,8 @@
 mod empty;
 #[cfg(test)]
 pub(crate) mod liar;
+#[cfg(feature = "redb")]
+mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 mod terrace;
@@ -46,11 +48,18 @@ pub enum StoreKind {
     Empty,
     /// RocksDB; with the feature `rocksdb`.
     RocksDb,
+    /// redb; with the feature `redb`.
+    Redb,
 }
 
 impl StoreKind {
     /// All stores, those that are not in this build included.
-    pub const ALL: [StoreKind; 3] = [StoreKind::Terrace, StoreKind::Empty, StoreKind::RocksDb];
+    pub const ALL: [StoreKind; 4] = [
+        StoreKind::Terrace,
+        StoreKind::Empty,
+        StoreKind::RocksDb,
+        StoreKind::Redb,
+    ];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -58,6 +67,7 @@ impl StoreKind {
             StoreKind::Terrace => "terrace",
             StoreKind::Empty => "empty",
             StoreKind::RocksDb => "rocksdb",
+            StoreKind::Redb => "redb",
         }
     }
 
@@ -66,6 +76,7 @@ impl StoreKind {
         match self {
             StoreKind::Terrace | StoreKind::Empty => true,
             StoreKind::RocksDb => cfg!(feature = "rocksdb"),
+            StoreKind::Redb => cfg!(feature = "redb"),
         }
     }
 
@@ -76,6 +87,8 @@ impl StoreKind {
             StoreKind::Empty => Ok(empty::open()),
             #[cfg(feature = "rocksdb")]
             StoreKind::RocksDb => rocksdb::open(setup),
+            #[cfg(feature = "redb")]
+            StoreKind::Redb => redb::open(setup),
             #[allow(
                 unreachable_patterns,
                 reason = "a build with every peer has none that is missing"

@@ -10,9 +10,11 @@ use crate::error::BenchError;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options(design: Option<Design>, durability: Durability) -> Options {
-    let mut options = Options::default();
-    options.design = design;
-    options.durability = durability;
+    let mut options = Options {
+        design,
+        durability,
+        ..Options::default()
+    };
     options.front.memtable_bytes = 256 << 10;
     if design == Some(Design::MioDb) {
         options.pool.path = Some("pool".into());
@@ -210,6 +212,12 @@ fn terrace_conforms() {
 #[test]
 fn rocksdb_conforms() {
     every_way(StoreKind::RocksDb, None);
+}
+
+#[cfg(feature = "redb")]
+#[test]
+fn redb_conforms() {
+    every_way(StoreKind::Redb, None);
 }
 
 /// The store that does nothing says so, and has nothing.
