@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use terrace::{KEY_BYTES_MAX, Options};
 
+use crate::store::StoreKind;
+
 /// One step of a run: a workload that is measured, or a wait for background work.
 ///
 /// Every workload runs on `threads` threads, and each of them does the whole number of operations,
@@ -159,9 +161,12 @@ pub struct BenchConfig {
     pub histogram: bool,
     /// `--report_interval_seconds`: print one line for each such span of a workload.
     pub report_interval: Option<Duration>,
+    /// What is measured.
+    pub store: StoreKind,
     /// `--db`: the folder; `None` makes a temporary one and removes it at the end.
     pub db: Option<PathBuf>,
-    /// Options of the store. `durability` is that of every write.
+    /// Options of Terrace. `durability` is that of every write; peers get the same memory and
+    /// compression where they have such settings.
     pub options: Options,
     /// The pool's cap; `None` derives it from `num` and the sizes, and for a database that is used
     /// as it is, keeps its own.
@@ -184,6 +189,7 @@ impl Default for BenchConfig {
             seed: 301,
             histogram: false,
             report_interval: None,
+            store: StoreKind::Terrace,
             db: None,
             options: Options::default(),
             pool_bytes: None,
@@ -200,6 +206,9 @@ impl BenchConfig {
     /// The options of the store, the size of the pool included.
     pub fn store_options(&self) -> Options {
         let mut options = self.options.clone();
+        if self.store != StoreKind::Terrace {
+            options.pool.path = None;
+        }
         if let Some(bytes) = self.pool_bytes {
             options.pool.size_bytes = bytes;
         } else if !self.use_existing_db {
@@ -230,6 +239,12 @@ impl BenchConfig {
     /// Bytes that the database may take on its file system: the pool, and table files with what a
     /// compaction has not removed yet.
     pub(crate) fn place_bytes(&self, options: &Options) -> u64 {
+        match self.store {
+            StoreKind::Terrace => {}
+            StoreKind::Empty => return 0,
+            // Logs and data, and both again while a compaction or a copy on write goes on.
+            _ => return self.data_bytes().saturating_mul(3 + self.threads as u64),
+        }
         let copies = match options.design_of_new().keeps_table_files() {
             true => 1 + self.threads as u64,
             false => 0,
@@ -291,6 +306,13 @@ impl BenchConfig {
             format!(
                 "batch-size is {}, but must be 1 to 1000000",
                 self.batch_count
+            ),
+        );
+        check(
+            self.store.is_built(),
+            format!(
+                "this build has no {0}: build it with --features {0}",
+                self.store
             ),
         );
         check(

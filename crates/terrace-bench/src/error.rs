@@ -12,6 +12,13 @@ pub enum BenchError {
     Invalid(String),
     /// The store failed.
     Store(terrace::Error),
+    /// A peer failed.
+    Peer {
+        /// Its name.
+        store: &'static str,
+        /// What it said.
+        what: String,
+    },
     /// The pool of the limit line failed.
     Medium(String),
     /// The operating system refused something around the store.
@@ -23,11 +30,77 @@ pub enum BenchError {
     },
     /// The results could not be written out.
     Output(io::Error),
-    /// A read gave a value that was never written under that key.
+    /// A read gave a value that was never written under that key, or missed one that was.
     WrongValue(String),
 }
 
+/// A value as evidence: its length, its first bytes, and a checksum of all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    bytes: usize,
+    first: Vec<u8>,
+    hash: u64,
+}
+
+impl Found {
+    /// How much of a value is shown.
+    const SHOWN: usize = 24;
+
+    pub(crate) fn of(value: &[u8]) -> Found {
+        // FNV-1a: enough to tell two values apart in a message.
+        let hash = value.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
+        });
+        Found {
+            bytes: value.len(),
+            first: value[..value.len().min(Found::SHOWN)].to_vec(),
+            hash,
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.bytes > self.first.len() {
+            "..."
+        } else {
+            ""
+        };
+        let first = self.first.escape_ascii();
+        let (bytes, hash) = (self.bytes, self.hash);
+        write!(f, "\"{first}{more}\" ({bytes} B, hash {hash:016x})")
+    }
+}
+
 impl BenchError {
+    /// A failure of a peer.
+    #[allow(dead_code, reason = "builds without a peer have none that fails")]
+    pub(crate) fn peer(store: &'static str, what: impl fmt::Display) -> BenchError {
+        let what = what.to_string();
+        BenchError::Peer { store, what }
+    }
+
+    pub(crate) fn wrong(key: &[u8], expected: &Found, found: &Found) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store gave a wrong value: key \"{}\", expected {expected}, found {found}",
+            key.escape_ascii()
+        ))
+    }
+
+    pub(crate) fn lost(key: &[u8], expected: &Found) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store lost an acknowledged write: key \"{}\", expected {expected}, found nothing",
+            key.escape_ascii()
+        ))
+    }
+
+    pub(crate) fn never_written(key: &[u8], found: &Found) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store has a key that nobody wrote: key \"{}\", expected nothing, found {found}",
+            key.escape_ascii()
+        ))
+    }
+
     pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> BenchError {
         BenchError::Io {
             what: format!("{what} {}", path.display()),
@@ -41,6 +114,7 @@ impl fmt::Display for BenchError {
         match self {
             BenchError::Invalid(what) | BenchError::WrongValue(what) => f.write_str(what),
             BenchError::Store(e) => e.fmt(f),
+            BenchError::Peer { store, what } => write!(f, "{store} failed: {what}"),
             BenchError::Medium(e) => write!(f, "the limit line cannot be measured: {e}"),
             BenchError::Io { what, source } => write!(f, "cannot {what}: {source}"),
             BenchError::Output(e) => write!(f, "cannot write the results: {e}"),
@@ -53,7 +127,10 @@ impl std::error::Error for BenchError {
         match self {
             BenchError::Store(e) => Some(e),
             BenchError::Io { source, .. } | BenchError::Output(source) => Some(source),
-            BenchError::Invalid(_) | BenchError::Medium(_) | BenchError::WrongValue(_) => None,
+            BenchError::Invalid(_)
+            | BenchError::Peer { .. }
+            | BenchError::Medium(_)
+            | BenchError::WrongValue(_) => None,
         }
     }
 }

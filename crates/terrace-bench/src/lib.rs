@@ -1,5 +1,5 @@
-//! This crate is the benchmark of the Terrace store: db_bench's workloads, and beside each result
-//! what the medium alone would allow.
+//! This crate is the benchmark of the Terrace store: db_bench's workloads, beside each result what
+//! the medium alone would allow, and the same workloads on the stores that users would pick instead.
 //!
 //! [`run`] takes a [`BenchConfig`] and gives a [`Report`]. Workloads have the names and meanings of
 //! LevelDB's and RocksDB's `db_bench` ([`Step`]); the limit line is defined in [`Limits`]' module.
@@ -10,7 +10,9 @@
 //! - A latency is the time from the end of one operation to the end of the next one on the same
 //!   thread; of a batch it is one latency; scans are timed 64 entries at a time.
 //! - Values carry a tag that follows from key and seed: every value read that this run wrote is
-//!   checked by its tag and a sample of them byte for byte. A wrong one ends the run.
+//!   checked by its tag and a sample of them byte for byte, and of a sample of the keys it is known
+//!   that they must be there. A wrong value or a lost key ends the run, with the evidence.
+//! - Peers ([`StoreKind`]) are behind cargo features of their names and never in a default build.
 //! - Written bytes are those made durable while a step ran, background work included.
 //!
 //! ```no_run
@@ -24,6 +26,7 @@
 mod config;
 mod error;
 mod keys;
+mod known;
 mod latency;
 mod limit;
 mod machine;
@@ -31,6 +34,7 @@ mod meter;
 mod place;
 mod report;
 mod run;
+mod store;
 mod table;
 pub mod units;
 mod values;
@@ -42,9 +46,10 @@ pub use latency::Latency;
 pub use limit::Limits;
 pub use machine::{Machine, Memory};
 pub use report::{
-    BlockReads, CacheReport, Conditions, FileLevelReport, FileSettings, HEADING, IntervalReport,
-    LatencyReport, PurposeReport, Report, Space, StallReport, StepReport, Written, cache_line,
-    file_levels,
+    BlockReads, CacheReport, CauseReport, Conditions, FileLevelReport, FileSettings, HEADING,
+    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport, Written,
+    cache_line, file_levels,
 };
 pub use run::run;
+pub use store::{About, StoreKind};
 pub use table::Table;

@@ -67,23 +67,65 @@ impl Memory {
     }
 }
 
-/// The file system type that holds `path`, such as "tmpfs" or "ext4".
+/// What this process has written, as the kernel accounts it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ProcessIo {
+    /// Bytes handed to write calls.
+    pub(crate) write_bytes: u64,
+    /// Bytes that went, or will go, to block devices.
+    pub(crate) device_bytes: u64,
+}
+
+impl ProcessIo {
+    /// Asks the operating system; what it does not say is zero.
+    pub(crate) fn read() -> ProcessIo {
+        let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
+        let field = |name: &str| {
+            let line = io.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|number| number.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        ProcessIo {
+            write_bytes: field("wchar:"),
+            device_bytes: field("write_bytes:"),
+        }
+    }
+}
+
+/// Bytes that the files under `path` take of their file system.
+pub(crate) fn bytes_under(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => bytes_under(&entry.path()),
+        Ok(data) => data.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+/// The mount that holds `path`: type and options, such as "tmpfs (rw,huge=always)".
 pub(crate) fn file_system_of(path: &Path) -> String {
     let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mut best = (0, "unknown");
+    let mut best = (0, "unknown", "");
     for line in mounts.lines() {
         let mut fields = line.split(' ');
-        let (Some(_), Some(mount), Some(kind)) = (fields.next(), fields.next(), fields.next())
+        let [Some(_), Some(mount), Some(kind), Some(options)] = [(); 4].map(|()| fields.next())
         else {
             continue;
         };
         // A later mount of the same place hides the earlier one.
         if absolute.starts_with(mount) && mount.len() >= best.0 {
-            best = (mount.len(), kind);
+            best = (mount.len(), kind, options);
         }
     }
-    best.1.to_string()
+    match best.2 {
+        "" => best.1.to_string(),
+        options => format!("{} ({options})", best.1),
+    }
 }
 
 /// The field `name` of a file whose lines are `name: number kB`.
@@ -112,6 +154,18 @@ mod tests {
     fn the_process_is_seen() {
         assert!(Machine::read().cores >= 1);
         assert!(Memory::read().peak_bytes > 0);
-        assert_eq!(file_system_of(Path::new("/proc/self")), "proc");
+        let of_proc = file_system_of(Path::new("/proc/self"));
+        assert!(of_proc.starts_with("proc (rw"), "{of_proc}");
+    }
+
+    /// What is written is accounted, and what files take is found in folders below.
+    #[test]
+    fn written_bytes_are_seen() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let before = ProcessIo::read();
+        fs::create_dir(folder.path().join("below")).expect("a folder");
+        fs::write(folder.path().join("below/file"), vec![1; 100_000]).expect("a file");
+        assert!(ProcessIo::read().write_bytes - before.write_bytes >= 100_000);
+        assert!((100_000..300_000).contains(&bytes_under(folder.path())));
     }
 }

@@ -117,6 +117,8 @@ pub(crate) struct Tally {
     pub(crate) ops: u64,
     /// Key and value bytes that they wrote or read.
     pub(crate) bytes: u64,
+    /// Key and value bytes that they wrote.
+    pub(crate) written_bytes: u64,
     /// Reads that found a value.
     pub(crate) found: u64,
     /// Values compared with what was written.
@@ -199,6 +201,12 @@ impl<'a> Pace<'a> {
         }
         // One latency stands for all entries of a batch, so that the interval counts entries.
         current.latency.record_many(ns, ops);
+    }
+
+    /// Says that key and value bytes were written.
+    #[inline]
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        self.tally.written_bytes += bytes;
     }
 
     #[inline]

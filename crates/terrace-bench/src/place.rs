@@ -15,6 +15,11 @@ use terrace::Options;
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
+use crate::store::StoreKind;
+
+/// The file that says which peer's files are beside it, in the folder [`PEER_FOLDER`].
+const PEER_FILE: &str = "bench-store";
+const PEER_FOLDER: &str = "store";
 
 const PREFIX: &str = "terrace-bench-";
 const OWNER_FILE: &str = "owner";
@@ -26,6 +31,7 @@ pub(crate) struct Place {
     /// The pool's file, wherever it is; `None` where the pool is in plain memory.
     pool: Option<PathBuf>,
     temporary: Option<(TempDir, File)>,
+    store: StoreKind,
 }
 
 impl Place {
@@ -43,6 +49,7 @@ impl Place {
             db,
             pool,
             temporary,
+            store: config.store,
         };
         if !config.use_existing_db {
             place.clear_the_way(config.replace_db)?;
@@ -53,6 +60,29 @@ impl Place {
     /// The database's folder.
     pub(crate) fn db(&self) -> &Path {
         &self.db
+    }
+
+    /// The folder that the store is opened in. A peer's is made below the database's, beside a file
+    /// with its name, so that this run, a later one and `--replace-db` know what is there.
+    pub(crate) fn store_folder(&self, existing: bool) -> Result<PathBuf, BenchError> {
+        if self.store == StoreKind::Terrace {
+            return Ok(self.db.clone());
+        }
+        let (folder, marker) = (self.db.join(PEER_FOLDER), self.db.join(PEER_FILE));
+        if existing {
+            let there = fs::read_to_string(&marker).unwrap_or_default();
+            if there.trim() != self.store.name() {
+                return Err(BenchError::Invalid(format!(
+                    "{} holds no database of {} that this benchmark made",
+                    self.db.display(),
+                    self.store
+                )));
+            }
+            return Ok(folder);
+        }
+        fs::create_dir_all(&folder).map_err(|e| BenchError::io("create", &folder, e))?;
+        fs::write(&marker, self.store.name()).map_err(|e| BenchError::io("write", &marker, e))?;
+        Ok(folder)
     }
 
     /// The path beside which the pool of the limit line is made, on the same file system as the
@@ -96,7 +126,7 @@ impl Place {
     fn clear_the_way(&self, replace: bool) -> Result<(), BenchError> {
         let folder = self.db.display();
         if self.db.exists() && !is_empty_folder(&self.db) {
-            if Options::load(&self.db)?.is_none() {
+            if !self.db.join(PEER_FILE).exists() && Options::load(&self.db)?.is_none() {
                 return Err(BenchError::Invalid(format!(
                     "{folder} holds something that is not a database: name an empty folder"
                 )));

@@ -6,19 +6,21 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use terrace::{Db, MediumChoice, Metrics, Options, Prefault};
+use terrace::{MediumChoice, Options, Prefault};
 
 use crate::config::{BenchConfig, Step};
 use crate::error::BenchError;
+use crate::known::Known;
 use crate::latency::Latency;
 use crate::limit::Limits;
-use crate::machine::{Machine, Memory, file_system_of};
+use crate::machine::{Machine, Memory, ProcessIo, bytes_under, file_system_of};
 use crate::meter::{Meter, Tally};
 use crate::place::Place;
 use crate::report::{
-    BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report, Space,
+    BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report,
     StallReport, StepReport, Written,
 };
+use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::units;
 use crate::values::Values;
 use crate::workload::{Role, Work};
@@ -36,13 +38,15 @@ pub fn run<'a>(
     options.validate()?;
     let place = Place::find(config, &options)?;
     let limits = match place.beside()? {
-        Some(beside) => Limits::measure(config, &options, &beside)?,
-        None => Limits::default(),
+        Some(beside) if config.store != StoreKind::Empty => {
+            Limits::measure(config, &options, &beside)?
+        }
+        _ => Limits::default(),
     };
     let begun = Instant::now();
-    let db = open(&place, &options, config.use_existing_db)?;
+    let store = open(config, &options, &place, config.use_existing_db)?;
     let open_s = begun.elapsed().as_secs_f64();
-    let conditions = conditions(config, &options, &place, &db, &limits, open_s);
+    let conditions = conditions(config, &options, &place, store.as_ref(), &limits, open_s);
     let mut run = Run {
         config,
         options,
@@ -50,10 +54,11 @@ pub fn run<'a>(
         limits,
         values: Values::new(config.value_bytes, config.seed),
         out: Out { out, failed: None },
-        db: Some(db),
+        store: Some(store),
+        known: Known::none_of(config.num),
         open_s: Some(open_s),
         is_empty: !config.use_existing_db,
-        checks: !config.use_existing_db,
+        checks: !config.use_existing_db && config.store != StoreKind::Empty,
     };
     run.out.line(format_args!("{conditions}"));
     run.out.line(format_args!("\n{HEADING}"));
@@ -68,7 +73,8 @@ pub fn run<'a>(
         }
         run.out.check()?;
     }
-    let space = Space::of(&run.open_db()?.metrics());
+    let mut space = run.open_store()?.space();
+    space.folder_bytes = bytes_under(run.place.db());
     let report = Report {
         conditions,
         steps,
@@ -120,29 +126,39 @@ struct Run<'a> {
     limits: Limits,
     values: Values,
     out: Out<'a>,
-    db: Option<Db>,
+    store: Option<Box<dyn Store>>,
+    /// A sample of the keys that must be there.
+    known: Known,
     /// How long the open that the next step has to report took.
     open_s: Option<f64>,
     is_empty: bool,
-    /// Whether every value in the database was written by this run.
+    /// Whether every value in the database was written by this run, into a store that keeps any.
     checks: bool,
 }
 
-fn open(place: &Place, options: &Options, existing: bool) -> Result<Db, BenchError> {
-    let mut options = options.clone();
-    options.error_if_missing = existing;
-    options.error_if_exists = !existing;
-    Ok(Db::open(place.db(), options)?)
+fn open(
+    config: &BenchConfig,
+    options: &Options,
+    place: &Place,
+    existing: bool,
+) -> Result<Box<dyn Store>, BenchError> {
+    config.store.open(&Setup {
+        folder: &place.store_folder(existing)?,
+        existing,
+        options,
+        data_bytes: config.data_bytes().saturating_mul(config.threads as u64),
+    })
 }
 
 fn conditions(
     config: &BenchConfig,
     options: &Options,
     place: &Place,
-    db: &Db,
+    store: &dyn Store,
     limits: &Limits,
     open_s: f64,
 ) -> Conditions {
+    let is_terrace = config.store == StoreKind::Terrace;
     let pool = options.pool.path.as_ref().map(|path| place.db().join(path));
     let temporary = if place.is_temporary() {
         " (temporary)"
@@ -151,8 +167,9 @@ fn conditions(
     };
     Conditions {
         machine: Machine::read(),
-        design: options.design_of_new().to_string(),
-        pool: db.metrics().pool.description,
+        store: config.store.name(),
+        about: store.about(),
+        design: is_terrace.then(|| options.design_of_new().to_string()),
         forced_dax: options.pool.medium == MediumChoice::ForceDax,
         emulation: options.pool.emulation.map(|emulation| {
             format!(
@@ -161,7 +178,12 @@ fn conditions(
             )
         }),
         db: format!("{}{temporary}", place.db().display()),
-        file_system: pool.map(|pool| file_system_of(&pool)),
+        file_system: file_system_of(pool.as_deref().unwrap_or(place.db())),
+        build: if cfg!(debug_assertions) {
+            "debug: no figure of it means anything"
+        } else {
+            "release"
+        },
         durability: options.durability.to_string(),
         num: config.num,
         reads: config.reads(),
@@ -171,14 +193,13 @@ fn conditions(
         batch_count: config.batch_count,
         seed: config.seed,
         memtable_bytes: options.front.memtable_bytes,
-        pool_bytes: options.pool.size_bytes,
-        table_files: FileSettings::of(options),
-        prefault: match options.pool.prefault {
+        pool_bytes: is_terrace.then_some(options.pool.size_bytes),
+        table_files: FileSettings::of(options).filter(|_| is_terrace),
+        prefault: is_terrace.then_some(match options.pool.prefault {
             Prefault::Ahead => "ahead of need",
             Prefault::All => "all at creation",
             Prefault::None => "none",
-        }
-        .to_string(),
+        }),
         open_s,
         limit_pool: limits.pool.clone(),
         limit_prepared_s: limits.prepared.as_secs_f64(),
@@ -186,16 +207,20 @@ fn conditions(
 }
 
 impl Run<'_> {
-    fn open_db(&self) -> Result<&Db, BenchError> {
+    fn open_store(&self) -> Result<&dyn Store, BenchError> {
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
-        self.db.as_ref().ok_or_else(missing)
+        self.store.as_deref().ok_or_else(missing)
     }
 
     fn close(&mut self) -> Result<(), BenchError> {
-        match self.db.take() {
-            Some(db) => Ok(db.close()?),
+        match self.store.take() {
+            Some(store) => store.close(),
             None => Ok(()),
         }
+    }
+
+    fn counters(&self) -> Result<(Counters, ProcessIo), BenchError> {
+        Ok((self.open_store()?.counters(), ProcessIo::read()))
     }
 
     /// Replaces the database by an empty one, unless it is one.
@@ -204,13 +229,14 @@ impl Run<'_> {
             return Ok(());
         }
         // Nothing of it is needed any more: what closing could not write is about to be removed.
-        drop(self.db.take());
+        drop(self.store.take());
         self.place.remove()?;
         let begun = Instant::now();
-        self.db = Some(open(&self.place, &self.options, false)?);
+        self.store = Some(open(self.config, &self.options, &self.place, false)?);
+        self.known = Known::none_of(self.config.num);
         self.open_s = Some(begun.elapsed().as_secs_f64());
         self.is_empty = true;
-        self.checks = true;
+        self.checks = self.config.store != StoreKind::Empty;
         Ok(())
     }
 
@@ -227,16 +253,16 @@ impl Run<'_> {
             }
             self.make_fresh()?;
         }
-        let before = self.open_db()?.metrics();
-        let mut reports = match Role::of(step) {
+        let before = self.counters()?;
+        let (mut reports, user_bytes) = match Role::of(step) {
             Some(role) => self.workload(step, role, index)?,
-            None => vec![self.settle(step)?],
+            None => (vec![self.settle(step)?], 0),
         };
-        let after = self.open_db()?.metrics();
+        let after = self.counters()?;
         if let Some(report) = reports.first_mut() {
-            report.written = Written::between(&before, &after);
-            report.blocks = BlockReads::during(&before, &after);
-            report.stalls = stalls_between(&before, &after);
+            report.written = Written::between(&before, &after, user_bytes);
+            report.blocks = BlockReads::between(before.0.blocks, after.0.blocks);
+            report.stalls = stalls_between(&before.0, &after.0);
             report.open_s = self.open_s.take();
         }
         if step.puts() {
@@ -248,12 +274,11 @@ impl Run<'_> {
     fn settle(&mut self, step: Step) -> Result<StepReport, BenchError> {
         let bar = spinner(step.name());
         let begun = Instant::now();
-        let db = self.open_db()?;
-        match step {
-            Step::Drain => db.drain()?,
-            Step::Flush => db.flush()?,
-            _ => db.settle()?,
-        }
+        self.open_store()?.settle(match step {
+            Step::Drain => Settle::Drain,
+            Step::Flush => Settle::Flush,
+            _ => Settle::Rest,
+        })?;
         bar.finish_and_clear();
         Ok(StepReport {
             name: step.name().into(),
@@ -262,22 +287,23 @@ impl Run<'_> {
         })
     }
 
+    /// Runs one workload: its reports, and the key and value bytes that its threads wrote.
     fn workload(
         &mut self,
         step: Step,
         role: Role,
         index: u64,
-    ) -> Result<Vec<StepReport>, BenchError> {
+    ) -> Result<(Vec<StepReport>, u64), BenchError> {
         let clients = self.config.threads;
         let writers = usize::from(step == Step::ReadWhileWriting);
         let meter = Meter::new(clients, writers, self.config.report_interval);
-        let db = self.open_db()?.clone();
+        let missing = || BenchError::Invalid("the database could not be reopened".to_string());
         let work = Work {
             config: self.config,
-            db: &db,
+            store: self.store.as_deref().ok_or_else(missing)?,
             meter: &meter,
             values: &self.values,
-            durability: self.options.durability,
+            known: &self.known,
             checks: self.checks,
         };
         let start = Barrier::new(clients + writers);
@@ -326,7 +352,10 @@ impl Run<'_> {
         if !others.is_empty() {
             reports.push(self.report("  (writer)", others, self.limits.of(Step::Overwrite)));
         }
-        Ok(reports)
+        Ok((
+            reports,
+            tallies.iter().map(|tally| tally.written_bytes).sum(),
+        ))
     }
 
     fn report(&self, name: &str, tallies: &[Tally], limit: Option<f64>) -> StepReport {
@@ -427,18 +456,20 @@ fn spinner(name: &'static str) -> ProgressBar {
     bar
 }
 
-fn stalls_between(before: &Metrics, after: &Metrics) -> Vec<StallReport> {
-    let earlier = |reason| before.stalls.iter().find(|stall| stall.reason == reason);
-    let stalls = after.stalls.iter().map(|stall| {
-        let (count, time) =
-            earlier(stall.reason).map_or((0, Duration::ZERO), |then| (then.count, then.time));
+fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallReport> {
+    let earlier = |reason| before.stalls.iter().find(|(name, ..)| *name == reason);
+    let stalls = after.stalls.iter().map(|(reason, count, time)| {
+        let (counted, timed) =
+            earlier(*reason).map_or((0, Duration::ZERO), |(_, count, time)| (*count, *time));
         StallReport {
-            reason: stall.reason.name(),
-            count: stall.count.saturating_sub(count),
-            seconds: stall.time.saturating_sub(time).as_secs_f64(),
+            reason,
+            count: count.saturating_sub(counted),
+            seconds: time.saturating_sub(timed).as_secs_f64(),
         }
     });
-    stalls.filter(|stall| stall.count > 0).collect()
+    stalls
+        .filter(|stall| stall.count > 0 || stall.seconds > 0.0)
+        .collect()
 }
 
 #[cfg(test)]

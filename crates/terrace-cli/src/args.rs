@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
-use terrace_bench::{Step, units};
+use terrace_bench::{Step, StoreKind, units};
 
 mod parse;
 mod tools;
@@ -333,7 +333,8 @@ missing keys: one random cache line).
 
 Latencies are from the end of one operation to the end of the next, in microseconds; readseq and \
 readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are in no \
-figure but their own. Values that this run wrote are checked when they are read.
+figure but their own. Values that this run wrote are checked when they are read, and of one key in \
+16 it is known whether it must be there; a wrong value or a lost key ends the run with the evidence.
 
 Examples:
   terrace bench
@@ -349,6 +350,10 @@ pub(crate) struct BenchArgs {
     /// readreverse,seekrandom,overwrite,readmissing,deleterandom].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) benchmarks: Vec<Step>,
+    /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
+    /// or a peer, "rocksdb" or "redb", in a build with the feature of that name [default: terrace].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) store: Option<StoreKind>,
     /// Keys, and writes of each writing thread [default: 300000].
     #[arg(long, value_name = "COUNT")]
     pub(crate) num: Option<u64>,

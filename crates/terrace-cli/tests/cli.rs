@@ -518,6 +518,35 @@ fn a_tiny_benchmark_reports() {
     assert!(reported[0]["limit_ops_per_s"].as_f64() > Some(0.0));
 }
 
+/// The store that does nothing is measured like any other, options that a store would not follow are
+/// refused, and a store that this build has not is refused with what to do.
+#[test]
+fn other_stores_are_measured() {
+    let run = |arguments: &[&str]| {
+        let mut run = terrace();
+        run.args(["bench", "--num", "500"]).args(arguments);
+        run.output().expect("it runs")
+    };
+    let output = run(&["--store", "empty", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["conditions"]["store"], "empty");
+    assert_eq!(report["steps"][0]["ops"], 500);
+    let people = text(&run(&["--store", "empty"]).stdout);
+    for part in ["\nmedium  ", "\ndurability  ", "does nothing"] {
+        assert!(people.contains(part), "{part} in {people}");
+    }
+    assert_fails(
+        &run(&["--store", "empty", "--design", "miodb"]),
+        2,
+        "--design",
+    );
+    assert_fails(&run(&["--store", "nodb"]), 2, "rocksdb");
+    if !cfg!(feature = "rocksdb") {
+        assert_fails(&run(&["--store", "rocksdb"]), 2, "--features rocksdb");
+    }
+}
+
 /// A benchmark leaves the database that it was told to make, and can use it again.
 #[test]
 fn a_benchmark_keeps_its_database() {

@@ -128,11 +128,11 @@ pub struct BlockReads {
 }
 
 impl BlockReads {
-    /// What happened between two moments of one database.
-    pub(super) fn between(before: &CacheMetrics, after: &CacheMetrics) -> BlockReads {
+    /// What happened between two moments of one store.
+    pub(crate) fn between(before: BlockReads, after: BlockReads) -> BlockReads {
         BlockReads {
-            hits: after.hit_count.saturating_sub(before.hit_count),
-            misses: after.miss_count.saturating_sub(before.miss_count),
+            hits: after.hits.saturating_sub(before.hits),
+            misses: after.misses.saturating_sub(before.misses),
         }
     }
 

@@ -2,15 +2,18 @@
 
 mod files;
 mod print;
+mod written;
 
 use serde::Serialize;
-use terrace::{Counts, Metrics, Purpose};
+use terrace::Metrics;
 
 use crate::latency::Latency;
 use crate::machine::{Machine, Memory};
+use crate::store::About;
 
 pub use files::{BlockReads, CacheReport, FileLevelReport, FileSettings, cache_line, file_levels};
 pub use print::HEADING;
+pub use written::{CauseReport, PurposeReport, Written};
 
 /// Everything that a run found out.
 #[derive(Debug, Clone, Serialize)]
@@ -30,19 +33,23 @@ pub struct Report {
 pub struct Conditions {
     /// The machine.
     pub machine: Machine,
-    /// The design of the store.
-    pub design: String,
-    /// Medium, instructions and path of the pool, as the store describes them.
-    pub pool: String,
+    /// The store: its name on the command line.
+    pub store: &'static str,
+    /// What it is and really does.
+    pub about: About,
+    /// The design of the store; `None` for a peer.
+    pub design: Option<String>,
     /// Whether the instructions of persistent memory were forced onto another medium.
     pub forced_dax: bool,
     /// The emulated device, if any.
     pub emulation: Option<String>,
     /// The database's folder.
     pub db: String,
-    /// The type of the file system that holds the pool; `None` for a pool in plain memory.
-    pub file_system: Option<String>,
-    /// The durability of every write.
+    /// The mount that holds the pool, or the files where there is none: type and options.
+    pub file_system: String,
+    /// How this program was built.
+    pub build: &'static str,
+    /// The durability that was asked for; what the store does is in `about`.
     pub durability: String,
     /// Keys, and writes of each thread.
     pub num: u64,
@@ -58,14 +65,14 @@ pub struct Conditions {
     pub batch_count: usize,
     /// The seed of keys and values.
     pub seed: u64,
-    /// The memtable's size in bytes.
+    /// The size of a memtable or write buffer in bytes.
     pub memtable_bytes: u64,
-    /// The pool's cap in bytes.
-    pub pool_bytes: u64,
+    /// The pool's cap in bytes; `None` where there is none.
+    pub pool_bytes: Option<u64>,
     /// How table files are made, where the design has them.
     pub table_files: Option<FileSettings>,
-    /// When the pool's pages are faulted in.
-    pub prefault: String,
+    /// When the pool's pages are faulted in; `None` where there is none.
+    pub prefault: Option<&'static str>,
     /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
     /// figure of any workload contains it.
     pub open_s: f64,
@@ -169,112 +176,6 @@ pub struct IntervalReport {
     pub max_us: f64,
 }
 
-/// Bytes written to the pool, by purpose, to files, and by users.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Written {
-    /// Key and value bytes that users wrote.
-    pub user_bytes: u64,
-    /// Bytes, cache lines, flushes and fences of each purpose.
-    pub purposes: Vec<PurposeReport>,
-    /// Bytes of all purposes.
-    pub pool_bytes: u64,
-    /// Bytes written to log files (a pool in plain memory has its logs there).
-    pub log_file_bytes: u64,
-    /// Bytes written to table files.
-    pub table_file_bytes: u64,
-    /// Bytes to the pool for each byte that users wrote; `None` where they wrote none.
-    pub write_amp_pool: Option<f64>,
-    /// Bytes to files, logs and tables, for each byte that users wrote; `None` where they wrote none.
-    pub write_amp_files: Option<f64>,
-}
-
-/// What one purpose cost.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct PurposeReport {
-    /// Its name.
-    pub purpose: &'static str,
-    /// Bytes made durable, in whole cache lines.
-    pub bytes: u64,
-    /// Cache lines.
-    pub lines: u64,
-    /// Calls that flushed or streamed.
-    pub flushes: u64,
-    /// Fences.
-    pub fences: u64,
-}
-
-impl PurposeReport {
-    fn of(purpose: Purpose, counts: &Counts) -> PurposeReport {
-        let c = counts.get(purpose);
-        PurposeReport {
-            purpose: purpose.name(),
-            bytes: c.bytes,
-            lines: c.lines,
-            flushes: c.flushes,
-            fences: c.fences,
-        }
-    }
-}
-
-impl Written {
-    /// What happened between two moments of one database.
-    pub fn between(before: &Metrics, after: &Metrics) -> Written {
-        let counts = after.pm - before.pm;
-        let since = |of: fn(&Metrics) -> u64| of(after).saturating_sub(of(before));
-        let mut written = Written {
-            user_bytes: since(|m| m.user_written_bytes),
-            purposes: Purpose::ALL
-                .map(|purpose| PurposeReport::of(purpose, &counts))
-                .to_vec(),
-            pool_bytes: counts.total().bytes,
-            log_file_bytes: since(|m| m.log_file_bytes),
-            table_file_bytes: since(|m| m.table_file_bytes),
-            ..Written::default()
-        };
-        written.amplify();
-        written
-    }
-
-    /// Sets what follows from the other fields.
-    fn amplify(&mut self) {
-        let user = self.user_bytes as f64;
-        let files = self.log_file_bytes + self.table_file_bytes;
-        self.write_amp_pool = (user > 0.0).then(|| self.pool_bytes as f64 / user);
-        self.write_amp_files = (user > 0.0).then(|| files as f64 / user);
-    }
-
-    /// Adds what another step of the same database wrote.
-    pub fn add(&mut self, other: &Written) {
-        self.user_bytes += other.user_bytes;
-        self.pool_bytes += other.pool_bytes;
-        self.log_file_bytes += other.log_file_bytes;
-        self.table_file_bytes += other.table_file_bytes;
-        self.amplify();
-        if self.purposes.is_empty() {
-            self.purposes = other.purposes.clone();
-            return;
-        }
-        for (sum, more) in self.purposes.iter_mut().zip(&other.purposes) {
-            sum.bytes += more.bytes;
-            sum.lines += more.lines;
-            sum.flushes += more.flushes;
-            sum.fences += more.fences;
-        }
-    }
-
-    /// Whether nothing was written.
-    pub fn is_nothing(&self) -> bool {
-        self.user_bytes + self.pool_bytes + self.log_file_bytes + self.table_file_bytes == 0
-    }
-}
-
-impl BlockReads {
-    /// What happened between two moments of one database.
-    pub fn during(before: &Metrics, after: &Metrics) -> BlockReads {
-        BlockReads::between(&before.cache, &after.cache)
-    }
-}
-
 /// Bytes of a database by tier.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Space {
@@ -302,6 +203,8 @@ pub struct Space {
     pub space_amp_files: Option<f64>,
     /// The cache of their blocks.
     pub cache: CacheReport,
+    /// What the files in the database's folder take of their file system, the pool's included.
+    pub folder_bytes: u64,
 }
 
 impl Space {
@@ -324,6 +227,7 @@ impl Space {
             files: metrics.files.iter().map(FileLevelReport::of).collect(),
             space_amp_files: metrics.space_amp_files(),
             cache: CacheReport::of(&metrics.cache),
+            folder_bytes: 0,
         }
     }
 }

@@ -34,26 +34,29 @@ impl fmt::Display for Conditions {
             units::bytes(m.memory_bytes),
             m.kernel
         )?;
-        let on = self
-            .file_system
-            .as_ref()
-            .map_or(String::new(), |name| format!(" on {name}"));
-        writeln!(f, "pool        {}{on}", self.pool)?;
-        if let Some(emulation) = &self.emulation {
-            writeln!(f, "emulated    {emulation}")?;
+        write!(f, "store       {}", self.about.name)?;
+        match (self.pool_bytes, self.prefault) {
+            (Some(bytes), Some(prefault)) => writeln!(
+                f,
+                ", memtable {}, pool cap {}, prefault {prefault}",
+                units::bytes(self.memtable_bytes),
+                units::bytes(bytes),
+            )?,
+            _ => writeln!(f, "; {}", self.about.settings)?,
         }
-        writeln!(
-            f,
-            "store       {}, durability {}, memtable {}, pool cap {}, prefault {}",
-            self.design,
-            self.durability,
-            units::bytes(self.memtable_bytes),
-            units::bytes(self.pool_bytes),
-            self.prefault
-        )?;
         if let Some(settings) = &self.table_files {
             writeln!(f, "files       {settings}")?;
         }
+        writeln!(
+            f,
+            "medium      {} on {}",
+            self.about.medium, self.file_system
+        )?;
+        if let Some(emulation) = &self.emulation {
+            writeln!(f, "emulated    {emulation}")?;
+        }
+        writeln!(f, "durability  {}", self.about.durability)?;
+        writeln!(f, "build       {}", self.build)?;
         writeln!(
             f,
             "workload    {} keys of {} B, values of {} B, {} reads, {} thread{}, batches of {}, \
@@ -69,7 +72,7 @@ impl fmt::Display for Conditions {
         )?;
         write!(
             f,
-            "prepared    pool created and pre-faulted in {:.2} s, that of the limit in {:.2} s \
+            "prepared    store opened, with its pool made and pre-faulted, in {:.2} s, that of the limit in {:.2} s \
              (in no figure below)",
             self.open_s, self.limit_prepared_s
         )
@@ -187,7 +190,8 @@ impl Report {
         if rows.is_empty() {
             Ok(())
         } else {
-            write!(f, "\n{}", written_table(&rows))
+            let by = self.conditions.about.counted_by;
+            write!(f, "\n{}  counted by {by}\n", written_table(&rows))
         }
     }
 
@@ -219,8 +223,11 @@ impl Report {
             table.row([name.to_string(), tables, units::bytes(bytes), amp]);
         };
         let none = String::new;
-        row("memtables", none(), space.memtable_bytes, None);
-        row("logs", none(), space.log_bytes, None);
+        let tiers = self.conditions.design.is_some();
+        if tiers {
+            row("memtables", none(), space.memtable_bytes, None);
+            row("logs", none(), space.log_bytes, None);
+        }
         for (level, tables, bytes) in &space.levels {
             let name = format!("buffer level {level}");
             row(&name, units::count(*tables), *bytes, None);
@@ -230,13 +237,11 @@ impl Report {
             row("repository", none(), space.bottom_bytes, amp);
             row("  of it dead", none(), space.bottom_dead_bytes, None);
         }
-        row(
-            "pool, live extents",
-            none(),
-            space.pool_allocated_bytes,
-            None,
-        );
-        row("pool, file", none(), space.pool_committed_bytes, None);
+        if tiers {
+            let live = space.pool_allocated_bytes;
+            row("pool, live extents", none(), live, None);
+            row("pool, file", none(), space.pool_committed_bytes, None);
+        }
         if !space.files.is_empty() {
             let files = space.files.iter().map(|level| level.files).sum();
             let bytes = space.files.iter().map(|level| level.bytes).sum();
@@ -247,6 +252,7 @@ impl Report {
                 space.space_amp_files,
             );
         }
+        row("folder, all files", none(), space.folder_bytes, None);
         write!(f, "\n{table}")?;
         let levels = files::table_of(&space.files);
         if !levels.is_empty() {
@@ -269,14 +275,27 @@ fn written_table(rows: &[(&str, Written)]) -> Table {
     let mut columns: Vec<(&str, Cell)> = vec![("by user", Box::new(|w| w.user_bytes))];
     columns.extend(purposes);
     columns.push(("pool", Box::new(|w| w.pool_bytes)));
-    columns.push(("log files", Box::new(|w| w.log_file_bytes)));
-    columns.push(("table files", Box::new(|w| w.table_file_bytes)));
-    let files = |w: &Written| w.log_file_bytes + w.table_file_bytes > 0;
-    let has_files = rows.iter().any(|(_, written)| files(written));
+    let mut causes: Vec<&'static str> = Vec::new();
+    for file in rows.iter().flat_map(|(_, written)| &written.files) {
+        if !causes.contains(&file.cause) {
+            causes.push(file.cause);
+        }
+    }
+    columns.extend(causes.into_iter().map(|cause| {
+        let cell: Cell = Box::new(move |w| {
+            let files = w.files.iter().filter(|file| file.cause == cause);
+            files.map(|file| file.bytes).sum()
+        });
+        (cause, cell)
+    }));
+    let has_files = rows.iter().any(|(_, written)| written.file_bytes > 0);
     columns.retain(|(name, cell)| *name == "by user" || rows.iter().any(|(_, w)| cell(w) > 0));
     let mut heading = vec!["written, MB"];
     heading.extend(columns.iter().map(|(name, _)| *name));
-    heading.push("pool amplification");
+    let has_pool = rows.iter().any(|(_, written)| written.pool_bytes > 0);
+    if has_pool || !has_files {
+        heading.push("pool amplification");
+    }
     if has_files {
         heading.push("file amplification");
     }
@@ -286,7 +305,9 @@ fn written_table(rows: &[(&str, Written)]) -> Table {
         let cells = columns.iter().map(|(_, cell)| cell(written));
         row.extend(cells.map(|bytes| format!("{:.1}", bytes as f64 / 1e6)));
         let amp = |amp: Option<f64>| amp.map_or("-".to_string(), |amp| format!("{amp:.2}"));
-        row.push(amp(written.write_amp_pool));
+        if has_pool || !has_files {
+            row.push(amp(written.write_amp_pool));
+        }
         if has_files {
             row.push(amp(written.write_amp_files));
         }
@@ -311,7 +332,7 @@ fn rate(ops_per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{LatencyReport, PurposeReport};
+    use crate::report::{CauseReport, LatencyReport, PurposeReport};
 
     /// The line of a step stands under its heading, whatever the figures are.
     #[test]
@@ -352,8 +373,17 @@ mod tests {
                 fences: 1,
             }],
             pool_bytes,
-            log_file_bytes: 1,
-            table_file_bytes,
+            files: vec![
+                CauseReport {
+                    cause: "log files",
+                    bytes: 1,
+                },
+                CauseReport {
+                    cause: "table files",
+                    bytes: table_file_bytes,
+                },
+            ],
+            file_bytes: 1 + table_file_bytes,
             ..Written::default()
         });
         written
@@ -371,8 +401,8 @@ mod tests {
             (
                 sum.user_bytes,
                 sum.pool_bytes,
-                sum.log_file_bytes,
-                sum.table_file_bytes
+                sum.files[0].bytes,
+                sum.files[1].bytes
             ),
             (20, 128, 2, 18)
         );
@@ -388,7 +418,8 @@ mod tests {
     #[test]
     fn columns_without_bytes_are_left_out() {
         let mut pool_only = wrote(0, 2_000_000, 0);
-        pool_only.log_file_bytes = 0;
+        pool_only.files.clear();
+        pool_only.file_bytes = 0;
         pool_only.purposes.clear();
         let text = written_table(&[("drain", pool_only.clone())]).to_string();
         let expected = "  written, MB  by user  pool  pool amplification\n  \

@@ -1,7 +1,7 @@
 //! This file is `terrace bench`: its arguments become the settings of the benchmark.
 
 use terrace::{Durability, Options, Prefault};
-use terrace_bench::{BenchConfig, run};
+use terrace_bench::{BenchConfig, StoreKind, run};
 
 use crate::args::{BenchArgs, StoreArgs};
 use crate::error::CliError;
@@ -28,13 +28,15 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
             "bench works in the default keyspace only".to_string(),
         ));
     }
+    let kind = args.store.unwrap_or_default();
+    check_options_of(kind, store)?;
     let stored = match &args.db {
-        Some(db) if args.use_existing_db => Options::load(db)?,
+        Some(db) if args.use_existing_db && kind == StoreKind::Terrace => Options::load(db)?,
         _ => None,
     };
     let mut options = stored.unwrap_or_else(|| {
         let mut options = Options::default();
-        options.pool.path = Some(POOL_FILE.into());
+        options.pool.path = (kind == StoreKind::Terrace).then(|| POOL_FILE.into());
         options.pool.prefault = Prefault::All;
         options
     });
@@ -63,8 +65,30 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         seed: args.seed.unwrap_or(defaults.seed),
         histogram: args.histogram,
         report_interval: args.report_interval,
+        store: kind,
         db: args.db.clone(),
         options,
         pool_bytes: store.pool_size,
     })
+}
+
+/// A peer has no design and no pool: options that it would not follow are refused.
+fn check_options_of(kind: StoreKind, store: &StoreArgs) -> Result<(), CliError> {
+    if kind == StoreKind::Terrace {
+        return Ok(());
+    }
+    let given = [
+        ("--design", store.design.is_some()),
+        ("--pool", store.pool.is_some()),
+        ("--pool-size", store.pool_size.is_some()),
+        ("--medium", store.medium.is_some()),
+        ("--prefault", store.prefault.is_some()),
+        ("--emulate", store.emulate.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(CliError::Usage(format!(
+            "{name} is an option of Terrace; {kind} has no such thing: leave it out"
+        ))),
+        None => Ok(()),
+    }
 }
