@@ -5,10 +5,10 @@ mod specimen;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use terrace::{Db, Design, ErrorKind, PartState, RepairOutcome, RepairReport, RepairSource};
-use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_media::{FaultFs, Machine, Medium, OsFs, PersistPoint, Survive};
 use terrace_testkit::{seeds, settings};
 
 use specimen::{MEDIA, Pairs, Specimen, names, specimen};
@@ -415,5 +415,61 @@ fn an_unfinished_repair_is_no_database() {
         let e = Db::open(specimen.target(), options).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Invalid);
         assert!(e.to_string().contains("has not finished"), "{e}");
+    }
+}
+
+/// A power loss at any sync of a repair leaves no database, or the whole one; and one after it has
+/// ended leaves the whole one.
+#[test]
+fn a_crash_during_a_repair_leaves_all_or_nothing() {
+    for design in Design::ALL {
+        let options = settings::small_of(design, Medium::Dram);
+        let machine = Machine::new(3, Medium::Dax);
+        let on = |machine: &Machine, folder: &str| {
+            Db::builder(folder)
+                .machine(machine.clone())
+                .options(options.clone())
+        };
+        let db = on(&machine, "old").open().unwrap();
+        for n in 0..150u32 {
+            db.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+        }
+        db.close().unwrap();
+        let counts = Arc::new(Mutex::new((0, 0)));
+        let look = {
+            let (counts, options) = (Arc::clone(&counts), options.clone());
+            move |machine: &Machine, point: PersistPoint| {
+                for survive in [Survive::None, Survive::Random(point.index)] {
+                    let left = Machine::boot(machine.crash_image(survive), 4);
+                    let mut options = options.clone();
+                    options.error_if_missing = true;
+                    let opened = Db::builder("new").machine(left).options(options).open();
+                    let mut counts = counts.lock().unwrap();
+                    match opened {
+                        Ok(db) => {
+                            assert_eq!(db.iter().unwrap().count(), 150, "{point:?}");
+                            counts.1 += 1;
+                        }
+                        Err(e) => {
+                            assert!(e.to_string().len() > 20, "{e}");
+                            counts.0 += 1;
+                        }
+                    }
+                }
+            }
+        };
+        machine.on_persist(Some(Box::new(look)));
+        let report = on(&machine, "new")
+            .repair_of(&RepairSource::new("old"))
+            .unwrap();
+        machine.on_persist(None);
+        assert_eq!(report.outcome, RepairOutcome::Whole, "{report:#?}");
+        let (unfinished, whole) = *counts.lock().unwrap();
+        assert!(unfinished > 20, "{design}: {unfinished} and {whole}");
+        let left = Machine::boot(machine.crash_image(Survive::None), 4);
+        assert_eq!(
+            on(&left, "new").open().unwrap().iter().unwrap().count(),
+            150
+        );
     }
 }
