@@ -450,27 +450,27 @@ fn a_sync_reaches_the_logs_of_tables_in_memory() {
 /// leaves the old value or the new one, and the old one only if the new one was not synced.
 #[test]
 fn a_drain_loses_nothing_that_was_durable() {
+    let mut options = options(Design::MioDbSsd);
+    // A drain takes one table of these.
+    options.front.log_bytes_max = 32 << 10;
+    let (old, new) = ([1; 5000], [2; 5000]);
     for synced in [false, true] {
         let machine = Machine::new(7, Medium::Dax);
-        let db = Place::machine(&machine)
-            .open(&options(Design::MioDbSsd))
-            .unwrap();
-        db.put_with(key(1), "old", Durability::Sync).unwrap();
+        let db = Place::machine(&machine).open(&options).unwrap();
+        db.put_with(key(1), old, Durability::Sync).unwrap();
         db.flush().unwrap();
         let durability = match synced {
             true => Durability::Sync,
             false => Durability::Buffered,
         };
-        db.put_with(key(1), "new", durability).unwrap();
+        db.put_with(key(1), new, durability).unwrap();
         db.flush().unwrap();
-        // One drain takes both tables; a crash at each point of it finds one value or the other.
+        // A crash at each point of the drains finds one value or the other.
         let found = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&found);
+        let (seen, again) = (Arc::clone(&found), options.clone());
         let look = move |machine: &Machine, _: PersistPoint| {
             let machine = Machine::boot(machine.crash_image(Survive::None), 8);
-            let db = Place::machine(&machine)
-                .open(&options(Design::MioDbSsd))
-                .unwrap();
+            let db = Place::machine(&machine).open(&again).unwrap();
             seen.lock()
                 .unwrap()
                 .push(db.get(key(1)).unwrap().unwrap().to_vec());
@@ -479,7 +479,7 @@ fn a_drain_loses_nothing_that_was_durable() {
         db.drain().unwrap();
         machine.on_persist(None);
         let found = found.lock().unwrap();
-        let old = found.iter().filter(|value| *value == b"old").count();
+        let old = found.iter().filter(|value| **value == old).count();
         assert_eq!(old > 0, !synced, "{found:?}");
         assert!(!found.is_empty());
         drop(db);
