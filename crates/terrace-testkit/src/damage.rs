@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use terrace::{Db, Design, Error, Options};
+use terrace::{Db, Design, Durability, Error, Options};
 use terrace_media::Medium;
 
 use self::examine::Examination;
@@ -233,6 +233,14 @@ impl Specimen {
                 Medium::Dax | Medium::Mapped => true,
             };
             if round < 5 && kept {
+                if self.medium == Medium::Dram {
+                    // Logs are sealed by the sync that covers them.
+                    tag += 1;
+                    let value = Value { tag, len: 5 };
+                    db.put_with("000", value.bytes(), Durability::Sync)?;
+                    let key = Key(b"000".to_vec());
+                    self.history.entry(key).or_default().push(Some(value));
+                }
                 self.settle();
             }
         }

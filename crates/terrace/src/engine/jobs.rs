@@ -362,7 +362,8 @@ impl Engine {
                 return Ok(None);
             }
             let bytes_max = self.pipeline.bottom.drain_bytes_max();
-            match buffer.next_drain(urgency, bytes_max)? {
+            let durable = self.pipeline.bottom.is_durable();
+            match buffer.next_drain(urgency, bytes_max, durable)? {
                 Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
                 None => Ok(None),
             }

@@ -461,8 +461,9 @@ pub(crate) trait Buffer: Send + Sync {
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// What should go to the bottom next: the oldest table that is due, and with it those that follow
-    /// by age and are due too, as far as all of them have at most `bytes_max`.
-    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
+    /// by age and are due too, as far as all of them have at most `bytes_max`. `durable`: the bottom is, so that logs go when it
+    /// has what they had.
+    fn next_drain(&self, urgency: Urgency, bytes_max: u64, durable: bool) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// How many tables there are.

@@ -165,7 +165,7 @@ fn every_byte_of_tables_and_options_counts() {
 }
 
 /// Whatever byte of a log file changes, opening or verify says so, or nothing that is read changes: the
-/// byte is padding, or behind the end of the log. Only writes after the last flush of a database that was
+/// byte is padding, or behind the end of the log. Only writes after the last sync of a database that was
 /// not closed may be gone, as after a crash that was a little earlier.
 #[test]
 fn every_byte_of_log_files_counts_or_is_dead() {
@@ -195,7 +195,7 @@ fn every_byte_of_log_files_counts_or_is_dead() {
             }
         }
         assert!(
-            logs > 1 && found > 100,
+            logs > 1 && found > 50,
             "{design}: {logs} logs, {found} found"
         );
         assert_eq!(shorter == 0, closed, "{design}: {shorter} shorter");

@@ -441,6 +441,7 @@ fn a_sync_reaches_the_logs_of_tables_in_memory() {
             }
         };
         assert_eq!(db.iter().unwrap().count(), 3);
+        assert_eq!(left(&machine), 0, "still nobody has asked");
         db.put_with(key(9), "last", Durability::Sync).unwrap();
         assert_eq!(left(&machine), 4);
     }

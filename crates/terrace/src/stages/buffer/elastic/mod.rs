@@ -185,7 +185,12 @@ impl Buffer for Elastic {
         Ok(None)
     }
 
-    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>> {
+    fn next_drain(
+        &self,
+        urgency: Urgency,
+        bytes_max: u64,
+        bottom_is_durable: bool,
+    ) -> Result<Option<Drain>> {
         let tables = self.tables.0.lock();
         let mut bytes = 0;
         let mut taken: Vec<Arc<Table>> = Vec::new();
@@ -207,7 +212,7 @@ impl Buffer for Elastic {
             return Ok(None);
         };
         let seq_last = newest.body.lock().seq_last;
-        let newer = NewerTables::before(&tables[..tables.len() - taken.len()]);
+        let newer = NewerTables::before(&tables[..tables.len() - taken.len()], bottom_is_durable);
         let durable = newer.seq_max.max(seq_last);
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
         let removed = ids.iter().map(|&id| Change::TableRemoved { id });
@@ -285,11 +290,13 @@ struct NewerTables {
 }
 
 impl NewerTables {
-    /// What of these hides older versions.
-    fn before(newer: &[Arc<Table>]) -> NewerTables {
+    /// What of these hides older versions. Where the bottom is not durable either, all logs are kept, and
+    /// nothing is forgotten.
+    fn before(newer: &[Arc<Table>], bottom_is_durable: bool) -> NewerTables {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
-        let from = newer.iter().rposition(|t| t.body.lock().unsynced);
+        let forgets = |t: &Arc<Table>| bottom_is_durable && t.body.lock().unsynced;
+        let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
         NewerTables {
             seq_max: newer.first().map_or(0, |t| t.body.lock().seq_last),
