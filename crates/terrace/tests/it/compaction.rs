@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace::{Compression, Db, Design, Metrics, Options, Snapshot, Workers};
+use terrace::{Db, Design, Metrics, Options, Snapshot, Workers};
 use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::{seeds, settings};
@@ -375,33 +375,5 @@ fn a_limit_on_the_rate_stops_no_writer() {
         }
         // At the limit's pace the flushes alone would take minutes.
         assert_eq!(db.iter().unwrap().count(), 10_000);
-    }
-}
-
-/// A table that overlaps nothing below is moved as it is, but not to where blocks are compressed
-/// otherwise: there it is written anew, so that data that is written once shrinks like other data.
-#[test]
-fn a_table_is_moved_unless_it_would_stay_larger() {
-    for (upper, moved) in [(Compression::Lz4, true), (Compression::None, false)] {
-        let folder = scratch().unwrap();
-        let mut options = options(1);
-        options.bottom.leveled.compression_upper = upper;
-        let db = Db::open(folder.path(), options).unwrap();
-        for n in 0..200 {
-            db.put(format!("{n:04}"), [b'v'; 300]).unwrap();
-        }
-        db.flush().unwrap();
-        let before = db.metrics();
-        db.compact_range::<&str>(..).unwrap();
-        let after = db.metrics();
-        let deepest = |metrics: &Metrics| *metrics.files.last().unwrap();
-        assert_eq!((deepest(&before).level, before.files.len()), (0, 1));
-        assert!(deepest(&after).level > 1, "{:?}", after.files);
-        let written = after.table_file_bytes - before.table_file_bytes;
-        assert_eq!(written == 0, moved, "{written} bytes were written");
-        let small = deepest(&after).bytes < 200 * 300 / 4;
-        assert!(small, "compressed either way: {:?}", after.files);
-        assert_eq!(deepest(&after).entry_count, 200);
-        assert_eq!(db.iter().unwrap().count(), 200);
     }
 }

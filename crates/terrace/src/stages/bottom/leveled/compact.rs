@@ -1,8 +1,7 @@
 //! This file compacts: tables of one level are merged with those below that they overlap, and the
 //! result replaces both on the level below.
 //!
-//! A table that overlaps nothing is moved by an edit alone, unless blocks are compressed in another way
-//! where it goes. Of the versions of a key those stay that
+//! A table that overlaps nothing is moved by an edit alone. Of the versions of a key those stay that
 //! a snapshot can read; a tombstone goes when nothing below could come back without it.
 //!
 //! A large compaction is split by ranges of keys into jobs that may run side by side. Whichever ends
@@ -76,12 +75,7 @@ impl Plan {
             .tables
             .iter()
             .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0 || t.meta.expiring > 0);
-        // Nor is a table moved to where blocks are compressed otherwise: one that overlaps nothing
-        // would stay as large as it was for ever.
-        let shelf = &self.body.shelf;
-        let to = shelf.compression(self.picked.to as u32);
-        let same = |t: &Table| shelf.compression(t.meta.level) == to;
-        self.picked.lower.tables.is_empty() && !(last && stale) && run.tables.iter().all(same)
+        self.picked.lower.tables.is_empty() && !(last && stale)
     }
 
     fn move_down(&self) -> Completion {

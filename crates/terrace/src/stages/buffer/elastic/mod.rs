@@ -46,6 +46,9 @@ use table::Table;
 /// BOUND: so many tables of a level wait for a reader of the oldest two, before these give way.
 const WAITING_MAX: usize = 4;
 
+/// BOUND: so many tables drain together. Each step of a merge of many finds its place among all of them.
+const DRAINED_MAX: usize = 16;
+
 /// The buffer of one database.
 pub(crate) struct Elastic {
     ground: Arc<Ground>,
@@ -196,7 +199,7 @@ impl Buffer for Elastic {
         let mut taken: Vec<Arc<Table>> = Vec::new();
         // Oldest first. Drained together, tables become one run, and of the versions of a key one is
         // written, without a merge that changes links only for that.
-        for table in tables.iter().rev() {
+        for table in tables.iter().rev().take(DRAINED_MAX) {
             let mut body = table.body.lock();
             let due = body.level == self.last_level() || urgency > Urgency::None;
             let fits = taken.is_empty() || bytes + body.bytes <= bytes_max;
