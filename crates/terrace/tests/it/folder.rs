@@ -486,3 +486,15 @@ fn a_drain_loses_nothing_that_was_durable() {
         drop(db);
     }
 }
+
+/// Without a pool there is no medium to force: memory would be taken for what outlives the process, and
+/// what a close leaves there would be gone.
+#[test]
+fn a_forced_medium_needs_a_pool() {
+    let folder = scratch().unwrap();
+    let mut options = settings::small_of(Design::MioDbSsd, Medium::Dax);
+    options.pool.path = None;
+    let e = Db::open(folder.path(), options).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
+    assert!(e.to_string().contains("pool.path"), "{e}");
+}

@@ -94,6 +94,7 @@ impl DbBuilder {
     /// # let (old, new) = (folder.path().join("old"), folder.path().join("new"));
     /// # let mut options = terrace::testing::small_options();
     /// # options.pool.path = None;
+    /// # options.pool.medium = terrace::MediumChoice::Auto;
     /// # let db = Db::open(&old, options.clone())?;
     /// # db.put("k", "v")?;
     /// # db.close()?;
@@ -101,7 +102,7 @@ impl DbBuilder {
     /// let report = Db::builder(&new)
     ///     .options(options)
     ///     .repair_of(&RepairSource::new(&old))?;
-    /// assert_eq!(report.outcome, RepairOutcome::Partly, "nobody knows what was there");
+    /// assert_eq!(report.outcome, RepairOutcome::Partly, "{report:#?}");
     /// assert_eq!(report.keyspaces[0].pairs, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
