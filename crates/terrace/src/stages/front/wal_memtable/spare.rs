@@ -72,7 +72,8 @@ impl WalMemtable {
             readers: Arc::clone(&memtable.readers),
             late: None,
             cursor: memtable.cursor(),
-            settle: Box::new(|| Ok(true)),
+            // It is in no log.
+            settle: Box::new(|| Ok(false)),
             // The arena is used again when the copy is done.
             forget: Box::new(move || drop(memtable)),
         })
