@@ -143,7 +143,7 @@ impl DbBuilder {
             .fs
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
-        let pool = Pool::create(self.pool_config(&self.options))?;
+        let pool = Pool::create(self.pool_config(&self.options)?)?;
         *made_pool = true;
         let ground = Arc::new(self.ground_of_copy(pool)?);
         self.name_files(db, frozen, &ground, &mut report)?;

@@ -22,7 +22,7 @@ use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::Fixed;
-use crate::options::{Options, Workers};
+use crate::options::{MediumChoice, Options, Workers};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::stages::{Folder, Ground};
@@ -269,8 +269,16 @@ impl DbBuilder {
         })
     }
 
-    pub(super) fn pool_config(&self, options: &Options) -> PoolConfig {
+    /// The pool that the options, with what the folder says, ask for.
+    pub(super) fn pool_config(&self, options: &Options) -> Result<PoolConfig> {
         let backing = match (&options.pool.path, &self.machine) {
+            // A medium that outlives the process would be believed, and a close lose everything.
+            (None, _) if options.pool.medium != MediumChoice::Auto => {
+                return Err(Error::invalid(
+                    "pool.medium is forced, but the database has no pool: name one in pool.path, \
+                     or leave the medium Auto",
+                ));
+            }
             (None, _) => Backing::Anonymous,
             (Some(_), Some(machine)) => Backing::Simulated(machine.clone()),
             (Some(path), None) => Backing::File(self.path.join(path)),
@@ -286,7 +294,7 @@ impl DbBuilder {
         if options.pool.size_bytes < 64 << 20 {
             config.granule = 4096;
         }
-        config
+        Ok(config)
     }
 
     /// Makes the pool of a new database, with an empty manifest and redo area.
@@ -296,11 +304,11 @@ impl DbBuilder {
         options.design = Some(options.design_of_new());
         if options.pool.path.is_none() {
             self.check_not_created()?;
-            let pool = Pool::create(self.pool_config(&options))?;
+            let pool = Pool::create(self.pool_config(&options)?)?;
             let manifest = Manifest::create_file(&self.fs, &self.path)?;
             return self.new_ground(pool, manifest, options);
         }
-        let pool = match Pool::create(self.pool_config(&options)) {
+        let pool = match Pool::create(self.pool_config(&options)?) {
             Ok(pool) => pool,
             Err(PoolError::Exists { path }) => self.take_over(&options, path)?,
             Err(e) => return Err(e.into()),
@@ -373,7 +381,7 @@ impl DbBuilder {
     /// A pool file where a new one is to be made: one whose creation was interrupted, or somebody's
     /// data.
     fn take_over(&self, options: &Options, path: PathBuf) -> Result<Pool> {
-        let pool = Pool::open(self.pool_config(options))?;
+        let pool = Pool::open(self.pool_config(options)?)?;
         if pool.root(CREATED_ROOT) != 0 {
             return Err(Error::invalid(format!(
                 "{} is the pool of a database whose folder is not {}: name another pool, or open \
@@ -465,11 +473,11 @@ impl DbBuilder {
                 self.mark_created(&manifest)?;
             }
             report.clean = manifest.with_state(|state| state.closed);
-            let pool = Pool::create(self.pool_config(&options))?;
+            let pool = Pool::create(self.pool_config(&options)?)?;
             return Ok((self.new_ground(pool, manifest, options)?, true));
         }
         options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
-        let pool = Pool::open(self.pool_config(&options))?;
+        let pool = Pool::open(self.pool_config(&options)?)?;
         let uuid = uuid_text(&pool);
         if uuid != fixed.pool_uuid {
             return Err(Error::invalid(format!(

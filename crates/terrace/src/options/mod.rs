@@ -223,12 +223,6 @@ impl Options {
             (4096..=4 << 30).contains(&memtable),
             format!("front.memtable_bytes is {memtable}, but must be 4 KiB to 4 GiB"),
         );
-        // Anonymous memory would be taken for what outlives the process.
-        check(
-            self.pool.path.is_some() || self.pool.medium == MediumChoice::Auto,
-            "pool.medium is forced, but there is no pool: name one in pool.path, or leave it Auto"
-                .into(),
-        );
         check(
             (1..=64).contains(&self.front.sealed_count_max),
             format!(

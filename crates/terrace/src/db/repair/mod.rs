@@ -276,7 +276,7 @@ impl DbBuilder {
         let ranges = RangeSet::of(vec![Arc::new(Spans::new(ranges))]);
         let newest = Newest::new(spill.merged()?, ranges, now);
         let seen = newest.seen();
-        let pool = Pool::create(self.pool_config(&self.options))?;
+        let pool = Pool::create(self.pool_config(&self.options)?)?;
         *made_pool = true;
         let ground = Arc::new(self.ground_of_copy(pool)?);
         if expires || source.state.time > 0 {
