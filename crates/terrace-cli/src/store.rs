@@ -93,6 +93,9 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut leveled.level1_bytes, args.level1_size);
     set(&mut leveled.cache_bytes, args.cache_size);
     set(&mut leveled.compression, args.compression);
+    let direct = args.direct_io.map(|direct| direct.reads_and_writes());
+    set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
+    set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));
 }
 
 /// The pool that the user named; `None` for "none".
@@ -119,7 +122,7 @@ pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{CompressionArg, DurabilityArg, MediumArg};
+    use crate::args::{CompressionArg, DirectIoArg, DurabilityArg, MediumArg};
     use terrace::{Compression, Durability, MediumChoice};
 
     /// A new database has a pool in its folder; "none" means plain memory.
@@ -149,6 +152,7 @@ mod tests {
             table_size: Some(8 << 20),
             cache_size: Some(0),
             compression: Some(CompressionArg::None),
+            direct_io: Some(DirectIoArg::Writes),
             ..StoreArgs::default()
         };
         let options = options(Some(stored), &args);
@@ -159,6 +163,7 @@ mod tests {
         let leveled = &options.bottom.leveled;
         assert_eq!((leveled.table_bytes, leveled.cache_bytes), (8 << 20, 0));
         assert_eq!(leveled.compression, Compression::None);
+        assert_eq!((leveled.direct_reads, leveled.direct_writes), (false, true));
         assert_eq!(leveled.level1_bytes, 256 << 20);
     }
 }
