@@ -123,5 +123,9 @@ fn compactions_give_way_to_drains() {
             seen[usize::from(short)] += 1;
         }
     }
-    assert!(seen[0] > 100 && seen[1] > 100, "{seen:?} {:?}", engine.headroom());
+    assert!(
+        seen[0] > 100 && seen[1] > 100,
+        "{seen:?} {:?}",
+        engine.headroom()
+    );
 }
