@@ -4,82 +4,152 @@ use super::{CHECK_EVERY, Client, Role, SCAN_GROUP};
 use crate::error::{BenchError, Found};
 use crate::keys::parse_key;
 use crate::meter::Pace;
+use crate::shuffle::Shuffle;
 use crate::store::Direction;
 use crate::values::Values;
 
 impl Client<'_> {
     pub(super) fn write(&mut self, role: Role, pace: &mut Pace<'_>) -> Result<(), BenchError> {
-        if self.work.config.batch_count > 1 {
-            return self.write_batches(role, pace);
+        let config = self.work.config;
+        let order = match role {
+            Role::WriteInOrder | Role::WriteBatches | Role::DeleteInOrder => Order::Ascending,
+            Role::WriteShuffled => Order::Shuffled(Shuffle::new(config.num, self.rng.u64(..))),
+            _ => Order::Random(config.num),
+        };
+        let deletes = matches!(role, Role::DeleteInOrder | Role::DeleteRandom);
+        let batch_count = match role {
+            Role::WriteBatches => config.batch_count.max(BATCH_COUNT),
+            _ => config.batch_count,
+        };
+        if batch_count > 1 {
+            return self.write_batches(role.ops(config), &order, deletes, batch_count, pace);
         }
-        let (config, known) = (self.work.config, self.work.known);
-        let entry_bytes = (config.key_bytes + config.value_bytes) as u64;
         for i in 0..role.ops(config) {
             if self.work.meter.is_stopped() {
                 break;
             }
-            let number = self.number(role, i);
-            let key = self.keys.key(number);
-            if role == Role::DeleteRandom {
-                known.delete(number);
-                self.session.delete(key)?;
-                pace.wrote(config.key_bytes as u64);
-                pace.finished(1, config.key_bytes as u64);
-            } else {
-                self.session.put(key, self.values.value(number))?;
-                known.put(number);
-                pace.wrote(entry_bytes);
-                pace.finished(1, entry_bytes);
-            }
+            pace.begin(1);
+            let number = order.number(i, &mut self.rng);
+            let bytes = match deletes {
+                true => self.delete(number)?,
+                false => self.put(number)?,
+            };
+            pace.wrote(bytes);
+            pace.finished(1, bytes);
         }
         Ok(())
     }
 
-    fn write_batches(&mut self, role: Role, pace: &mut Pace<'_>) -> Result<(), BenchError> {
-        let (config, known) = (self.work.config, self.work.known);
-        let total = role.ops(config);
-        let mut numbers = Vec::with_capacity(config.batch_count);
+    /// Puts the key of `number`; the bytes of key and value.
+    #[inline]
+    fn put(&mut self, number: u64) -> Result<u64, BenchError> {
+        let (key, value) = (self.keys.key(number), self.values.value(number));
+        self.session.put(key, value)?;
+        self.work.known.put(number);
+        Ok((key.len() + value.len()) as u64)
+    }
+
+    /// Deletes the key of `number`; its bytes.
+    #[inline]
+    fn delete(&mut self, number: u64) -> Result<u64, BenchError> {
+        let key = self.keys.key(number);
+        self.work.known.delete(number);
+        self.session.delete(key)?;
+        Ok(key.len() as u64)
+    }
+
+    fn write_batches(
+        &mut self,
+        total: u64,
+        order: &Order,
+        deletes: bool,
+        batch_count: usize,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), BenchError> {
+        let known = self.work.known;
+        let mut numbers = Vec::with_capacity(batch_count);
         let mut i = 0;
         while i < total && !self.work.meter.is_stopped() {
-            let entries = (config.batch_count as u64).min(total - i);
+            let entries = (batch_count as u64).min(total - i);
+            pace.begin(entries);
             numbers.clear();
+            let mut bytes = 0;
             for _ in 0..entries {
-                let number = self.number(role, i);
+                let number = order.number(i, &mut self.rng);
                 let key = self.keys.key(number);
-                if role == Role::DeleteRandom {
+                bytes += key.len() as u64;
+                if deletes {
                     known.delete(number);
                     self.session.batch_delete(key)?;
                 } else {
-                    self.session.batch_put(key, self.values.value(number))?;
+                    let value = self.values.value(number);
+                    bytes += value.len() as u64;
+                    self.session.batch_put(key, value)?;
                     numbers.push(number);
                 }
                 i += 1;
             }
-            let value_bytes = if role == Role::DeleteRandom {
-                0
-            } else {
-                config.value_bytes
-            };
             self.session.commit()?;
             for number in &numbers {
                 known.put(*number);
             }
-            let bytes = entries * (config.key_bytes + value_bytes) as u64;
             pace.wrote(bytes);
             pace.finished(entries, bytes);
         }
         Ok(())
     }
 
-    pub(super) fn read(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
+    /// Reads keys of the numbers below `numbers`.
+    pub(super) fn read(&mut self, numbers: u64, pace: &mut Pace<'_>) -> Result<(), BenchError> {
         let config = self.work.config;
         for i in 0..config.reads() {
             if self.work.meter.is_stopped() {
                 break;
             }
-            let number = self.rng.u64(0..config.num);
+            pace.begin(1);
+            let number = self.rng.u64(0..numbers);
             let bytes = self.get(number, i.is_multiple_of(CHECK_EVERY), pace)?;
             pace.finished(1, config.key_bytes as u64 + bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads keys and writes them, one after the other.
+    pub(super) fn update(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
+        let config = self.work.config;
+        for i in 0..config.reads() {
+            if self.work.meter.is_stopped() {
+                break;
+            }
+            pace.begin(1);
+            let number = self.rng.u64(0..config.num);
+            let read = self.get(number, i.is_multiple_of(CHECK_EVERY), pace)?;
+            let written = self.put(number)?;
+            pace.wrote(written);
+            pace.finished(1, written + read);
+        }
+        Ok(())
+    }
+
+    /// Reads keys, and writes the share of them that `read_percent` leaves.
+    pub(super) fn mix(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
+        const KINDS: [&str; 2] = ["read", "write"];
+        let config = self.work.config;
+        pace.kinds(&KINDS);
+        for i in 0..config.reads() {
+            if self.work.meter.is_stopped() {
+                break;
+            }
+            pace.begin(1);
+            let number = self.rng.u64(0..config.num);
+            if self.rng.u32(0..100) < config.read_percent {
+                let bytes = self.get(number, i.is_multiple_of(CHECK_EVERY), pace)?;
+                pace.finished_as(0, 1, config.key_bytes as u64 + bytes);
+            } else {
+                let bytes = self.put(number)?;
+                pace.wrote(bytes);
+                pace.finished_as(1, 1, bytes);
+            }
         }
         Ok(())
     }
@@ -131,6 +201,7 @@ impl Client<'_> {
             if self.work.meter.is_stopped() {
                 break;
             }
+            pace.begin(1);
             let number = self.rng.u64(0..config.num);
             let key = self.keys.missing(number);
             let mut there = None;
@@ -156,6 +227,7 @@ impl Client<'_> {
         let (checks, values) = (self.work.checks, &mut self.values);
         let mut failed = None;
         let (mut done, mut in_group, mut bytes) = (0u64, 0u64, 0u64);
+        pace.begin(SCAN_GROUP.min(total));
         self.session.scan(None, direction, &mut |key, value| {
             let position = done + in_group;
             if in_group == 0 && checks {
@@ -174,7 +246,11 @@ impl Client<'_> {
                 pace.finished(in_group, bytes);
                 done += in_group;
                 (in_group, bytes) = (0, 0);
-                return done < total && !meter.is_stopped();
+                let goes_on = done < total && !meter.is_stopped();
+                if goes_on {
+                    pace.begin(SCAN_GROUP.min(total - done));
+                }
+                return goes_on;
             }
             true
         })?;
@@ -190,6 +266,7 @@ impl Client<'_> {
             if self.work.meter.is_stopped() {
                 break;
             }
+            pace.begin(1);
             let number = self.rng.u64(0..config.num);
             let (checks, values) = (self.work.checks, &mut self.values);
             let (mut entries, mut bytes, mut failed) = (0, 0, None);
@@ -222,12 +299,26 @@ impl Client<'_> {
         }
         Ok(())
     }
+}
 
+/// Entries of a batch of fillbatch, as in db_bench.
+const BATCH_COUNT: usize = 1000;
+
+/// The numbers of the keys that a workload writes, in their order.
+enum Order {
+    Ascending,
+    /// Each drawn from those below this one, with repetition.
+    Random(u64),
+    Shuffled(Shuffle),
+}
+
+impl Order {
     #[inline]
-    fn number(&mut self, role: Role, i: u64) -> u64 {
-        match role {
-            Role::WriteInOrder => i,
-            _ => self.rng.u64(0..self.work.config.num),
+    fn number(&self, i: u64, rng: &mut fastrand::Rng) -> u64 {
+        match self {
+            Order::Ascending => i,
+            Order::Random(end) => rng.u64(0..*end),
+            Order::Shuffled(shuffle) => shuffle.at(i),
         }
     }
 }
@@ -257,89 +348,4 @@ fn check_entry(
     }
     let expected = Found::of(values.value(number));
     Err(BenchError::wrong(key, &expected, &Found::of(value)))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Barrier, Mutex};
-
-    use super::*;
-    use crate::config::BenchConfig;
-    use crate::keys::KeyMaker;
-    use crate::known::Known;
-    use crate::meter::{Meter, Tally};
-    use crate::store::liar::{Liar, Lie};
-
-    const NUM: u64 = 64;
-
-    /// So many that one in 16 of them, those that are compared byte for byte, ask for every key.
-    const READS: u64 = 500 * NUM;
-
-    /// Fills a store that lies about the key of number 48 and runs `roles` over it, to the last one's end.
-    fn caught(lie: Lie, batch_count: usize, roles: &[Role]) -> Result<Tally, BenchError> {
-        let config = BenchConfig {
-            num: NUM,
-            reads: Some(READS),
-            value_bytes: 100,
-            batch_count,
-            ..BenchConfig::default()
-        };
-        let store = Liar {
-            lie,
-            key: KeyMaker::new(config.key_bytes).key(48).to_vec(),
-            entries: Mutex::default(),
-        };
-        let known = Known::none_of(NUM);
-        let run = |role| {
-            let work = super::super::Work {
-                config: &config,
-                store: &store,
-                meter: &Meter::new(1, 0, None),
-                values: &Values::new(config.value_bytes, 1),
-                known: &known,
-                checks: true,
-            };
-            super::super::run(&work, role, 0, 7, &Barrier::new(1))
-        };
-        let filled = run(Role::WriteInOrder);
-        let each = roles.iter().map(|role| run(*role));
-        each.fold(filled, |before, now| before.and(now))
-    }
-
-    /// A lost key, a changed byte and an invented value end the run, with key, expected and found; an
-    /// honest store passes.
-    #[test]
-    fn lies_are_found_out() {
-        for batch_count in [1, 7] {
-            for (lie, role, said) in [
-                (Lie::Lose, Role::ReadRandom, "lost an acknowledged write"),
-                (Lie::Change, Role::ReadRandom, "wrong value"),
-                (Lie::Change, Role::Seek, "wrong value"),
-                (Lie::Invent, Role::ReadMissing, "nobody wrote"),
-            ] {
-                let problem = caught(lie, batch_count, &[role]);
-                let problem = problem.map(drop).expect_err("it lied").to_string();
-                for part in [said, "key \"", "expected ", "found "] {
-                    assert!(problem.contains(part), "{part} in {problem}");
-                }
-                if lie != Lie::Invent {
-                    assert!(problem.contains("key \"0000000000000048\""), "{problem}");
-                    assert!(problem.contains("(100 B, hash "), "{problem}");
-                }
-                let honest = caught(Lie::None, batch_count, &[role]).expect("an honest store");
-                assert_eq!(honest.ops, READS);
-            }
-        }
-    }
-
-    /// A key that was deleted is not missed.
-    #[test]
-    fn deleted_keys_are_not_missed() {
-        for batch_count in [1, 7] {
-            let roles = [Role::DeleteRandom, Role::ReadRandom];
-            let honest = caught(Lie::None, batch_count, &roles).expect("an honest store");
-            assert_eq!(honest.ops, READS);
-            assert!((1..READS).contains(&honest.found), "{}", honest.found);
-        }
-    }
 }
