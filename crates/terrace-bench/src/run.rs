@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -22,11 +22,11 @@ use crate::report::{
     BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report,
     StallReport, StepReport, WorkloadReport, Written,
 };
-use crate::step::Step;
+use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::units;
 use crate::values::Values;
-use crate::workload::{Role, Work, Ycsb};
+use crate::workload::{Replay, Role, Work, Ycsb};
 
 /// How often the progress bar moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -233,16 +233,15 @@ impl Run<'_> {
 
     /// Does one step; more than one report where a workload has threads of two kinds.
     fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
-        if step.is_fresh() {
-            if self.config.use_existing_db {
-                let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
-                return Ok(vec![StepReport {
-                    name: step.name().into(),
-                    skipped,
-                    ..Default::default()
-                }]);
-            }
+        if step.is_fresh() && !self.config.use_existing_db {
             self.make_fresh()?;
+        } else if step.is_fresh() && step != Step::Replay {
+            let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
+            return Ok(vec![StepReport {
+                name: step.name().into(),
+                skipped,
+                ..Default::default()
+            }]);
         }
         let before = self.counters()?;
         let (mut reports, user_bytes) = match Role::of(step) {
@@ -289,14 +288,18 @@ impl Run<'_> {
         let writers = usize::from(step.has_writer());
         let workload = self.config.workload_of(step).map_err(BenchError::Invalid)?;
         // Records may be longer than the values of numbers; those of one kind are all that a step needs.
-        let values = match &workload {
-            Some(_) => Values::mixed(0, self.config.value_bytes_max(), self.config.seed),
-            None => self.values.clone(),
+        let values = match step.contents() {
+            Some(Contents::Records | Contents::Trace) => {
+                Values::mixed(0, self.config.value_bytes_max(), self.config.seed)
+            }
+            _ => self.values.clone(),
         };
         let requests = workload.as_ref().map(|workload| {
             let records = Records::of_step(&mut self.records, step, workload);
             records.requests(workload)
         });
+        let trace = self.config.trace.as_ref().filter(|_| step == Step::Replay);
+        let replay = trace.map(|trace| Replay::of(Arc::clone(trace)));
         let meter = Meter::new(clients, writers, self.config.report_interval);
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
         let work = Work {
@@ -306,6 +309,7 @@ impl Run<'_> {
             values: &values,
             known: &self.known,
             checks: self.checks,
+            replay: replay.as_ref(),
             ycsb: Ycsb::of(workload.as_ref(), self.records.as_ref(), requests.as_ref()),
         };
         let start = Barrier::new(clients + writers);
@@ -490,6 +494,7 @@ mod tests {
         BenchConfig {
             steps: Step::ALL.to_vec(),
             ycsb: Some(crate::ycsb::properties_of("f").expect("a standard workload")),
+            trace: Some(crate::trace::tests::small()),
             num: 2000,
             reads: Some(500),
             value_bytes: 100,
@@ -529,6 +534,7 @@ mod tests {
                 Step::Queue => 3 * 4000,
                 Step::YcsbLoad => 2000,
                 Step::YcsbRun => 500,
+                Step::Replay => 4,
                 _ => 1000,
             };
             assert_eq!(done.ops, ops, "{step}");

@@ -64,6 +64,8 @@ pub enum Step {
     YcsbRun,
     /// On YCSB's records: skewed overwrites, each of another size, and few reads. Makes garbage.
     Churn,
+    /// The calls of a recorded trace; into a fresh database, unless one that is there is used.
+    Replay,
     /// Everything into the bottom, merges and reclaim settled.
     Drain,
     /// Every memtable into the buffer.
@@ -81,6 +83,8 @@ pub(crate) enum Contents {
     Records,
     /// Queues.
     Queues,
+    /// The keys of a trace.
+    Trace,
 }
 
 impl Contents {
@@ -90,13 +94,14 @@ impl Contents {
             Contents::Numbers => "the numbered keys of fillseq and its like",
             Contents::Records => "the records of ycsb-load",
             Contents::Queues => "the queues of queue",
+            Contents::Trace => "the keys of replay",
         }
     }
 }
 
 impl Step {
     /// All steps, in the order in which the help lists them.
-    pub const ALL: [Step; 30] = [
+    pub const ALL: [Step; 31] = [
         Step::FillSeq,
         Step::FillBatch,
         Step::FillRandom,
@@ -124,6 +129,7 @@ impl Step {
         Step::YcsbF,
         Step::YcsbRun,
         Step::Churn,
+        Step::Replay,
         Step::Drain,
         Step::Flush,
         Step::Wait,
@@ -159,6 +165,7 @@ impl Step {
             Step::YcsbF => "ycsb-f",
             Step::YcsbRun => "ycsb-run",
             Step::Churn => "churn",
+            Step::Replay => "replay",
             Step::Drain => "drain",
             Step::Flush => "flush",
             Step::Wait => "wait",
@@ -175,6 +182,7 @@ impl Step {
                 | Step::FillUniqueRandom
                 | Step::Queue
                 | Step::YcsbLoad
+                | Step::Replay
         )
     }
 
@@ -210,6 +218,7 @@ impl Step {
         match self {
             Step::Drain | Step::Flush | Step::Wait => None,
             Step::Queue => Some(Contents::Queues),
+            Step::Replay => Some(Contents::Trace),
             Step::YcsbLoad | Step::YcsbRun | Step::Churn => Some(Contents::Records),
             _ if self.standard_workload().is_some() => Some(Contents::Records),
             _ => Some(Contents::Numbers),

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
@@ -116,6 +115,10 @@ pub(crate) struct StoreArgs {
     /// so too, and those that write are refused.
     #[arg(long, global = true)]
     pub(crate) read_only: bool,
+
+    /// Record the calls to the database in this file, for "terrace bench --trace".
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) record_trace: Option<PathBuf>,
 
     /// The keyspace to work in; put and load make it where it does not exist
     /// [default: default].
@@ -406,6 +409,8 @@ pub(crate) enum OnError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::parse::parse_seconds;
     use super::*;
     use clap::CommandFactory;

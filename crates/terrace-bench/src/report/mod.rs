@@ -62,7 +62,7 @@ pub struct Conditions {
     pub value_bytes: usize,
     /// Bytes of the shortest value.
     pub value_bytes_min: usize,
-    /// What the steps of YCSB do.
+    /// What the steps of YCSB and replays do.
     pub workloads: Vec<WorkloadReport>,
     /// Operations a second that arrive at all client threads together; `None` in a closed loop.
     pub rate: Option<f64>,
@@ -93,7 +93,7 @@ pub struct Conditions {
     pub limit_prepared_s: f64,
 }
 
-/// What a step of YCSB does.
+/// What a step of YCSB or a replay does.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkloadReport {
     /// The step's name.
