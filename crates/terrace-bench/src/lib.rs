@@ -8,7 +8,8 @@
 //! - Throughput is operations over the time from the first operation's start to the last one's end,
 //!   harness included. Opening, pool creation and pre-faulting are timed apart.
 //! - A latency is the time from the end of one operation to the end of the next one on the same
-//!   thread; of a batch it is one latency; scans are timed 64 entries at a time.
+//!   thread, and in an open loop from the moment in which the operation should have begun; of a batch
+//!   it is one latency; scans are timed 64 entries at a time.
 //! - Values carry a tag that follows from key and seed: every value read that this run wrote is
 //!   checked by its tag and a sample of them byte for byte, and of a sample of the keys it is known
 //!   that they must be there. A wrong value or a lost key ends the run, with the evidence.
@@ -31,16 +32,24 @@ mod latency;
 mod limit;
 mod machine;
 mod meter;
+mod out;
 mod place;
+mod records;
 mod report;
 mod run;
+mod schedule;
+mod shuffle;
+mod step;
 mod store;
 mod table;
+mod trace;
 pub mod units;
 mod values;
+mod versions;
 mod workload;
+mod ycsb;
 
-pub use config::{BenchConfig, DEFAULT_STEPS, Step};
+pub use config::BenchConfig;
 pub use error::BenchError;
 pub use latency::Latency;
 pub use limit::Limits;
@@ -51,5 +60,9 @@ pub use report::{
     cache_line, file_levels,
 };
 pub use run::run;
+pub use schedule::Arrivals;
+pub use step::{DEFAULT_STEPS, Step};
 pub use store::{About, StoreKind};
 pub use table::Table;
+pub use trace::Trace;
+pub use ycsb::{Properties, properties_of};

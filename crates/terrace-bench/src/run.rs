@@ -2,28 +2,31 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use terrace::{MediumChoice, Options, Prefault};
 
-use crate::config::{BenchConfig, Step};
+use crate::config::BenchConfig;
 use crate::error::BenchError;
 use crate::known::Known;
 use crate::latency::Latency;
 use crate::limit::Limits;
 use crate::machine::{Machine, Memory, ProcessIo, bytes_under, file_system_of};
 use crate::meter::{Meter, Tally};
+use crate::out::Out;
 use crate::place::Place;
+use crate::records::Records;
 use crate::report::{
     BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report,
-    StallReport, StepReport, Written,
+    StallReport, StepReport, WorkloadReport, Written,
 };
+use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::units;
 use crate::values::Values;
-use crate::workload::{Role, Work};
+use crate::workload::{Replay, Role, Work, Ycsb};
 
 /// How often the progress bar moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -52,10 +55,11 @@ pub fn run<'a>(
         options,
         place,
         limits,
-        values: Values::new(config.value_bytes, config.seed),
-        out: Out { out, failed: None },
+        values: Values::mixed(config.value_bytes_min(), config.value_bytes, config.seed),
+        out: Out::to(out),
         store: Some(store),
         known: Known::none_of(config.num),
+        records: None,
         open_s: Some(open_s),
         is_empty: !config.use_existing_db,
         checks: !config.use_existing_db && config.store != StoreKind::Empty,
@@ -98,27 +102,6 @@ pub fn run<'a>(
     Ok(report)
 }
 
-/// Lines for people. A failure is kept until somebody can return it.
-struct Out<'a> {
-    out: Option<&'a mut dyn Write>,
-    failed: Option<std::io::Error>,
-}
-
-impl Out<'_> {
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        let Some(out) = &mut self.out else { return };
-        if let Err(e) = writeln!(out, "{line}").and_then(|()| out.flush()) {
-            self.failed.get_or_insert(e);
-        }
-    }
-
-    fn check(&mut self) -> Result<(), BenchError> {
-        self.failed
-            .take()
-            .map_or(Ok(()), |e| Err(BenchError::Output(e)))
-    }
-}
-
 struct Run<'a> {
     config: &'a BenchConfig,
     options: Options,
@@ -129,6 +112,8 @@ struct Run<'a> {
     store: Option<Box<dyn Store>>,
     /// A sample of the keys that must be there.
     known: Known,
+    /// The records of YCSB, once there are any.
+    records: Option<Records>,
     /// How long the open that the next step has to report took.
     open_s: Option<f64>,
     is_empty: bool,
@@ -189,6 +174,11 @@ fn conditions(
         reads: config.reads(),
         key_bytes: config.key_bytes,
         value_bytes: config.value_bytes,
+        value_bytes_min: config.value_bytes_min(),
+        workloads: WorkloadReport::of(config),
+        rate: config.rate,
+        arrivals: config.rate.map(|_| config.arrivals.name()),
+        writer_rate: config.writer_rate,
         threads: config.threads,
         batch_count: config.batch_count,
         seed: config.seed,
@@ -234,6 +224,7 @@ impl Run<'_> {
         let begun = Instant::now();
         self.store = Some(open(self.config, &self.options, &self.place, false)?);
         self.known = Known::none_of(self.config.num);
+        self.records = None;
         self.open_s = Some(begun.elapsed().as_secs_f64());
         self.is_empty = true;
         self.checks = self.config.store != StoreKind::Empty;
@@ -242,16 +233,15 @@ impl Run<'_> {
 
     /// Does one step; more than one report where a workload has threads of two kinds.
     fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
-        if step.is_fresh() {
-            if self.config.use_existing_db {
-                let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
-                return Ok(vec![StepReport {
-                    name: step.name().into(),
-                    skipped,
-                    ..Default::default()
-                }]);
-            }
+        if step.is_fresh() && !self.config.use_existing_db {
             self.make_fresh()?;
+        } else if step.is_fresh() && step != Step::Replay {
+            let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
+            return Ok(vec![StepReport {
+                name: step.name().into(),
+                skipped,
+                ..Default::default()
+            }]);
         }
         let before = self.counters()?;
         let (mut reports, user_bytes) = match Role::of(step) {
@@ -295,16 +285,32 @@ impl Run<'_> {
         index: u64,
     ) -> Result<(Vec<StepReport>, u64), BenchError> {
         let clients = self.config.threads;
-        let writers = usize::from(step == Step::ReadWhileWriting);
+        let writers = usize::from(step.has_writer());
+        let workload = self.config.workload_of(step).map_err(BenchError::Invalid)?;
+        // Records may be longer than the values of numbers; those of one kind are all that a step needs.
+        let values = match step.contents() {
+            Some(Contents::Records | Contents::Trace) => {
+                Values::mixed(0, self.config.value_bytes_max(), self.config.seed)
+            }
+            _ => self.values.clone(),
+        };
+        let requests = workload.as_ref().map(|workload| {
+            let records = Records::of_step(&mut self.records, step, workload);
+            records.requests(workload)
+        });
+        let trace = self.config.trace.as_ref().filter(|_| step == Step::Replay);
+        let replay = trace.map(|trace| Replay::of(Arc::clone(trace)));
         let meter = Meter::new(clients, writers, self.config.report_interval);
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
         let work = Work {
             config: self.config,
             store: self.store.as_deref().ok_or_else(missing)?,
             meter: &meter,
-            values: &self.values,
+            values: &values,
             known: &self.known,
             checks: self.checks,
+            replay: replay.as_ref(),
+            ycsb: Ycsb::of(workload.as_ref(), self.records.as_ref(), requests.as_ref()),
         };
         let start = Barrier::new(clients + writers);
         let readers_left = std::sync::atomic::AtomicUsize::new(clients);
@@ -331,7 +337,7 @@ impl Run<'_> {
                     })
                 })
                 .collect();
-            let total = role.ops(work.config).saturating_mul(clients as u64);
+            let total = work.total_ops(role);
             intervals = watch(step, &meter, total, work.config.report_interval, out);
             let died = || BenchError::WrongValue("a client thread died".to_string());
             workers
@@ -345,10 +351,14 @@ impl Run<'_> {
         let (readers, others) = tallies.split_at(clients);
         let mut report = self.report(step.name(), readers, self.limits.of(step));
         report.intervals = intervals;
-        if matches!(role, Role::ReadRandom | Role::ReadMissing | Role::Seek) {
+        if let Some(records) = &mut self.records {
+            records.settle();
+        }
+        if role.finds() {
             report.found = Some(readers.iter().map(|tally| tally.found).sum());
         }
         let mut reports = vec![report];
+        reports.extend(StepReport::of_kinds(readers));
         if !others.is_empty() {
             reports.push(self.report("  (writer)", others, self.limits.of(Step::Overwrite)));
         }
@@ -483,6 +493,8 @@ mod tests {
         options.bottom.extent_bytes = 1 << 20;
         BenchConfig {
             steps: Step::ALL.to_vec(),
+            ycsb: Some(crate::ycsb::properties_of("f").expect("a standard workload")),
+            trace: Some(crate::trace::tests::small()),
             num: 2000,
             reads: Some(500),
             value_bytes: 100,
@@ -511,7 +523,18 @@ mod tests {
             assert!(text.contains(step.name()), "{text}");
             let ops = match step {
                 step if step.settles() => 0,
-                Step::FillSeq | Step::FillRandom | Step::Overwrite | Step::DeleteRandom => 4000,
+                step if step.standard_workload().is_some() => 500,
+                Step::FillSeq
+                | Step::FillBatch
+                | Step::FillRandom
+                | Step::FillUniqueRandom
+                | Step::Overwrite
+                | Step::DeleteSeq
+                | Step::DeleteRandom => 4000,
+                Step::Queue => 3 * 4000,
+                Step::YcsbLoad => 2000,
+                Step::YcsbRun => 500,
+                Step::Replay => 4,
                 _ => 1000,
             };
             assert_eq!(done.ops, ops, "{step}");

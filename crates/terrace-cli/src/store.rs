@@ -1,6 +1,8 @@
 //! This file is how commands open their database: what the user said goes first, then what the
 //! database keeps, then the defaults.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,10 +55,14 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
     options.error_if_missing = missing == Missing::Fail;
     let bar = bar("recovering");
     let shown = bar.clone();
-    let opened = Db::builder(path)
+    let mut builder = Db::builder(path)
         .options(options)
-        .progress(move |progress| show(&shown, progress))
-        .open();
+        .progress(move |progress| show(&shown, progress));
+    if let Some(trace) = &args.record_trace {
+        let file = File::create(trace).map_err(|e| CliError::io("create", trace, e))?;
+        builder = builder.trace(BufWriter::new(file));
+    }
+    let opened = builder.open();
     bar.finish_and_clear();
     Ok(opened?)
 }

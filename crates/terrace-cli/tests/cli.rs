@@ -12,6 +12,7 @@ use tempfile::TempDir;
 mod expiry;
 mod options;
 mod tools;
+mod workloads;
 
 /// A folder for one test, with a database in it that is small enough to make in no time.
 struct Place {

@@ -2,6 +2,7 @@
 
 mod files;
 mod print;
+mod workloads;
 mod written;
 
 use serde::Serialize;
@@ -57,8 +58,18 @@ pub struct Conditions {
     pub reads: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Bytes of a value, of mixed sizes the longest.
     pub value_bytes: usize,
+    /// Bytes of the shortest value.
+    pub value_bytes_min: usize,
+    /// What the steps of YCSB and replays do.
+    pub workloads: Vec<WorkloadReport>,
+    /// Operations a second that arrive at all client threads together; `None` in a closed loop.
+    pub rate: Option<f64>,
+    /// How they follow each other: "constant" or "poisson"; `None` in a closed loop.
+    pub arrivals: Option<&'static str>,
+    /// Writes a second of the thread that writes beside readers; `None` where it writes all it can.
+    pub writer_rate: Option<f64>,
     /// Client threads.
     pub threads: usize,
     /// Entries of a write.
@@ -82,10 +93,22 @@ pub struct Conditions {
     pub limit_prepared_s: f64,
 }
 
+/// What a step of YCSB or a replay does.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkloadReport {
+    /// The step's name.
+    pub step: &'static str,
+    /// Its records, operations and distributions, in words.
+    pub what: String,
+    /// Properties that were given and have no meaning here.
+    pub ignored: Vec<String>,
+}
+
 /// What one step did.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct StepReport {
-    /// The step's name; "(writer)" is the writing thread of readwhilewriting.
+    /// The step's name. One that begins with two blanks is a part of the step before it: "(writer)" is
+    /// the thread that writes beside readers, "(read)" and its like are operations of one kind.
     pub name: String,
     /// Why it was not done, if it was not.
     pub skipped: Option<String>,

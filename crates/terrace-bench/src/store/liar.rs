@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
@@ -19,7 +20,16 @@ pub(crate) enum Lie {
     Change,
     /// It has a value for every key that it is asked for.
     Invent,
+    /// Deletes of the key are acknowledged and forgotten.
+    Keep,
+    /// Puts of the key after the first one are acknowledged and forgotten.
+    Stale,
+    /// It tells the truth, but stands still for [`STALL`] whenever the key is read.
+    Stall,
 }
+
+/// How long a read of a store that stalls takes.
+pub(crate) const STALL: Duration = Duration::from_millis(60);
 
 /// A store that lies about one key.
 pub(crate) struct Liar {
@@ -37,6 +47,7 @@ impl Liar {
         let mut value = value.to_vec();
         match self.lie {
             Lie::Lose if key == self.key => return,
+            Lie::Stale if key == self.key && self.entries().contains_key(key) => return,
             Lie::Change if key == self.key => {
                 if let Some(last) = value.last_mut() {
                     *last ^= 1;
@@ -87,7 +98,9 @@ impl Session for &Liar {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), BenchError> {
-        self.entries().remove(key);
+        if self.lie != Lie::Keep || key != self.key {
+            self.entries().remove(key);
+        }
         Ok(())
     }
 
@@ -105,6 +118,9 @@ impl Session for &Liar {
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, BenchError> {
+        if self.lie == Lie::Stall && key == self.key {
+            std::thread::sleep(STALL);
+        }
         match self.entries().get(key) {
             Some(value) => see(value),
             None if self.lie == Lie::Invent => see(b"invented"),

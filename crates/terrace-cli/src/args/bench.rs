@@ -1,0 +1,157 @@
+//! This file is the arguments of `terrace bench` and their help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use terrace_bench::{Arrivals, Step, StoreKind, units};
+
+use super::parse::parse_seconds;
+
+const BENCH_HELP: &str = "\
+Without arguments a database is made in a temporary folder, in memory (/dev/shm) where that has \
+room, filled, read and removed again.
+
+Benchmarks, with db_bench's names and meanings (each thread does the whole number of operations):
+  fillseq fillbatch       num keys in order, into a fresh database; in batches of 1000
+  fillrandom              num random keys, into a fresh database
+  filluniquerandom        num keys in random order, each once, into a fresh database
+  overwrite               num random keys, into the database that is there
+  readrandom readhot      reads random keys; the first hundredth of them
+  readmissing             reads keys that nobody wrote
+  readseq readreverse     reads entries in order; in reverse order
+  seekrandom              makes an iterator at a random key and reads seek-nexts entries
+  updaterandom            reads a random key and writes it
+  readrandomwriterandom   reads and writes random keys, read-percent of them reads
+  deleteseq deleterandom  deletes num keys in order; random keys
+  readwhilewriting        readrandom, while one more thread overwrites
+  seekrandomwhilewriting  seekrandom, while one more thread overwrites
+  queue                   puts num keys at the end of a queue, and takes each off its head: seeks it
+                          from where the queue began, past all that was deleted, and deletes it
+  drain flush wait        let background work settle: everything to the bottom; memtables to the
+                          buffer; until it rests by itself
+
+Benchmarks of YCSB, on num records of 1000 B, with the counts of reads as operations, which threads share:
+  ycsb-load               loads the records, into a fresh database
+  ycsb-a ... ycsb-f       the standard workloads: a updates half, b reads mostly, c reads only, d reads
+                          the latest, e scans, f reads, modifies and writes
+  ycsb-run                the workload of the property file that --ycsb names
+  churn                   skewed overwrites, each of another size: makes garbage
+
+  replay                  the calls of the trace that --trace names, into a fresh database; threads
+                          take them in turn
+
+With --rate the loop is open: operations begin when they arrive, not when the last one has ended, and \
+latencies count from the moment in which an operation should have begun, so that a stall shows in all \
+that had to wait for it.
+
+The limit beside each result is what the medium alone allows on as many threads, in the same run, \
+pre-faulted: for writes the log's records appended with the same persist instructions and nothing \
+else; for reads values copied out of the pool from random places (scans and seeks: in order; \
+missing keys: one random cache line).
+
+Latencies are from the end of one operation to the end of the next, in microseconds; readseq and \
+readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are in no \
+figure but their own. Values that this run wrote are checked when they are read, and of one key in \
+16 it is known whether it must be there; a wrong value or a lost key ends the run with the evidence.
+
+Examples:
+  terrace bench
+  terrace bench --benchmarks fillrandom,drain,readrandom --num 1000000 --value-size 4096
+  terrace bench --db /mnt/pmem/bench --pool-size 16GiB --medium dax --threads 2
+  terrace bench --benchmarks readrandom --use-existing-db --db /mnt/pmem/bench --num 1000000
+  terrace bench --benchmarks ycsb-load,ycsb-a,ycsb-c --num 1000000 --threads 4
+  terrace bench --ycsb workloads/workloadb -p recordcount=1000000 --rate 50000 --threads 4
+  terrace bench --benchmarks ycsb-load,churn,wait --value-size 64KiB --num 20000
+  terrace bench --benchmarks queue --num 1000000 --value-size 100
+  terrace load /tmp/words words.tsv --record-trace words.trace
+  terrace bench --benchmarks replay --trace words.trace --store redb";
+
+/// `terrace bench`
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP)]
+pub(crate) struct BenchArgs {
+    /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
+    /// readreverse,seekrandom,overwrite,readmissing,deleterandom; with --ycsb: ycsb-load,ycsb-run].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) benchmarks: Vec<Step>,
+    /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
+    /// or a peer, "rocksdb", "leveldb", "lmdb", "redb", "fjall" or "sled", in a build with the
+    /// feature of that name [default: terrace].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) store: Option<StoreKind>,
+    /// Keys, and writes of each writing thread [default: 300000].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) num: Option<u64>,
+    /// Operations of each reading thread [default: num].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) reads: Option<u64>,
+    /// Bytes of a key [default: 16].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) key_size: Option<u64>,
+    /// Bytes of a value [default: 1024; of a record of YCSB: fieldcount * fieldlength, 1000].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) value_size: Option<u64>,
+    /// Values of all sizes from this one to value-size, the same for the same key; records of YCSB: a
+    /// new size with every write.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) value_size_min: Option<u64>,
+    /// Client threads [default: 1].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) threads: Option<usize>,
+    /// Entries of one write [default: 1].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) batch_size: Option<usize>,
+    /// Entries read after each seek [default: 10].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) seek_nexts: Option<u64>,
+    /// Reads in a hundred operations of readrandomwriterandom [default: 90].
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) read_percent: Option<u32>,
+    /// Keys that are in each queue of queue [default: 1000].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) queue_depth: Option<u64>,
+    /// Operations a second that arrive at all client threads together, whether the store keeps up or
+    /// not [default: each begins when the thread's last one has ended].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) rate: Option<f64>,
+    /// How they follow each other: "constant", at equal distances, or "poisson", at random
+    /// [default: constant].
+    #[arg(long, value_name = "NAME", requires = "rate")]
+    pub(crate) arrivals: Option<Arrivals>,
+    /// Writes a second of the thread that writes beside readers [default: all that it can].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) writer_rate: Option<f64>,
+    /// A workload of YCSB: a property file of its core package, or the name of a standard one, a to f.
+    /// ycsb-run runs it, ycsb-load loads its records.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ycsb: Option<String>,
+    /// A property of YCSB, over that of any workload; may be given more than once.
+    #[arg(short = 'p', long = "ycsb-property", value_name = "NAME=VALUE")]
+    pub(crate) ycsb_property: Vec<String>,
+    /// The trace that replay replays: a recording of another command (--record-trace) or of a program
+    /// (DbBuilder::trace).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Sync every write; the same as --durability sync.
+    #[arg(long, conflicts_with = "durability")]
+    pub(crate) sync: bool,
+    /// The database's folder; it is kept [default: a temporary one].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) db: Option<PathBuf>,
+    /// Use the database that is there; fills that want a fresh one are skipped.
+    #[arg(long, requires = "db")]
+    pub(crate) use_existing_db: bool,
+    /// Remove the database that is there.
+    #[arg(long, requires = "db", conflicts_with = "use_existing_db")]
+    pub(crate) replace_db: bool,
+    /// Where keys and values come from [default: 301].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+    /// Print the distribution of the latencies.
+    #[arg(long)]
+    pub(crate) histogram: bool,
+    /// Print a line every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) report_interval: Option<Duration>,
+}
