@@ -49,6 +49,8 @@ pub(super) struct State {
     /// Parts of jobs that nobody has begun. Merges and drains come before them.
     parts: VecDeque<Box<dyn Job>>,
     running: usize,
+    /// Of those, the ones that merge, drain, reclaim or compact.
+    pub(super) heavy: usize,
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
@@ -61,6 +63,16 @@ pub(super) struct State {
 pub(super) enum Class {
     Flushes,
     Rest,
+}
+
+impl Class {
+    /// Who takes jobs of this kind.
+    fn of(kind: JobKind) -> Class {
+        match kind {
+            JobKind::Flush => Class::Flushes,
+            JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Class::Rest,
+        }
+    }
 }
 
 impl Jobs {
@@ -181,6 +193,8 @@ impl Engine {
             match found {
                 Ok(Some(job)) => {
                     state.running += 1;
+                    let heavy = class == Class::Rest;
+                    state.heavy += usize::from(heavy);
                     drop(state);
                     self.run(job, class);
                 }
@@ -226,9 +240,9 @@ impl Engine {
                     // What it holds is free before anybody hears that it has ended.
                     drop(job);
                     match done {
-                        Ok(parked) => self.ended(parked),
+                        Ok(parked) => self.ended(class, parked),
                         Err(e) => {
-                            self.ended(None);
+                            self.ended(class, None);
                             self.fail(&e);
                         }
                     }
@@ -238,9 +252,9 @@ impl Engine {
             }
         };
         match result {
-            Ok(waits) => self.ended(Some(Parked { job, waits })),
+            Ok(waits) => self.ended(class, Some(Parked { job, waits })),
             Err(e) => {
-                self.ended(None);
+                self.ended(class, None);
                 self.fail(&e);
             }
         }
@@ -253,9 +267,10 @@ impl Engine {
         self.jobs.changed.notify_all();
     }
 
-    fn ended(&self, parked: Option<Parked>) {
+    fn ended(&self, class: Class, parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
+        state.heavy -= usize::from(class == Class::Rest);
         state.queue.extend(parked);
         self.jobs.changed.notify_all();
     }
@@ -334,8 +349,18 @@ impl Engine {
                 None => Ok(None),
             };
         }
-        if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
+        // Each takes memory from its first step to its last, where it waits for its turn to write too.
+        let has_memory = state.with_memory() + state.heavy < self.ground.memory.limits.jobs;
+        let may_go_on = |parked: &Parked| has_memory || parked.has_memory();
+        let ready = self.ready(state).into_iter().find(|&at| {
+            let parked = &state.queue[at];
+            parked.job.kind() != JobKind::Flush && may_go_on(parked)
+        });
+        if let Some(at) = ready {
             return Ok(Some(state.queue.remove(at).job));
+        }
+        if !has_memory {
+            return Ok(None);
         }
         let urgency = match state.everything {
             0 => headroom.urgency(),
@@ -429,7 +454,10 @@ impl Engine {
             loop {
                 // Jobs that wait for space would be found again and again.
                 let mut parked = std::mem::take(&mut state.queue);
+                let heavy = state.heavy;
+                state.heavy += parked.iter().filter(|p| p.has_memory()).count();
                 let found = self.take(state, class);
+                state.heavy = heavy;
                 state.queue.append(&mut parked);
                 match found? {
                     Some(job) => {
@@ -473,7 +501,7 @@ impl Engine {
     /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
         self.check_writable()?;
-        let mut job = {
+        let (mut job, class) = {
             let mut state = self.jobs.state.lock();
             if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
                 self.refill(&mut state)?;
@@ -483,42 +511,51 @@ impl Engine {
                 return Ok(false);
             }
             state.running += 1;
-            state.queue.remove(ready[pick % ready.len()]).job
+            let job = state.queue.remove(ready[pick % ready.len()]).job;
+            let class = Class::of(job.kind());
+            state.heavy += usize::from(class == Class::Rest);
+            (job, class)
         };
         let result = self.step_job(&mut job);
         match result {
-            Ok(Step::More) => self.ended(Some(Parked {
-                job,
-                waits: Waits::Nothing,
-            })),
-            Ok(Step::Split(parts)) => {
-                self.add_parts(parts);
-                self.ended(Some(Parked {
+            Ok(Step::More) => self.ended(
+                class,
+                Some(Parked {
                     job,
                     waits: Waits::Nothing,
-                }));
+                }),
+            ),
+            Ok(Step::Split(parts)) => {
+                self.add_parts(parts);
+                self.ended(
+                    class,
+                    Some(Parked {
+                        job,
+                        waits: Waits::Nothing,
+                    }),
+                );
             }
             Ok(Step::Wait) => {
                 let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
-                self.ended(Some(Parked { job, waits }));
+                self.ended(class, Some(Parked { job, waits }));
             }
             Ok(Step::Retry(why)) => {
                 let waits = self.wait_for_room(why);
-                self.ended(Some(Parked { job, waits }));
+                self.ended(class, Some(Parked { job, waits }));
             }
             Ok(Step::Done(completion)) => {
                 let done = self.complete(job.kind(), completion);
                 match done {
-                    Ok(parked) => self.ended(parked),
+                    Ok(parked) => self.ended(class, parked),
                     Err(e) => {
-                        self.ended(None);
+                        self.ended(class, None);
                         self.fail(&e);
                         return Err(e);
                     }
                 }
             }
             Err(e) => {
-                self.ended(None);
+                self.ended(class, None);
                 self.fail(&e);
                 return Err(e);
             }

@@ -11,6 +11,7 @@ use crate::metrics::{Counters, LifeMetrics, OpCounter};
 use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
+use crate::parts::memory::Memory;
 use crate::parts::pace::Pace;
 use crate::parts::ranges::LiveRanges;
 use crate::parts::ranges::layout::SHADOW;
@@ -33,6 +34,8 @@ pub(crate) struct Ground {
     pub(crate) totals_before: Totals,
     /// How fast background work may write table files.
     pub(crate) pace: Pace,
+    /// What holds the parts of the database within its budget.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) options: Options,
     ids: AtomicU64,
 }
@@ -62,6 +65,7 @@ impl Ground {
             counters: Counters::default(),
             totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
+            memory: Memory::of(&options),
             options,
             ids: AtomicU64::new(ids),
         }
