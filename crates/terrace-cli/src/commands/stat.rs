@@ -127,6 +127,12 @@ fn memory(db: &Db, metrics: &Metrics) -> Table {
             planned.map_or("-", |planned| planned.follows).to_string(),
         ]);
     }
+    // What nobody counts, as it does not grow.
+    let counted = |name| metrics.memory.parts.iter().any(|part| part.name == name);
+    for part in plan.iter().filter(|part| !counted(part.name)) {
+        let most = units::bytes(part.bytes);
+        table.row([part.name.into(), "-".into(), most, part.follows.into()]);
+    }
     table.row([
         "all".to_string(),
         units::bytes(metrics.memory.used_bytes()),

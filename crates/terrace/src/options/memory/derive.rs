@@ -78,8 +78,8 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
             (None, _) if !buffered => options.pool_bytes_min() + 2 * options.front.memtable_bytes,
             (None, _) => left * 5 / 8,
         };
-        // Pages of whole granules, so that nothing is lost to rounding.
-        options.pool.size_bytes = pool & !(64 * KIB - 1);
+        // Whole granules, so that nothing is lost to rounding.
+        options.pool.size_bytes = chosen.pool_bytes.unwrap_or(pool & !(64 * KIB - 1));
     }
     if files {
         let pool = if in_memory {

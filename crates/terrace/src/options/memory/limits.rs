@@ -20,10 +20,11 @@ const MOVED_BYTES: u64 = 40;
 const REDO_BYTES: u64 = 64 * KIB;
 /// Fewer runs than this at one time, and level 0 would never be done.
 const RUNS_MIN: u64 = 4;
-const RUNS_MAX: u64 = 64;
+/// More at one time saves little: writers are slowed from a dozen on.
+const RUNS_MAX: u64 = 16;
 const JOBS_MAX: u64 = 64;
 /// Tables of the buffer that may still know the keys written into deleted ranges, beside memtables.
-const LATE_TABLES: u64 = 16;
+const LATE_TABLES: u64 = 32;
 
 /// What parts of the store may take that have no option. [`Limits::none`] is what holds without a
 /// budget.
@@ -138,7 +139,7 @@ impl Limits {
             arenas_bytes: arenas,
             shortcuts_bytes: (options.front.sealed_count_max as u64 + 3)
                 .saturating_mul(memtable / 8 + 52 * KIB),
-            late_bytes: (memtable / 32).max(4 * KIB),
+            late_bytes: (memtable / 64).max(4 * KIB),
             held_bytes: options.bottom.leveled.cache_bytes / 8,
             iterators_bytes: budget / 16,
             reads_bytes: budget / 32,

@@ -96,9 +96,10 @@ impl Source for RunSource {
             let held = 1 + group.len() as u64;
             let _turn = match group.len() {
                 1 => None,
-                _ => table
-                    .memory()
-                    .read(held * table.memory().limits.entry_bytes),
+                _ => {
+                    let entry_bytes = table.memory().limits.entry_bytes;
+                    table.memory().read(held.saturating_mul(entry_bytes))
+                }
             };
             table.open()?.multi_get(&mut asked, &mut counts)?;
             stats.count(&counts, asked.len() as u64);
