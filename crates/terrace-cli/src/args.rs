@@ -31,8 +31,8 @@ Examples:
 
 The first argument of every command but bench is the database's folder. Options of the store that \
 shape the data are kept with the database: they hold until others are given, and stat shows them. \
-What belongs to one run is not kept: medium, prefault, durability, emulate, cache-size, direct-io, \
-read-only.";
+What belongs to one run is not kept: medium, prefault, durability, emulate, memory, \
+cache-size, direct-io, read-only.";
 
 /// Terrace, an ordered key-value store for tiered memory.
 #[derive(Debug, Parser)]
@@ -74,6 +74,14 @@ pub(crate) struct StoreArgs {
     /// instructions, "mapped" forces ordinary file mappings.
     #[arg(long, global = true, value_name = "MEDIUM", value_enum)]
     pub(crate) medium: Option<MediumArg>,
+
+    /// A limit for all memory of the open database, like 512MiB or 4GiB, at least 16MiB: memtables, cache
+    /// with indexes and filters, jobs, iterators, and the pool where that is "none".
+    /// --pool-size, --memtable-size, --table-size, --level1-size and --cache-size follow from it where they
+    /// are not given; stat shows what each part takes, and sizes that cannot fit are refused. Keys with
+    /// their values are then at most a 512th of it, or 64KiB [default: no limit].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) memory: Option<u64>,
 
     /// The size of a memtable, of its log and of the table that a flush makes of it
     /// [default: 64MiB].

@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use terrace::{Db, Keyspace, Options, Progress};
+use terrace::{Db, Keyspace, Options, Progress, Sizes};
 
 use crate::args::StoreArgs;
 use crate::error::CliError;
@@ -102,6 +102,17 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     let direct = args.direct_io.map(|direct| direct.reads_and_writes());
     set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
     set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));
+    if let Some(memory) = args.memory {
+        let chosen = Sizes {
+            pool_bytes: args.pool_size,
+            memtable_bytes: args.memtable_size,
+            cache_bytes: args.cache_size,
+            table_bytes: args.table_size,
+            level1_bytes: args.level1_size,
+        };
+        // What the database keeps was right for other memory.
+        *options = std::mem::take(options).within(memory, chosen);
+    }
 }
 
 /// The pool that the user named; `None` for "none".
@@ -144,6 +155,38 @@ mod tests {
             ..StoreArgs::default()
         };
         assert_eq!(options(None, &memory).pool.path, None);
+    }
+
+    /// Sizes follow from the memory, those that a database keeps too, but for the ones that are given.
+    #[test]
+    fn sizes_follow_from_the_memory() {
+        let mut stored = Options::default();
+        stored.front.memtable_bytes = 32 << 20;
+        let args = StoreArgs {
+            memory: Some(64 << 20),
+            cache_size: Some(10 << 20),
+            ..StoreArgs::default()
+        };
+        let options = options(Some(stored), &args);
+        options.validate().expect("the sizes fit");
+        assert_eq!(options.memory_bytes, Some(64 << 20));
+        assert_eq!(options.bottom.leveled.cache_bytes, 10 << 20);
+        assert!(options.front.memtable_bytes < 32 << 20);
+        let too_large = StoreArgs {
+            cache_size: Some(64 << 20),
+            ..args
+        };
+        let refused = super::options(None, &too_large).validate();
+        assert!(
+            refused.is_ok(),
+            "the design of a new database here has no cache"
+        );
+        let too_large = StoreArgs {
+            design: Some(terrace::Design::Leveled),
+            ..too_large
+        };
+        let refused = super::options(None, &too_large).validate();
+        assert!(refused.is_err_and(|e| e.to_string().contains("lower bottom.leveled.cache_bytes")));
     }
 
     /// What the user gives goes before what the database has, and nothing else changes.

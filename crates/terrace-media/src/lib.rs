@@ -75,6 +75,7 @@ pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};
 pub use pm::arena::Arena;
 pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
+pub use pm::map::anonymous_bytes;
 pub use pm::region::Region;
 pub use pool::{
     Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,

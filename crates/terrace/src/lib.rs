@@ -62,10 +62,11 @@ pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
     BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-    Metrics, PaceMetrics, PoolMetrics, Purpose, StallMetrics, StallReason, human_bytes,
+    MemoryMetrics, MemoryUse, Metrics, PaceMetrics, PoolMetrics, Purpose, StallMetrics,
+    StallReason, human_bytes,
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, LeveledOptions, MIB,
-    MediumChoice, Options, PoolOptions, Prefault, Workers,
+    MediumChoice, MemoryPart, Options, PoolOptions, Prefault, Sizes, Workers,
 };
 pub use types::{Compression, Durability, KEY_BYTES_MAX};

@@ -54,6 +54,7 @@ fn print(
     let levels = file_levels(&metrics.files);
     for table in [
         pool(metrics),
+        memory(db, metrics),
         levels,
         tiers(metrics),
         stalls(metrics),
@@ -110,6 +111,51 @@ fn pool(metrics: &Metrics) -> Table {
     row("pool, file".into(), none(), none(), file);
     row("pool, cap".into(), none(), none(), cap);
     table
+}
+
+/// What takes memory, and may take.
+fn memory(db: &Db, metrics: &Metrics) -> Table {
+    let mut table = Table::new(&["memory of", "in use", "at most", "follows from"]);
+    let plan = db.options().memory_plan();
+    let most = |bytes: Option<u64>| bytes.map_or("-".to_string(), units::bytes);
+    for part in &metrics.memory.parts {
+        let planned = plan.iter().find(|planned| planned.name == part.name);
+        table.row([
+            part.name.to_string(),
+            units::bytes(part.used_bytes),
+            most(part.limit_bytes),
+            planned.map_or("-", |planned| planned.follows).to_string(),
+        ]);
+    }
+    // What nobody counts, as it does not grow.
+    let counted = |name| metrics.memory.parts.iter().any(|part| part.name == name);
+    for part in plan.iter().filter(|part| !counted(part.name)) {
+        let most = units::bytes(part.bytes);
+        table.row([part.name.into(), "-".into(), most, part.follows.into()]);
+    }
+    table.row([
+        "all".to_string(),
+        units::bytes(metrics.memory.used_bytes()),
+        most(metrics.memory.budget_bytes),
+        "-".to_string(),
+    ]);
+    table
+}
+
+fn memory_as_json(metrics: &Metrics) -> Value {
+    let memory = &metrics.memory;
+    let parts = memory.parts.iter().map(|part| {
+        json!({
+            "name": part.name,
+            "used_bytes": part.used_bytes,
+            "limit_bytes": part.limit_bytes,
+        })
+    });
+    json!({
+        "budget_bytes": memory.budget_bytes,
+        "used_bytes": memory.used_bytes(),
+        "parts": parts.collect::<Vec<_>>(),
+    })
 }
 
 /// Space and write amplification of each tier.
@@ -246,6 +292,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "committed_bytes": metrics.pool.committed_bytes,
             "allocated_bytes": metrics.pool.allocated_bytes,
         },
+        "memory": memory_as_json(metrics),
         "recovery": {
             "clean": recovery.clean,
             "logs_replayed": recovery.logs_replayed,

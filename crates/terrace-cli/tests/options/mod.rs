@@ -137,3 +137,72 @@ fn a_database_needs_no_pool() {
         assert_fails(&refused, 1, "was created without a pool");
     }
 }
+
+/// Memory is limited by one option: sizes follow from it, `stat` shows what each part takes and may take,
+/// and what cannot fit is refused with what to change. It is not kept; the sizes that shape data are.
+#[test]
+fn memory_is_one_option() {
+    let place = Place::new();
+    let input: String = (0..2000)
+        .map(|n| format!("key{n:05}\t{}\n", "value ".repeat(20)))
+        .collect();
+    let tsv = place.path("input.tsv");
+    fs::write(&tsv, input).expect("a file");
+    let run = |command: &str| {
+        let mut run = terrace();
+        let mut words = command.split(' ');
+        run.arg(words.next().expect("a command")).arg(place.db());
+        run.args(words.map(|word| match word {
+            "INPUT" => tsv.as_os_str().to_owned(),
+            word => word.into(),
+        }));
+        run.output().expect("it runs")
+    };
+    let refused = run("load INPUT --pool none --memory 4MiB");
+    assert_fails(&refused, 1, "must be at least 16777216");
+    let refused = run("load INPUT --pool none --memory 32MiB --cache-size 1GiB");
+    assert_fails(&refused, 1, "lower bottom.leveled.cache_bytes");
+    assert_fails(&refused, 1, "raise memory_bytes");
+    let loaded = run("load INPUT --pool none --memory 32MiB");
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+
+    let out = run("stat --json --memory 24MiB --cache-size 2MiB").stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    let memory = &shown["memory"];
+    assert_eq!(memory["budget_bytes"], 24 << 20);
+    assert_eq!(shown["cache"]["capacity_bytes"], 2 << 20);
+    let parts = memory["parts"].as_array().expect("parts");
+    let limits: u64 = parts.iter().filter_map(|p| p["limit_bytes"].as_u64()).sum();
+    assert!(limits > 12 << 20 && limits <= 24 << 20, "{limits}");
+    for part in parts {
+        assert!(
+            part["used_bytes"].as_u64() <= part["limit_bytes"].as_u64(),
+            "{part}"
+        );
+    }
+    let shown = text(&run("stat --memory 24MiB").stdout);
+    for row in [
+        "memory of",
+        "the pool",
+        "the block cache",
+        "bottom.leveled.cache_bytes",
+        "iterators",
+    ] {
+        assert!(shown.contains(row), "{row} in {shown}");
+    }
+    let out = run("stat --json").stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    assert!(shown["memory"]["budget_bytes"].is_null());
+    // The entry that 16 MiB have no place for has one in more.
+    let large = place.path("large");
+    fs::write(&large, vec![b'x'; 100_000]).expect("a file");
+    let put = |memory: &str| {
+        let mut run = terrace();
+        run.arg("put")
+            .arg(place.db())
+            .args(["large", "--memory", memory, "--file"]);
+        run.arg(&large).output().expect("it runs")
+    };
+    assert_fails(&put("16MiB"), 1, "larger memory_bytes");
+    assert!(put("64MiB").status.success());
+}

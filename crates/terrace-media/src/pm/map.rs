@@ -25,6 +25,17 @@ pub(crate) struct Memory {
     len: usize,
     /// Bytes that may not be zero, if the memory is kept for the next simulated machine.
     recycle: Option<AtomicU64>,
+    /// Whether the range is memory of this process, and not a file's.
+    anonymous: bool,
+}
+
+/// Bytes of all ranges that are memory of this process.
+static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of memory that arenas and pools without a file have mapped in this process now, touched or
+/// not; with those of pool files that are mapped copy-on-write. For tests and reports of memory in use.
+pub fn anonymous_bytes() -> u64 {
+    ANONYMOUS.load(Ordering::Relaxed)
 }
 
 // SAFETY: the range is plain memory; who may write which byte of it is decided by `Region` and
@@ -36,7 +47,9 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Anonymous memory that is committed as it is touched.
     pub(crate) fn anonymous(len: usize, huge: bool) -> io::Result<Memory> {
-        let memory = Memory::reserve(len)?;
+        let mut memory = Memory::reserve(len)?;
+        memory.anonymous = true;
+        ANONYMOUS.fetch_add(memory.len as u64, Ordering::Relaxed);
         // SAFETY: the pages are our own reservation, and giving access to them changes no byte.
         unsafe {
             rustix::mm::mprotect(
@@ -197,6 +210,7 @@ impl Memory {
                 base,
                 len,
                 recycle: None,
+                anonymous: false,
             })
         }
     }
@@ -266,9 +280,13 @@ impl Drop for Memory {
                     base: self.base,
                     len: self.len,
                     recycle,
+                    anonymous: self.anonymous,
                 });
                 return;
             }
+        }
+        if self.anonymous {
+            ANONYMOUS.fetch_sub(self.len as u64, Ordering::Relaxed);
         }
         // SAFETY: nothing refers to the range: regions hold the mapping that holds this value.
         let result = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past, time_of};
 use crate::parts::iter::MergeCursor;
+use crate::parts::memory::Lease;
 use crate::parts::ranges::RangeSet;
 use crate::parts::skiplist::Target;
 use crate::parts::snapshots::Moment;
@@ -26,9 +27,10 @@ use crate::types::{EntryKind, SeqNo};
 use super::bounds::{Bounds, Place};
 use super::trace::ScanTrace;
 
-/// Pairs in the largest chunk, and bytes after which a chunk ends early.
+/// Pairs in the largest chunk; `Limits::chunk_bytes` are bytes after which a chunk ends early.
 const CHUNK_PAIRS: usize = 256;
-const CHUNK_BYTES: usize = 256 * 1024;
+/// What a pair takes beside its bytes.
+const PAIR_BYTES: usize = size_of::<KeyValue>() + 32;
 /// Entries looked at, tombstones included, after which a chunk may end without a pair.
 const CHUNK_ENTRIES: usize = 4096;
 /// Versions of one key stepped over one by one before a seek is the shorter way.
@@ -125,6 +127,8 @@ pub struct Iter {
     failed: bool,
     /// Tells how far the scan went, if somebody wants that.
     trace: Option<Box<ScanTrace>>,
+    /// What the pairs take, where there is a budget for memory.
+    lease: Option<Lease>,
 }
 
 impl Drop for Iter {
@@ -155,6 +159,18 @@ fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Millis>> 
             Ok((!is_past(expiry, time)).then_some(expiry))
         }
         _ => Ok(None),
+    }
+}
+
+/// Counts one more pair of so many bytes, before it is made.
+#[inline]
+fn count(lease: &mut Option<Lease>, engine: &Engine, bytes: usize) -> Result<()> {
+    let Some(lease) = lease else {
+        return Ok(());
+    };
+    match lease.set(lease.bytes() + (bytes + PAIR_BYTES) as u64) {
+        true => Ok(()),
+        false => Err(engine.ground.memory.iterators_are_full()),
     }
 }
 
@@ -189,6 +205,10 @@ impl Iter {
             breadth: BREADTH_FIRST,
             failed: false,
             trace: None,
+            lease: {
+                let memory = &engine.ground.memory;
+                memory.is_limited().then(|| memory.iterators.lease())
+            },
         };
         // From here on dropping `iter` gives the registration back.
         engine.check_open()?;
@@ -220,9 +240,23 @@ impl Iter {
         Ok(())
     }
 
+    /// Counts the pairs that lie ready, and no more: others were handed out since.
+    fn count_ready(&mut self) -> Result<()> {
+        let Some(lease) = &mut self.lease else {
+            return Ok(());
+        };
+        let ready = self.fetched_front.iter().chain(&self.fetched_back);
+        let ready: usize = ready.map(|pair| pair.bytes.capacity() + PAIR_BYTES).sum();
+        match lease.set(ready as u64) {
+            true => Ok(()),
+            false => Err(self.engine.ground.memory.iterators_are_full()),
+        }
+    }
+
     /// Fetches the next chunk from the front.
     fn fetch_front(&mut self) -> Result<()> {
         self.hold()?;
+        self.count_ready()?;
         let result = self.fill_front();
         self.cursor.release();
         self.chunk_pairs = (self.chunk_pairs * 4).min(CHUNK_PAIRS);
@@ -245,9 +279,10 @@ impl Iter {
     fn collect_front(&mut self, looked_at: &mut usize) -> Result<()> {
         let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
+        let chunk_bytes = self.engine.ground.memory.limits.chunk_bytes;
         let mut bytes = 0;
         let mut last: Option<Vec<u8>> = None;
-        while self.fetched_front.len() < self.chunk_pairs && bytes < CHUNK_BYTES {
+        while self.fetched_front.len() < self.chunk_pairs && bytes < chunk_bytes {
             // A long run of tombstones must not hold the sources still for long.
             *looked_at += 1;
             if *looked_at > CHUNK_ENTRIES && last.is_some() {
@@ -274,7 +309,13 @@ impl Iter {
                 continue;
             }
             if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
-                let pair = KeyValue::new(entry.key, self.cursor.value()?, expiry);
+                let value = self.cursor.value()?;
+                match count(&mut self.lease, &self.engine, entry.key.len() + value.len()) {
+                    // It begins the next chunk.
+                    Err(_) if !self.fetched_front.is_empty() => break,
+                    counted => counted?,
+                }
+                let pair = KeyValue::new(entry.key, value, expiry);
                 bytes += pair.bytes.len();
                 self.fetched_front.push_back(pair);
                 last = None;
@@ -359,10 +400,19 @@ impl Iter {
     /// place has moved.
     fn fetch_back(&mut self) -> Result<()> {
         self.hold()?;
+        self.count_ready()?;
         let result = self.fill_back();
         self.cursor.release();
         self.positioned = false;
-        self.breadth = (self.breadth + 1).min(BREADTH_MAX);
+        let full = self.lease.as_ref().is_some_and(|lease| {
+            // The next step brings about three times as much.
+            let chunk_bytes = self.engine.ground.memory.limits.chunk_bytes;
+            lease.bytes() > chunk_bytes as u64 / 4
+        });
+        self.breadth = match full {
+            true => self.breadth.saturating_sub(1),
+            false => (self.breadth + 1).min(BREADTH_MAX),
+        };
         result
     }
 
@@ -419,7 +469,9 @@ impl Iter {
                 last.clear();
                 last.extend_from_slice(entry.key);
                 if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
-                    pairs.push_back(KeyValue::new(entry.key, self.cursor.value()?, expiry));
+                    let value = self.cursor.value()?;
+                    count(&mut self.lease, &self.engine, entry.key.len() + value.len())?;
+                    pairs.push_back(KeyValue::new(entry.key, value, expiry));
                 }
             }
             self.cursor.advance()?;

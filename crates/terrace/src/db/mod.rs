@@ -75,9 +75,6 @@ thread_local! {
     static SINGLE: RefCell<Batch> = RefCell::default();
 }
 
-/// A batch that has grown larger than this is not kept for the next write.
-const KEPT_BATCH_BYTES: usize = 1 << 20;
-
 impl Db {
     /// Opens the database in the folder `path`, creating it unless the options say otherwise.
     ///
@@ -253,11 +250,14 @@ impl Db {
             return Err(too_large(value.len()));
         }
         self.engine().check_keyspace(keyspace)?;
+        let memory = &self.engine().ground.memory;
+        // The batch, and what it was before it grew.
+        let _turn = memory.batch(2 * (key.len() + value.len()) as u64);
         let written = SINGLE.with_borrow_mut(|batch| {
             batch.clear();
             batch.push(kind, keyspace, key, value);
             let result = self.engine().write(batch, durability);
-            if batch.payload.capacity_bytes() > KEPT_BATCH_BYTES {
+            if batch.payload.capacity_bytes() > memory.limits.kept_batch_bytes {
                 *batch = Batch::default();
             }
             result
@@ -286,6 +286,8 @@ impl Db {
         }
         if batch.batch.expiring() > 0 {
             let now = self.engine().ground.time.begin();
+            let bytes = 2 * batch.batch.payload.len_bytes() as u64;
+            let _turn = self.engine().ground.memory.batch(bytes);
             let mut expiring = batch.batch.expiring_from(now)?;
             self.engine().write(&mut expiring, durability)?;
         } else {

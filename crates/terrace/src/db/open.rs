@@ -23,6 +23,7 @@ use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::human_bytes;
 use crate::options::file::Fixed;
 use crate::options::{MediumChoice, Options, Workers};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest, ManifestError};
@@ -171,6 +172,9 @@ impl DbBuilder {
                     unit: "bytes",
                 });
             })?;
+        if self.options.read_only {
+            check_logs_fit(&ground, pipeline.front.logs_found().1)?;
+        }
         report.merges_resumed = opened.merges_resumed;
         report.tables_rebuilt = opened.tables_rebuilt;
         if links_lost {
@@ -477,6 +481,10 @@ impl DbBuilder {
             }
             _ => {}
         }
+        if options.memory_bytes.is_some() {
+            // Design and pool, which the caller may leave to the database, shape what memory goes to.
+            options.validate()?;
+        }
         if fixed.pool_path.is_none() {
             // The buffer was in memory: it comes back from logs.
             let manifest = self.open_manifest()?;
@@ -547,6 +555,24 @@ impl DbBuilder {
             )
         })
     }
+}
+
+/// Refuses to replay more than the budget for memory has room for, where nothing can be moved to files.
+fn check_logs_fit(ground: &Ground, log_bytes: u64) -> Result<()> {
+    let room = ground.options.pool.size_bytes / 2;
+    if !ground.memory.is_limited() || ground.pool_outlives() || log_bytes <= room {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Full,
+        format!(
+            "logs of {} have to be replayed into memory, as the database is only read, and with this \
+             memory_bytes there is room for {}: open it once to write, which moves them to files, or \
+             raise memory_bytes",
+            human_bytes(log_bytes),
+            human_bytes(room)
+        ),
+    ))
 }
 
 /// The identity of a pool, as OPTIONS has it.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
-use crate::metrics::{OpCounter, StallReason};
+use crate::metrics::{OpCounter, StallReason, human_bytes};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
+use crate::parts::memory::HeldByReaders;
 use crate::stages::{Spare, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
@@ -20,6 +21,9 @@ const STUCK: Duration = Duration::from_millis(5);
 /// How long it waits at most while readers hold back what could be free. Bounded, since the reader may
 /// be an iterator or a snapshot that is not used, of the very thread that writes.
 const HELD: Duration = Duration::from_millis(500);
+/// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
+/// and have written of it.
+pub(super) const RANGE_COPIES: u64 = 6;
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -84,6 +88,65 @@ impl Engine {
                 "the batch has {bytes} bytes, but at most {most} are possible in one batch (an \
                  eighth of the pool, 1 GiB at most): split it"
             )));
+        }
+        if self.ground.memory.is_limited() {
+            return self.check_memory_of(batch);
+        }
+        Ok(())
+    }
+
+    /// Refuses a batch for which the budget of memory has no place.
+    fn check_memory_of(&self, batch: &Batch) -> Result<()> {
+        let limits = &self.ground.memory.limits;
+        let budget = || human_bytes(self.ground.options.memory_bytes.unwrap_or(0));
+        let largest = batch.largest_entry() as u64;
+        if largest > limits.entry_bytes {
+            return Err(Error::invalid(format!(
+                "a key and its value have {largest} bytes, but with memory_bytes of {} at most \
+                 {} are possible: divide the value, or reopen with a larger memory_bytes",
+                budget(),
+                limits.entry_bytes
+            )));
+        }
+        // A memtable of its own is memory that nobody has planned.
+        let spare = |batch| {
+            let bytes = self.pipeline.front.spare_bytes(batch);
+            bytes.pool + bytes.log_file
+        };
+        if spare(Some(batch)) > spare(None) {
+            return Err(Error::invalid(format!(
+                "the batch has {} entries of {} bytes, which may not fit a memtable of {}, and with \
+                 memory_bytes of {} none is larger: split it, or reopen with larger memtables",
+                batch.len(),
+                batch.payload.len_bytes(),
+                human_bytes(self.ground.options.front.memtable_bytes),
+                budget()
+            )));
+        }
+        if batch.ranges() == 0 {
+            return Ok(());
+        }
+        if batch.ranges() > limits.batch_ranges {
+            return Err(Error::invalid(format!(
+                "the batch deletes {} ranges, but with memory_bytes at most {} are possible in one: \
+                 split it",
+                batch.ranges(),
+                limits.batch_ranges
+            )));
+        }
+        let view = self.views.pin();
+        let bytes = view.ranges.as_ref().map_or(0, |ranges| ranges.bytes());
+        let bytes = bytes as u64 * RANGE_COPIES;
+        if bytes > limits.ranges_bytes {
+            return Err(Error::new(
+                ErrorKind::Full,
+                format!(
+                    "deleted ranges take {} of the {} that they may: call compact_range for what they \
+                     cover, or reopen with a larger memory_bytes",
+                    human_bytes(bytes),
+                    human_bytes(limits.ranges_bytes)
+                ),
+            ));
         }
         Ok(())
     }
@@ -203,6 +266,7 @@ impl Engine {
         let reason = StallReason::MemtablesSealed;
         if let Some(why) = self.disk_full()
             && !self.may_find_room(first)
+            && !self.may_let_go(&why, stuck_since)
         {
             return Err(why);
         }
@@ -246,6 +310,14 @@ impl Engine {
             self.look_for_room();
         }
         first
+    }
+
+    /// Whether readers who hold what a memtable needs may let go of it soon.
+    fn may_let_go(&self, why: &Error, stuck_since: &mut Option<Instant>) -> bool {
+        let source = std::error::Error::source(why);
+        source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())
+            && self.jobs.workers() != Workers::Manual
+            && stuck_since.get_or_insert_with(Instant::now).elapsed() < HELD
     }
 
     /// Lets background work free space. `Full` when none can for as long as the patience goes.

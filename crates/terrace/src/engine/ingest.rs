@@ -162,7 +162,9 @@ impl Ingest {
             Sink::Bottom(intake) => intake.add(self.keyspace, key, value, expiry),
             Sink::Buffer { batch, tables } => {
                 let wanted = batch.payload.len_bytes() + key.len() + value.len();
-                if batch.len() > 0 && wanted as u64 > engine.ground.options.front.memtable_bytes {
+                let limits = &engine.ground.memory.limits;
+                let most = engine.ground.options.front.memtable_bytes;
+                if batch.len() > 0 && wanted as u64 > most.min(limits.ingest_bytes) {
                     tables.push(engine.table_apart(batch, self.seq)?);
                     batch.clear();
                 }

@@ -52,6 +52,8 @@ pub(super) struct State {
     /// Parts of jobs that nobody has begun. Merges and drains come before them.
     pub(super) parts: VecDeque<Box<dyn Job>>,
     running: usize,
+    /// Of those, the ones that merge, drain, reclaim or compact.
+    pub(super) heavy: usize,
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
@@ -64,6 +66,16 @@ pub(super) struct State {
 pub(super) enum Class {
     Flushes,
     Rest,
+}
+
+impl Class {
+    /// Who takes jobs of this kind.
+    fn of(kind: JobKind) -> Class {
+        match kind {
+            JobKind::Flush => Class::Flushes,
+            JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Class::Rest,
+        }
+    }
 }
 
 impl Jobs {
@@ -190,6 +202,8 @@ impl Engine {
             match found {
                 Ok(Some(job)) => {
                     state.running += 1;
+                    let heavy = class == Class::Rest;
+                    state.heavy += usize::from(heavy);
                     drop(state);
                     self.run(job, class);
                 }
@@ -245,9 +259,9 @@ impl Engine {
                     // What it holds is free before anybody hears that it has ended.
                     drop(job);
                     match done {
-                        Ok(parked) => self.ended(parked),
+                        Ok(parked) => self.ended(class, parked),
                         Err(e) => {
-                            self.ended(None);
+                            self.ended(class, None);
                             self.fail(&e);
                         }
                     }
@@ -257,9 +271,9 @@ impl Engine {
             }
         };
         match result {
-            Ok(waits) => self.ended(Some(Parked { job, waits })),
+            Ok(waits) => self.ended(class, Some(Parked { job, waits })),
             Err(e) => {
-                self.ended(None);
+                self.ended(class, None);
                 self.fail(&e);
             }
         }
@@ -272,9 +286,10 @@ impl Engine {
         self.jobs.changed.notify_all();
     }
 
-    fn ended(&self, parked: Option<Parked>) {
+    fn ended(&self, class: Class, parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
+        state.heavy -= usize::from(class == Class::Rest);
         state.queue.extend(parked);
         self.jobs.changed.notify_all();
     }
@@ -360,69 +375,14 @@ impl Engine {
         if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
             return Ok(Some(state.queue.remove(at).job));
         }
+        if !self.has_memory(state) {
+            return Ok(None);
+        }
         let urgency = match state.everything {
             0 => headroom.urgency(),
             _ => Urgency::Everything,
         };
         self.begin(&mut state.parts, urgency)
-    }
-
-    /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
-    fn begin(
-        &self,
-        parts: &mut VecDeque<Box<dyn Job>>,
-        urgency: Urgency,
-    ) -> Result<Option<Box<dyn Job>>> {
-        let merge = |_| match &self.pipeline.buffer {
-            Some(buffer) => buffer.next_job(),
-            None => Ok(None),
-        };
-        let drain = |urgency| self.begin_drain(urgency);
-        let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
-        type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
-        let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
-            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
-        };
-        for find in order {
-            if let Some(job) = find(urgency)? {
-                return Ok(Some(job));
-            }
-        }
-        Ok(None)
-    }
-
-    pub(super) fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
-            return Ok(None);
-        };
-        if bottom.pressure().part >= 1.0 {
-            return Ok(None);
-        }
-        let drain = buffer.next_drain(urgency, bottom.drain_bytes_max(), bottom.is_durable())?;
-        drain.map(|drain| bottom.absorb(drain)).transpose()
-    }
-
-    pub(super) fn begin_reclaim(
-        &self,
-        parts: &mut VecDeque<Box<dyn Job>>,
-        urgency: Urgency,
-    ) -> Result<Option<Box<dyn Job>>> {
-        match parts.pop_front() {
-            Some(part) => Ok(Some(part)),
-            None => self.pipeline.bottom.next_job(urgency),
-        }
-    }
-
-    pub(super) fn first_ready(
-        &self,
-        state: &State,
-        wanted: impl Fn(JobKind) -> bool,
-    ) -> Option<usize> {
-        let ready = self.ready(state);
-        ready
-            .into_iter()
-            .find(|&at| wanted(state.queue[at].job.kind()))
     }
 
     /// The most wanted job after flushes, for recovery, which runs it itself.
@@ -462,7 +422,10 @@ impl Engine {
             loop {
                 // Jobs that wait for space would be found again and again.
                 let mut parked = std::mem::take(&mut state.queue);
+                let heavy = state.heavy;
+                state.heavy += parked.iter().filter(|p| p.has_memory()).count();
                 let found = self.take(state, class);
+                state.heavy = heavy;
                 state.queue.append(&mut parked);
                 match found? {
                     Some(job) => {
@@ -506,7 +469,7 @@ impl Engine {
     /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
         self.check_writable()?;
-        let mut job = {
+        let (mut job, class) = {
             let mut state = self.jobs.state.lock();
             if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
                 self.refill(&mut state)?;
@@ -516,42 +479,51 @@ impl Engine {
                 return Ok(false);
             }
             state.running += 1;
-            state.queue.remove(ready[pick % ready.len()]).job
+            let job = state.queue.remove(ready[pick % ready.len()]).job;
+            let class = Class::of(job.kind());
+            state.heavy += usize::from(class == Class::Rest);
+            (job, class)
         };
         let result = self.step_job(&mut job);
         match result {
-            Ok(Step::More) => self.ended(Some(Parked {
-                job,
-                waits: Waits::Nothing,
-            })),
-            Ok(Step::Split(parts)) => {
-                self.add_parts(parts);
-                self.ended(Some(Parked {
+            Ok(Step::More) => self.ended(
+                class,
+                Some(Parked {
                     job,
                     waits: Waits::Nothing,
-                }));
+                }),
+            ),
+            Ok(Step::Split(parts)) => {
+                self.add_parts(parts);
+                self.ended(
+                    class,
+                    Some(Parked {
+                        job,
+                        waits: Waits::Nothing,
+                    }),
+                );
             }
             Ok(Step::Wait) => {
                 let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
-                self.ended(Some(Parked { job, waits }));
+                self.ended(class, Some(Parked { job, waits }));
             }
             Ok(Step::Retry(why)) => {
                 let waits = self.wait_for_room(why);
-                self.ended(Some(Parked { job, waits }));
+                self.ended(class, Some(Parked { job, waits }));
             }
             Ok(Step::Done(completion)) => {
                 let done = self.complete(job.kind(), completion);
                 match done {
-                    Ok(parked) => self.ended(parked),
+                    Ok(parked) => self.ended(class, parked),
                     Err(e) => {
-                        self.ended(None);
+                        self.ended(class, None);
                         self.fail(&e);
                         return Err(e);
                     }
                 }
             }
             Err(e) => {
-                self.ended(None);
+                self.ended(class, None);
                 self.fail(&e);
                 return Err(e);
             }

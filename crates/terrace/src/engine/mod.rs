@@ -30,7 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
-use crate::metrics::{CacheMetrics, Metrics, OpCounter, PoolMetrics};
+use crate::metrics::{CacheMetrics, MemoryMetrics, MemoryUse, Metrics, OpCounter, PoolMetrics};
+use crate::options::memory;
 use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
 
 use jobs::Jobs;
@@ -204,6 +205,7 @@ impl Engine {
                 committed_bytes: usage.committed,
                 allocated_bytes: usage.allocated,
             },
+            memory: MemoryMetrics::default(),
             pm: self.ground.pool.counts(),
             log_file_bytes: counters.sum(OpCounter::LogFileBytes),
             stalls: counters.stalls(),
@@ -225,6 +227,36 @@ impl Engine {
             buffer.measure(&mut metrics);
         }
         self.pipeline.bottom.measure(&mut metrics);
+        metrics.memory = self.memory_metrics(&metrics);
         metrics
+    }
+
+    /// Memory in use, by the parts of the plan that there would be with a budget.
+    fn memory_metrics(&self, metrics: &Metrics) -> MemoryMetrics {
+        let (options, memory) = (&self.ground.options, &self.ground.memory);
+        let view = self.views.pin();
+        let ranges = view.ranges.as_ref().map_or(0, |ranges| ranges.bytes());
+        let (reads, writes) = memory.calls_bytes();
+        let used = |name| match name {
+            memory::POOL => metrics.pool.allocated_bytes,
+            memory::MEMTABLES => memory.arenas.used(),
+            memory::SEARCH => memory.shortcuts.used(),
+            memory::CACHE => metrics.cache.used_bytes,
+            memory::JOBS => memory.jobs.used(),
+            memory::ITERATORS => memory.iterators.used(),
+            memory::READS => reads,
+            memory::WRITES => writes,
+            memory::RANGES => ranges as u64 * commit::RANGE_COPIES,
+            _ => 0,
+        };
+        let parts = memory.plan.iter().map(|part| MemoryUse {
+            name: part.name,
+            used_bytes: used(part.name),
+            limit_bytes: memory.is_limited().then_some(part.bytes),
+        });
+        MemoryMetrics {
+            budget_bytes: options.memory_bytes,
+            parts: parts.filter(|part| part.name != memory::REST).collect(),
+        }
     }
 }

@@ -78,7 +78,10 @@ impl Engine {
         let at_once = match self.jobs.workers() {
             // Whoever runs steps by hand wants the same order each time.
             Workers::Manual => 1,
-            Workers::Auto | Workers::Threads(_) => cores.min(REPLAYS_MAX),
+            Workers::Auto | Workers::Threads(_) => {
+                let replays_max = self.ground.memory.limits.replays.min(REPLAYS_MAX);
+                cores.min(replays_max)
+            }
         };
         let told = AtomicU64::new(0);
         let read = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Turns: which of drains and compactions a thread works on, where it could do either.
+//! Turns: which job comes next, of those that were begun and those that could be.
 //!
 //! A compaction may take seconds. A pool or log files that fill meanwhile would stop writers if drains had to
 //! wait for it; level 0, and readers with it, would suffer if compactions always had to wait for
@@ -6,6 +6,7 @@
 //! pool or the logs press more than the bottom does, compactions otherwise. What it leaves is parked and
 //! goes on later, on any thread.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -14,6 +15,7 @@ use crate::stages::{Job, JobKind, Urgency};
 use super::Engine;
 use super::jobs::State;
 use super::throttle::Headroom;
+use super::waiting::Parked;
 
 impl Engine {
     /// Which of drains and compactions comes first now; `None` where nothing presses, or where both
@@ -48,10 +50,83 @@ impl Engine {
         if let Some(at) = self.first_ready(state, |kind| kind == preferred) {
             return Ok(Some(state.queue.remove(at).job));
         }
+        if !self.has_memory(state) {
+            return Ok(None);
+        }
         match preferred {
             JobKind::Drain => self.begin_drain(headroom.urgency()),
             _ => self.begin_reclaim(&mut state.parts, headroom.urgency()),
         }
+    }
+
+    /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
+    pub(super) fn begin(
+        &self,
+        parts: &mut VecDeque<Box<dyn Job>>,
+        urgency: Urgency,
+    ) -> Result<Option<Box<dyn Job>>> {
+        let merge = |_| match &self.pipeline.buffer {
+            Some(buffer) => buffer.next_job(),
+            None => Ok(None),
+        };
+        let drain = |urgency| self.begin_drain(urgency);
+        let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
+        type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
+        let order: [Find<'_>; 3] = match urgency {
+            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
+            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
+        };
+        for find in order {
+            if let Some(job) = find(urgency)? {
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
+            return Ok(None);
+        };
+        if bottom.pressure().part >= 1.0 {
+            return Ok(None);
+        }
+        let drain = buffer.next_drain(urgency, bottom.drain_bytes_max(), bottom.is_durable())?;
+        drain.map(|drain| bottom.absorb(drain)).transpose()
+    }
+
+    fn begin_reclaim(
+        &self,
+        parts: &mut VecDeque<Box<dyn Job>>,
+        urgency: Urgency,
+    ) -> Result<Option<Box<dyn Job>>> {
+        match parts.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.pipeline.bottom.next_job(urgency),
+        }
+    }
+
+    /// Whether another job may begin: each takes memory from its first step to its last, where it waits for
+    /// its turn too.
+    pub(super) fn has_memory(&self, state: &State) -> bool {
+        state.with_memory() + state.heavy < self.ground.memory.limits.jobs
+    }
+
+    /// The place in the queue of the first job of such a kind that may take a step.
+    pub(super) fn first_ready(
+        &self,
+        state: &State,
+        wanted: impl Fn(JobKind) -> bool,
+    ) -> Option<usize> {
+        let has_memory = self.has_memory(state);
+        let may_go_on = |parked: &Parked| {
+            has_memory || parked.has_memory() || parked.job.kind() == JobKind::Flush
+        };
+        let ready = self.ready(state);
+        ready.into_iter().find(|&at| {
+            let parked = &state.queue[at];
+            wanted(parked.job.kind()) && may_go_on(parked)
+        })
     }
 }
 

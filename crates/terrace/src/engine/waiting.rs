@@ -31,10 +31,24 @@ pub(super) enum Waits {
     Pace(Instant),
 }
 
+impl Parked {
+    /// Whether it is a job that keeps its memory while it waits. One that waits for space has given its
+    /// memory back, and may be what another job has to make room for.
+    pub(super) fn has_memory(&self) -> bool {
+        let waits = matches!(self.waits, Waits::Nothing | Waits::Pace(_));
+        waits && self.job.kind() != JobKind::Flush
+    }
+}
+
 /// How long a job for which a disk has no room waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
 
 impl State {
+    /// How many jobs that nobody runs keep their memory.
+    pub(super) fn with_memory(&self) -> usize {
+        self.queue.iter().filter(|p| p.has_memory()).count()
+    }
+
     /// Whether a job waits for its turn to write: it will go on by itself.
     pub(super) fn is_paced(&self) -> bool {
         let mut queue = self.queue.iter();

@@ -182,6 +182,34 @@ pub struct PaceMetrics {
     pub wait_time: Duration,
 }
 
+/// What one part of the store takes of the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The part, as in [`MemoryPart`](crate::MemoryPart).
+    pub name: &'static str,
+    /// Bytes in use. Of iterators, jobs and calls only where there is a budget: they are not counted
+    /// otherwise.
+    pub used_bytes: u64,
+    /// The most that it may take; `None` without a budget.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Memory in use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MemoryMetrics {
+    /// [`Options::memory_bytes`](crate::Options::memory_bytes).
+    pub budget_bytes: Option<u64>,
+    /// Who uses it.
+    pub parts: Vec<MemoryUse>,
+}
+
+impl MemoryMetrics {
+    /// Bytes in use by all parts.
+    pub fn used_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.used_bytes).sum()
+    }
+}
+
 /// The pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PoolMetrics {
@@ -231,6 +259,8 @@ pub struct Metrics {
     pub cache: CacheMetrics,
     /// The pool.
     pub pool: PoolMetrics,
+    /// Memory in use, by part.
+    pub memory: MemoryMetrics,
     /// Lines, flushes, fences and bytes written to the pool, by purpose.
     pub pm: Counts,
     /// Bytes written to log files (medium `Dram`).

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::metrics::{
         BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-        PaceMetrics, PoolMetrics, StallMetrics, StallReason,
+        MemoryMetrics, PaceMetrics, PoolMetrics, StallMetrics, StallReason,
     };
     use terrace_media::Counts;
 
@@ -206,6 +206,7 @@ mod tests {
                 description: "a pool".into(),
                 ..PoolMetrics::default()
             },
+            memory: MemoryMetrics::default(),
             pm: Counts::default(),
             log_file_bytes: 0,
             table_file_bytes: 0,

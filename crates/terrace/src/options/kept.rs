@@ -5,9 +5,10 @@
 //! without stating them goes on as the one before, so a `compact` from a shell does not rewrite the levels
 //! into other sizes. They are those of the last open that changed the database, whoever stated them.
 //!
-//! Not kept is what belongs to the process or to the machine: the cache, open files, threads, ranges of a
-//! compaction, the rate limit, direct reads, pre-faulting, medium and emulation. A database that is opened
-//! on another machine should not be slow or refused for what was right on the first. Not kept either are
+//! Not kept is what belongs to the process or to the machine: the budget for memory, the cache, open
+//! files, threads, ranges of a compaction, the rate limit, direct reads, pre-faulting, medium and
+//! emulation. A database that is opened on another machine should not be slow or refused for what was
+//! right on the first; sizes that followed from a budget are kept where they shape data. Not kept either are
 //! `durability`, which is a choice of each write, so that one load with `Volatile` weakens nobody's writes
 //! after it, and `read_only`, `error_if_exists` and `error_if_missing`, which are questions of one open.
 //!
@@ -229,6 +230,7 @@ mod tests {
             error_if_exists: _,
             error_if_missing: _,
             read_only: _,
+            memory_bytes: _,
             front,
             buffer,
             bottom,

@@ -5,10 +5,12 @@
 pub(crate) mod file;
 pub(crate) mod kept;
 mod leveled;
+pub(crate) mod memory;
 
 use std::path::PathBuf;
 
 pub use leveled::LeveledOptions;
+pub use memory::{MemoryPart, Sizes};
 pub use terrace_media::{Emulation, MediumChoice, Prefault};
 
 use crate::designs::Design;
@@ -51,6 +53,15 @@ pub struct Options {
     /// runs in the background.
     /// Default: false. Changes: on reopen.
     pub read_only: bool,
+    /// A limit for the memory of the open database, in bytes, the pool included where it is memory:
+    /// nothing that it does takes more. Sizes that could exceed it together are refused, so begin with
+    /// [`Options::within`], which sets this and chooses them; [`Options::memory_plan`] shows what takes
+    /// what. Keys with their values are then at most a 512th of it (64 KiB to 16 MiB), and iterators get
+    /// `Full` when all of them hold more than a 16th. Not counted: thread stacks, the program, what
+    /// calls hand over to the caller, and pages of files, which are the system's. docs/memory.md has all.
+    /// Larger: more and larger of everything. Default: `None`, sizes are set one by one and some parts
+    /// have no limit. Range: at least 16 MiB. Changes: on reopen. Not kept: the process has the memory.
+    pub memory_bytes: Option<u64>,
     /// The pool: where the buffer and the bottom live.
     pub pool: PoolOptions,
     /// The front: where writes become durable.
@@ -270,6 +281,9 @@ impl Options {
                 self.pool.size_bytes
             ),
         );
+        if let Some(problem) = self.memory_problem() {
+            check(false, problem);
+        }
         // OPTIONS keeps it as a line of text.
         let path = self.pool.path.as_ref();
         check(

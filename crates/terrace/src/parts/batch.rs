@@ -22,6 +22,7 @@ pub(crate) struct Batch {
     /// is that span yet.
     ttls: Vec<usize>,
     longest_key: usize,
+    largest_entry: usize,
 }
 
 impl Batch {
@@ -33,6 +34,7 @@ impl Batch {
         self.user_bytes += (key.len() + value.len()) as u64;
         self.deletes += u64::from(kind == EntryKind::Delete);
         self.longest_key = self.longest_key.max(key.len());
+        self.largest_entry = self.largest_entry.max(key.len() + value.len());
     }
 
     /// Adds a put that expires.
@@ -97,6 +99,7 @@ impl Batch {
         self.deletes += 1;
         self.ranges += 1;
         self.longest_key = self.longest_key.max(begin.len()).max(end.len());
+        self.largest_entry = self.largest_entry.max(key.len());
     }
 
     /// The range deletes, if the first entry has the number `first`.
@@ -124,6 +127,7 @@ impl Batch {
         self.expiring = 0;
         self.ttls.clear();
         self.longest_key = 0;
+        self.largest_entry = 0;
     }
 
     /// Two batches with the entries of this one, for the canary `BatchSplit`.
@@ -166,6 +170,11 @@ impl Batch {
         self.deletes
     }
 
+    /// Key and value bytes of the largest entry.
+    pub(crate) fn largest_entry(&self) -> usize {
+        self.largest_entry
+    }
+
     /// The longest key in bytes.
     pub(crate) fn longest_key(&self) -> usize {
         self.longest_key
@@ -186,6 +195,7 @@ impl Clone for Batch {
         copy.expiring = self.expiring;
         copy.ttls.clone_from(&self.ttls);
         copy.longest_key = self.longest_key;
+        copy.largest_entry = self.largest_entry;
         copy
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod gate;
 pub(crate) mod iter;
 pub(crate) mod log;
 pub(crate) mod manifest;
+pub(crate) mod memory;
 pub(crate) mod pace;
 pub(crate) mod ranges;
 pub(crate) mod redo;

@@ -11,6 +11,7 @@ use crate::metrics::{Counters, LifeMetrics, OpCounter};
 use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
+use crate::parts::memory::Memory;
 use crate::parts::pace::Pace;
 use crate::parts::ranges::LiveRanges;
 use crate::parts::ranges::layout::SHADOW;
@@ -37,6 +38,8 @@ pub(crate) struct Ground {
     pub(crate) pace: Pace,
     /// What drains in progress will give back to the pool.
     pub(crate) credits: Credits,
+    /// What holds the parts of the database within its budget.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) options: Options,
     ids: AtomicU64,
 }
@@ -67,6 +70,7 @@ impl Ground {
             totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
             credits: Credits::default(),
+            memory: Memory::of(&options),
             options,
             ids: AtomicU64::new(ids),
         }

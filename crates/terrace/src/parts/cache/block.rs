@@ -2,13 +2,16 @@
 //!
 //! Invariants
 //!   C1  Bytes cached and pinned together are at most the capacity, while what readers must hold
-//!       (`charge`) leaves room; what they may hold (`try_pin`) never takes more than half.
+//!       (`charge`) leaves room; what they may hold (`try_pin`) never takes more than half, and with
+//!       a budget for memory no more than that allows.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+use crate::parts::memory::Memory;
 
 /// Which block: the number of its file and its offset there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,12 +50,26 @@ type Inner<V> = Cache<BlockKey, V, ByWeight, DefaultHashBuilder, DefaultLifecycl
 pub(crate) struct BlockCache<V: Weigh + Clone> {
     cache: Inner<V>,
     capacity_bytes: u64,
-    pinned_bytes: Mutex<u64>,
+    pinned: Mutex<Pinned>,
+    memory: Arc<Memory>,
+}
+
+/// Bytes that are taken off what may be cached.
+#[derive(Default)]
+struct Pinned {
+    all: u64,
+    /// Of `try_pin`.
+    optional: u64,
 }
 
 impl<V: Weigh + Clone> BlockCache<V> {
-    /// An empty cache with a budget of `capacity_bytes`.
+    /// An empty cache with a budget of `capacity_bytes`, of a store whose memory has no limit.
     pub(crate) fn new(capacity_bytes: u64) -> BlockCache<V> {
+        BlockCache::within(capacity_bytes, Memory::unlimited())
+    }
+
+    /// An empty cache with a budget of `capacity_bytes`, a part of `memory`.
+    pub(crate) fn within(capacity_bytes: u64, memory: Arc<Memory>) -> BlockCache<V> {
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
@@ -72,7 +89,8 @@ impl<V: Weigh + Clone> BlockCache<V> {
         BlockCache {
             cache,
             capacity_bytes,
-            pinned_bytes: Mutex::new(0),
+            pinned: Mutex::default(),
+            memory,
         }
     }
 
@@ -104,42 +122,51 @@ impl<V: Weigh + Clone> BlockCache<V> {
 
     /// Bytes of the budget in use: cached, and pinned.
     pub(crate) fn used_bytes(&self) -> (u64, u64) {
-        (self.cache.weight(), *self.pinned_bytes.lock())
+        (self.cache.weight(), self.pinned.lock().all)
+    }
+
+    /// The memory that it is a part of.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Takes bytes that the caller must hold off the budget, until the pin is dropped.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Pin<V> {
-        let mut pinned = self.pinned_bytes.lock();
-        self.set_pinned(&mut pinned, bytes as u64, true);
+        let bytes = bytes as u64;
+        let mut pinned = self.pinned.lock();
+        pinned.all = pinned.all.saturating_add(bytes);
+        self.set_capacity(&pinned);
         Pin {
             cache: Arc::clone(self),
-            bytes: bytes as u64,
+            bytes,
+            optional: false,
         }
     }
 
     /// Takes bytes that the caller would like to hold off the budget, unless pins would then have
     /// more than half of it.
     pub(crate) fn try_pin(self: &Arc<Self>, bytes: usize) -> Option<Pin<V>> {
-        let mut pinned = self.pinned_bytes.lock();
-        if pinned.saturating_add(bytes as u64) > self.capacity_bytes / 2 {
+        let bytes = bytes as u64;
+        let mut pinned = self.pinned.lock();
+        let all = pinned.all.saturating_add(bytes);
+        let optional = pinned.optional.saturating_add(bytes);
+        if all > self.capacity_bytes / 2 || optional > self.memory.limits.held_bytes {
             return None;
         }
-        self.set_pinned(&mut pinned, bytes as u64, true);
+        (pinned.all, pinned.optional) = (all, optional);
+        self.set_capacity(&pinned);
         Some(Pin {
             cache: Arc::clone(self),
-            bytes: bytes as u64,
+            bytes,
+            optional: true,
         })
     }
 
-    /// Changes what is pinned. LOCK: the shards of the cache, each alone, under `pinned_bytes`.
-    fn set_pinned(&self, pinned: &mut u64, bytes: u64, more: bool) {
-        *pinned = if more {
-            pinned.saturating_add(bytes)
-        } else {
-            pinned.saturating_sub(bytes)
-        };
+    /// Lets the cache have what is not pinned. LOCK: the shards of the cache, each alone, under
+    /// `pinned`.
+    fn set_capacity(&self, pinned: &Pinned) {
         self.cache
-            .set_capacity(self.capacity_bytes.saturating_sub(*pinned));
+            .set_capacity(self.capacity_bytes.saturating_sub(pinned.all));
     }
 }
 
@@ -147,11 +174,23 @@ impl<V: Weigh + Clone> BlockCache<V> {
 pub(crate) struct Pin<V: Weigh + Clone> {
     cache: Arc<BlockCache<V>>,
     bytes: u64,
+    optional: bool,
+}
+
+impl<V: Weigh + Clone> Pin<V> {
+    /// Bytes that are pinned.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl<V: Weigh + Clone> Drop for Pin<V> {
     fn drop(&mut self) {
-        let mut pinned = self.cache.pinned_bytes.lock();
-        self.cache.set_pinned(&mut pinned, self.bytes, false);
+        let mut pinned = self.cache.pinned.lock();
+        pinned.all = pinned.all.saturating_sub(self.bytes);
+        if self.optional {
+            pinned.optional = pinned.optional.saturating_sub(self.bytes);
+        }
+        self.cache.set_capacity(&pinned);
     }
 }

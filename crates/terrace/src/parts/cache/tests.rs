@@ -104,3 +104,47 @@ fn open_files_stay_within_their_limit() {
         assert!(cache.get_or_open(9999, || Err("cannot")).is_err());
     }
 }
+
+/// Files that hold memory count by that too: together they never hold more than they may, and one that
+/// holds more than all may is opened each time and not kept.
+#[test]
+fn open_files_stay_within_their_memory() {
+    let cache = FileCache::<u64>::within(100, 1 << 20, |bytes| *bytes);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut bytes_of = std::collections::BTreeMap::new();
+    for number in 0..5000 {
+        let bytes = rng.u64(..100_000);
+        bytes_of.insert(number, bytes);
+        cache
+            .get_or_open::<()>(number, || Ok(Arc::new(bytes)))
+            .unwrap();
+        assert!(cache.open_count() <= 100);
+        if number % 100 == 99 {
+            let held = bytes_of
+                .iter()
+                .filter(|(number, _)| cache.has(**number))
+                .map(|(_, bytes)| bytes)
+                .sum::<u64>();
+            assert!(held <= 1 << 20, "{held}");
+            assert!(held > 1 << 18, "{held}");
+        }
+    }
+    cache
+        .get_or_open::<()>(9999, || Ok(Arc::new(2 << 20)))
+        .unwrap();
+    assert!(cache.get_or_open(9999, || Err("not kept")).is_err());
+}
+
+/// With a budget for memory, what may be held beside the cache is a small part of it.
+#[test]
+fn a_budget_limits_what_is_held() {
+    let options = crate::Options::default().within(64 << 20, crate::Sizes::default());
+    let memory = crate::parts::memory::Memory::of(&options);
+    let capacity = options.bottom.leveled.cache_bytes;
+    let cache = Arc::new(BlockCache::<Arc<Bytes>>::within(capacity, memory));
+    let pins: Vec<_> = std::iter::from_fn(|| cache.try_pin(10_000)).collect();
+    let held = pins.len() as u64 * 10_000;
+    assert!(held <= capacity / 8 && held > capacity / 10, "{held}");
+    drop(pins);
+    assert!(cache.try_pin(10_000).is_some());
+}

@@ -28,10 +28,15 @@ pub(crate) enum Newer {
     Unknown,
 }
 
+/// What a key takes in memory beside its bytes, about: its place in the tree, half empty, and its
+/// allocation.
+const KEY_BYTES: u64 = 96;
+
 /// Keys written into ranges that were deleted before in the same memtable.
-#[derive(Default)]
 pub(crate) struct LateKeys {
     any: AtomicBool,
+    /// With more, it is as if nobody had noted any.
+    bytes_max: u64,
     /// LOCK: held for a look or an insertion; takes nothing else.
     body: Mutex<Body>,
 }
@@ -42,9 +47,28 @@ struct Body {
     /// The number of the oldest range delete.
     first: SeqNo,
     keys: BTreeSet<(u32, Vec<u8>)>,
+    /// Of memory, about.
+    bytes: u64,
+    /// There were more keys than may be noted, and none is.
+    overflown: bool,
+}
+
+impl Default for LateKeys {
+    fn default() -> LateKeys {
+        LateKeys::within(u64::MAX)
+    }
 }
 
 impl LateKeys {
+    /// No keys yet; they may take `bytes_max` of memory.
+    pub(crate) fn within(bytes_max: u64) -> LateKeys {
+        LateKeys {
+            any: AtomicBool::new(false),
+            bytes_max,
+            body: Mutex::default(),
+        }
+    }
+
     /// Whether a range was deleted in the memtable.
     #[inline]
     pub(crate) fn any(&self) -> bool {
@@ -70,8 +94,15 @@ impl LateKeys {
     /// Notes an entry that is about to become visible.
     pub(crate) fn note(&self, keyspace: u32, key: &[u8], seq: SeqNo) {
         let mut body = self.body.lock();
-        if body.runs.set().newest(keyspace, key, seq).is_some() {
-            body.keys.insert((keyspace, key.to_vec()));
+        if body.overflown || body.runs.set().newest(keyspace, key, seq).is_none() {
+            return;
+        }
+        if body.keys.insert((keyspace, key.to_vec())) {
+            body.bytes += key.len() as u64 + KEY_BYTES;
+        }
+        if body.bytes > self.bytes_max {
+            body.overflown = true;
+            body.keys = BTreeSet::new();
         }
     }
 
@@ -88,7 +119,7 @@ impl LateKeys {
             return Newer::Unknown;
         }
         let body = self.body.lock();
-        if than < body.first {
+        if than < body.first || body.overflown {
             return Newer::Unknown;
         }
         let low = Bound::Included((from.keyspace, from.key.to_vec()));

@@ -20,6 +20,12 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        let keys = self.begin.capacity() + self.end.capacity();
+        size_of::<Fragment>() + keys + self.seqs.capacity() * size_of::<SeqNo>()
+    }
+
     /// The newest range delete that a read at `at` sees.
     fn newest(&self, at: SeqNo) -> Option<SeqNo> {
         self.seqs.iter().copied().find(|&seq| seq <= at)
@@ -31,6 +37,8 @@ impl Fragment {
 pub(crate) struct Spans {
     fragments: Vec<Fragment>,
     count: usize,
+    /// Of memory.
+    bytes: usize,
 }
 
 impl Spans {
@@ -51,7 +59,13 @@ impl Spans {
                 }),
             }
         }
+        spans.bytes = spans.fragments.iter().map(Fragment::bytes).sum();
         spans
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Fragments, each counted once for every range delete over it.
@@ -121,6 +135,11 @@ impl RangeSet {
     /// Fragments in all, counted once for every range delete over them.
     pub(crate) fn len(&self) -> usize {
         self.runs.iter().map(|run| run.len()).sum()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.iter().map(|run| run.bytes()).sum()
     }
 
     /// The newest range delete over a key that a read at `at` sees: older versions are deleted.

@@ -262,3 +262,32 @@ fn late_keys_are_found() {
     ages.raise(30);
     assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 20, false), Newer::Unknown);
 }
+
+/// A memtable notes so many keys and no more: up to then it knows which are newer than a range delete, and
+/// afterwards says that it does not know, never that there is none.
+#[test]
+fn noted_keys_have_a_limit() {
+    let late = LateKeys::within(10_000);
+    late.add(&[RangeDelete {
+        keyspace: 1,
+        begin: b"a".to_vec(),
+        end: b"b".to_vec(),
+        seq: 5,
+    }]);
+    let (from, to) = (Target::first_of(1, b"a"), Target::first_of(1, b"b"));
+    let asked = || late.newer(&from, &to, 5, false);
+    assert_eq!(asked(), Newer::No);
+    let noted = (0..1000u32).take_while(|number| {
+        late.note(
+            1,
+            format!("a{number:04}").as_bytes(),
+            6 + u64::from(*number),
+        );
+        let first = asked();
+        assert_ne!(first, Newer::No);
+        first == Newer::Key(b"a0000".to_vec())
+    });
+    assert!((50..200).contains(&noted.count()));
+    late.note(1, b"a", 3000);
+    assert_eq!(asked(), Newer::Unknown);
+}

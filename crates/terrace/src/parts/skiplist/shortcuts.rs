@@ -27,6 +27,7 @@ use super::node::{Node, Target};
 use terrace_media::Region;
 
 use crate::parts::codec::DecodeError;
+use crate::parts::memory::{Lease, Memory};
 
 /// Entries of a leaf: 512 bytes of words, which a search halves six times.
 const LEAF_ENTRIES: usize = 64;
@@ -84,14 +85,21 @@ pub(crate) struct Shortcuts {
     handles: Box<[AtomicU64]>,
     chunks: Box<[OnceLock<Box<[Leaf]>>]>,
     origin: u64,
+    /// What it takes of the budget for memory.
+    _lease: Option<Lease>,
     /// Guards every change. LOCK: innermost; nobody waits for it.
     writer: Mutex<()>,
+}
+
+/// How many leaves a memtable of `bytes` gets at most.
+fn leaf_count(bytes: u64) -> usize {
+    (bytes / BYTES_PER_LEAF).clamp(2, 1 << 22) as usize
 }
 
 impl Shortcuts {
     /// Shortcuts for a memtable of `bytes`; the memory of leaves is taken as they are needed.
     pub(crate) fn new(bytes: u64) -> Shortcuts {
-        let count = (bytes / BYTES_PER_LEAF).clamp(2, 1 << 22) as usize;
+        let count = leaf_count(bytes);
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let chunks = count.div_ceil(CHUNK_LEAVES);
         Shortcuts {
@@ -101,8 +109,27 @@ impl Shortcuts {
             handles: zeros(count),
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             origin: 0,
+            _lease: None,
             writer: Mutex::new(()),
         }
+    }
+
+    /// Shortcuts for a memtable of `bytes`, if the budget has memory for them.
+    pub(crate) fn within(memory: &Memory, bytes: u64) -> Option<Shortcuts> {
+        let lease = memory.shortcuts.take(Shortcuts::bytes_for(bytes))?;
+        Some(Shortcuts {
+            _lease: Some(lease),
+            ..Shortcuts::new(bytes)
+        })
+    }
+
+    /// Bytes of memory that shortcuts for a memtable of `bytes` take at most.
+    fn bytes_for(bytes: u64) -> u64 {
+        let count = leaf_count(bytes);
+        let chunks = count.div_ceil(CHUNK_LEAVES);
+        let chunk = CHUNK_LEAVES * size_of::<Leaf>() + size_of::<OnceLock<Box<[Leaf]>>>();
+        let words = 2 * count + count.div_ceil(ROOT_STRIDE);
+        (chunks * chunk + words * size_of::<u64>()) as u64
     }
 
     /// Forgets everything, for a list whose offsets begin at `origin`.

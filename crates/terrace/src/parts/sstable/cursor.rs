@@ -16,14 +16,15 @@ use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::memory::Lease;
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 
 /// The first span that is read ahead.
 const AHEAD_BYTES_MIN: usize = 16 << 10;
-/// The largest span, unless the caller says otherwise.
-pub(crate) const AHEAD_BYTES_MAX: usize = 256 << 10;
+/// What a cursor holds is counted in steps of so many bytes.
+const COUNTED_BYTES: u64 = 4 << 10;
 /// Entries that `seek_before` goes back at breadth 0; three times as many for each step.
 const BACK_ENTRIES: usize = 8;
 
@@ -52,6 +53,8 @@ pub(crate) struct SstCursor {
     ahead_bytes_max: usize,
     fill_cache: bool,
     counts: ReadCounts,
+    /// What it holds, where there is a budget.
+    lease: Option<Lease>,
 }
 
 impl SstCursor {
@@ -59,13 +62,21 @@ impl SstCursor {
     pub(crate) fn new(table: Arc<SsTable>, fill_cache: bool) -> SstCursor {
         let mut upper = BlockCursor::default();
         upper.enter(Arc::clone(table.upper()));
+        let memory = table.file.cache().memory();
+        let gauge = match fill_cache {
+            true => &memory.iterators,
+            false => &memory.jobs,
+        };
+        let lease = memory.is_limited().then(|| gauge.lease());
+        let ahead_bytes_max = memory.limits.scan_ahead_bytes;
         SstCursor {
             table,
+            lease,
             upper,
             lower: BlockCursor::default(),
             data: BlockCursor::default(),
             span: Span::default(),
-            ahead_bytes_max: AHEAD_BYTES_MAX,
+            ahead_bytes_max,
             fill_cache,
             counts: ReadCounts::default(),
         }
@@ -200,7 +211,39 @@ impl SstCursor {
         let handle = self.table.handle(block, index.value())?;
         let block = self.data_block(handle, forward)?;
         self.data.enter(block);
-        Ok(())
+        self.count_held()
+    }
+
+    /// Counts what the cursor holds from now on, where there is a budget.
+    #[inline]
+    fn count_held(&mut self) -> Result<()> {
+        let Some(lease) = &mut self.lease else {
+            return Ok(());
+        };
+        let block = |cursor: &BlockCursor| cursor.block().map_or(0, |block| block.weight());
+        let held = self.span.bytes.capacity() + block(&self.data) + block(&self.lower);
+        let held = (held as u64).next_multiple_of(COUNTED_BYTES);
+        if lease.bytes() == held || lease.set(held) {
+            return Ok(());
+        }
+        self.leave();
+        self.span = Span::default();
+        self.lower = BlockCursor::default();
+        if let Some(lease) = &mut self.lease {
+            // Less is always possible.
+            let _ = lease.set(0);
+        }
+        Err(self.table.file.cache().memory().iterators_are_full())
+    }
+
+    /// Whether a span of so many bytes may be held, and counts it if so.
+    fn may_hold_span(&mut self, bytes: usize) -> bool {
+        let Some(lease) = &mut self.lease else {
+            return true;
+        };
+        let more = bytes.saturating_sub(self.span.bytes.capacity()) as u64;
+        let held = lease.bytes() + more;
+        lease.set(held)
     }
 
     fn data_block(&mut self, handle: Handle, forward: bool) -> Result<Arc<Block>> {
@@ -212,6 +255,11 @@ impl SstCursor {
             return Ok(block);
         }
         file.check_handle(handle)?;
+        let stored_bytes = 2 * handle.stored_bytes() as u64;
+        let _turn = match self.fill_cache {
+            true => file.cache().memory().read(stored_bytes),
+            false => None,
+        };
         if self.span.bytes_of(handle).is_none() {
             self.span.len = 0;
             if follows && self.ahead_bytes_max > handle.stored_bytes() {
@@ -238,7 +286,6 @@ impl SstCursor {
 
     /// Reads a span that begins with the block at `handle`.
     fn read_span(&mut self, handle: Handle) -> Result<()> {
-        let file = &self.table.file;
         let wanted = self.span.next_bytes.max(AHEAD_BYTES_MIN);
         let wanted = wanted.min(self.ahead_bytes_max).max(handle.stored_bytes());
         let data_end = self.table.properties().data_bytes;
@@ -246,8 +293,19 @@ impl SstCursor {
             .saturating_sub(handle.offset)
             .max(handle.stored_bytes() as u64);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
+        if !self.may_hold_span(len) {
+            // Block by block, then.
+            self.span = Span {
+                expected: self.span.expected,
+                ..Span::default()
+            };
+            return Ok(());
+        }
+        let file = &self.table.file;
         self.span.next_bytes = (wanted * 2).min(self.ahead_bytes_max);
         if self.span.bytes.len() < len {
+            // The bytes that it had go first.
+            self.span.bytes = Vec::new();
             self.span.bytes.resize(len, 0);
         }
         let bytes = &mut self.span.bytes[..len];

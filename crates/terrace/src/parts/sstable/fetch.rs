@@ -227,6 +227,13 @@ impl TableFile {
         if let Some(block) = self.cached(handle, counts) {
             return Ok(block);
         }
+        self.check_handle(handle)?;
+        // What comes from the file, and what it becomes.
+        let (memory, bytes) = (self.cache.memory(), 2 * handle.stored_bytes() as u64);
+        let _turn = match kind {
+            BlockKind::Index => memory.read_index(bytes),
+            _ => memory.read(bytes),
+        };
         let block = self.parse(handle, self.read_content(handle, kind, counts)?)?;
         if fill {
             self.keep(handle, &block);
@@ -246,6 +253,8 @@ impl TableFile {
             counts.cache_hits += 1;
             return Ok(filter);
         }
+        self.check_handle(handle)?;
+        let _turn = self.cache.memory().read_index(handle.stored_bytes() as u64);
         let content = self.read_content(handle, BlockKind::Filter, counts)?;
         let filter = FilterBlock::new(content, handle.offset).map_err(|e| self.damaged(e))?;
         let filter = Arc::new(filter);

@@ -105,7 +105,7 @@ pub(crate) struct SsTable {
     two_levels: bool,
     filter: OnceLock<TableFilter>,
     /// What is held beside the filter is on the budget.
-    _held: Pin<CachedBlock>,
+    held: Pin<CachedBlock>,
 }
 
 /// The end of a file, and where it begins.
@@ -165,7 +165,7 @@ impl SsTable {
             range_deletes,
             upper,
             filter: OnceLock::new(),
-            _held: cache.charge(held),
+            held: cache.charge(held),
             file,
         };
         table
@@ -187,6 +187,11 @@ impl SsTable {
     /// The length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file.file_bytes()
+    }
+
+    /// Bytes of memory that it holds, beside its filter.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held.bytes()
     }
 
     /// What the table says of itself.

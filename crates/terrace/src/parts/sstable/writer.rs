@@ -23,8 +23,6 @@ use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, key_hash};
 
 /// Memory that the writer keeps between blocks; what a large value needed is given back.
 const KEEP_BYTES: usize = 1 << 20;
-/// Bytes of one write to the file.
-const WRITE_BYTES: usize = 1 << 20;
 
 /// How a table is written.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +39,8 @@ pub(crate) struct SstOptions {
     pub(crate) compression: Compression,
     /// Writes past the operating system's cache where the file system can.
     pub(crate) direct: bool,
+    /// Bytes of one write to the file.
+    pub(crate) write_bytes: usize,
 }
 
 impl Default for SstOptions {
@@ -52,6 +52,7 @@ impl Default for SstOptions {
             filter_bits_per_key: 10,
             compression: Compression::Lz4,
             direct: false,
+            write_bytes: 1 << 20,
         }
     }
 }
@@ -137,7 +138,7 @@ impl SstWriter {
             fs: Arc::clone(fs),
             path: path.to_owned(),
             number,
-            out: Appender::new(file, WRITE_BYTES),
+            out: Appender::new(file, options.write_bytes),
             compressor,
             data: BlockBuilder::new(options.restart_interval),
             index: IndexBuilder::new(options.index_block_bytes),
@@ -336,6 +337,12 @@ impl SstWriter {
             + self.index.len_bytes() as u64
             + filter
             + layout::FOOTER_BYTES as u64
+    }
+
+    /// The most that what the writer knows of keys and blocks takes by the end of the table: hashes
+    /// while their memory doubles, or hashes and the filter, and the index with its last copy.
+    pub(crate) fn keys_bytes(&self) -> u64 {
+        3 * 8 * self.hashes.len() as u64 + 3 * self.index.len_bytes() as u64
     }
 
     /// The table's number.

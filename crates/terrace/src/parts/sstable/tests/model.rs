@@ -74,6 +74,7 @@ fn random_options(rng: &mut fastrand::Rng) -> SstOptions {
         filter_bits_per_key: [0, 1, 10][rng.usize(..3)],
         compression: compressions[rng.usize(..compressions.len())],
         direct: rng.bool(),
+        write_bytes: [1, 4096, 1 << 20][rng.usize(..3)],
     }
 }
 

@@ -29,8 +29,6 @@ use crate::types::EntryKind;
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
 const STEP_BYTES: usize = 1 << 20;
-/// Read at once from each table.
-const AHEAD_BYTES: usize = 1 << 20;
 
 /// One compaction: what its parts share.
 struct Plan {
@@ -107,8 +105,9 @@ impl Plan {
 
     fn cursor(&self, span: &Span) -> Result<MergeCursor> {
         let runs = self.picked.upper.iter().chain([&self.picked.lower]);
+        let ahead = self.body.ground.memory.limits.job_ahead_bytes;
         let cursors = runs.map(|run| {
-            let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(AHEAD_BYTES);
+            let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(ahead);
             Box::new(cursor) as Box<dyn Cursor>
         });
         let mut cursor = MergeCursor::new(cursors.collect());

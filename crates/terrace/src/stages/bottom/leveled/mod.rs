@@ -48,10 +48,11 @@ use terrace_media::FileSystem;
 
 use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics};
-use crate::options::{LeveledOptions, Options};
-use crate::parts::cache::FileCache;
+use crate::options::LeveledOptions;
+use crate::parts::cache::{FileCache, Pin};
+use crate::parts::memory::Memory;
 use crate::parts::ranges::Spans;
-use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
+use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, Ground, Intake, Job, Pressure, RangeRequest, Source, Sources, Urgency,
 };
@@ -70,13 +71,18 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    fn new(folder: &Folder, options: &Options) -> Shelf {
-        let options = options.bottom.leveled.clone();
+    fn new(folder: &Folder, options: &LeveledOptions, memory: Arc<Memory>) -> Shelf {
+        let options = options.clone();
+        let held_max = memory.limits.held_bytes;
+        let held = match memory.is_limited() {
+            true => SsTable::held_bytes,
+            false => |_: &SsTable| 0,
+        };
         Shelf {
             fs: Arc::clone(&folder.fs),
             dir: folder.dir.clone(),
-            blocks: Arc::new(SstCache::new(options.cache_bytes)),
-            open: FileCache::new(options.open_files_max),
+            open: FileCache::within(options.open_files_max, held_max, held),
+            blocks: Arc::new(SstCache::within(options.cache_bytes, memory)),
             options,
         }
     }
@@ -97,6 +103,7 @@ impl Shelf {
             filter_bits_per_key: options.filter_bits_per_key,
             compression: self.compression(level),
             direct: options.direct_writes,
+            write_bytes: self.blocks.memory().limits.write_bytes,
             ..SstOptions::default()
         }
     }
@@ -107,6 +114,12 @@ impl Shelf {
         } else {
             ReadMode::Buffered
         }
+    }
+
+    /// Takes what the names of tables need off the cache, where there is a budget for memory.
+    fn charge_names(&self, version: &Version) -> Option<Pin<CachedBlock>> {
+        let limited = self.blocks.memory().is_limited();
+        limited.then(|| self.blocks.charge(version.names_bytes() as usize))
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -137,8 +150,9 @@ struct Body {
     version: ArcSwap<Version>,
     /// LOCK: held for a look; never while a file is read.
     busy: Mutex<Busy>,
+    /// What the version's names take off the block cache, where there is a budget for memory.
     /// LOCK: one version is made at a time.
-    installing: Mutex<()>,
+    installing: Mutex<Option<Pin<CachedBlock>>>,
     /// Bytes of tables written for each level.
     written: Vec<AtomicU64>,
 }
@@ -151,6 +165,7 @@ impl Body {
             looked: vanish::Looked::default(),
             requests: Vec::new(),
         };
+        let names = shelf.charge_names(&version);
         Arc::new(Body {
             written: (0..=version.levels.len())
                 .map(|_| AtomicU64::new(0))
@@ -159,7 +174,7 @@ impl Body {
             shelf,
             version: ArcSwap::from_pointee(version),
             busy: Mutex::new(busy),
-            installing: Mutex::default(),
+            installing: Mutex::new(names),
         })
     }
 
@@ -191,9 +206,11 @@ impl Body {
     fn install(&self, removed: &[u64], added: &[Table]) {
         let stays = |number: &u64| added.iter().any(|table| table.number() == *number);
         let gone: Vec<u64> = removed.iter().copied().filter(|n| !stays(n)).collect();
-        let _one = self.installing.lock();
+        let mut names = self.installing.lock();
         let old = self.version.load_full();
-        self.version.store(Arc::new(old.edited(removed, added)));
+        let new = Arc::new(old.edited(removed, added));
+        *names = self.shelf.charge_names(&new);
+        self.version.store(new);
         old.retire(&gone);
     }
 }

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
+use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, RangeDelete, fragment};
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
@@ -21,6 +22,9 @@ use crate::types::{EntryKind, SeqNo};
 /// Tables of the level below that one new table may overlap, in table sizes: what compacting it
 /// later will cost at most.
 const OVERLAP_MAX: u64 = 12;
+
+/// What a writer takes is counted in steps of so many bytes.
+const COUNTED_BYTES: u64 = 64 << 10;
 
 /// Tables being written.
 pub(super) struct Output {
@@ -50,6 +54,8 @@ pub(super) struct Output {
     entries: u64,
     /// Bytes of the table being written that the pace knows of.
     charged: u64,
+    /// What the writer takes of the memory.
+    lease: Lease,
 }
 
 impl Output {
@@ -81,6 +87,7 @@ impl Output {
             any: false,
             entries: 0,
             charged: 0,
+            lease: body.ground.memory.jobs.lease(),
             body: Arc::clone(body),
         };
         output.ranges = output.needed(ranges);
@@ -131,7 +138,8 @@ impl Output {
             return false;
         };
         let wanted = self.shelf().options.table_bytes;
-        writer.estimated_bytes() >= wanted || {
+        let keys_max = self.body.ground.memory.limits.keys_bytes;
+        writer.estimated_bytes() >= wanted || writer.keys_bytes() >= keys_max || {
             // Looked at only when the table is worth a file of its own.
             writer.estimated_bytes() >= wanted / 4 && self.overlap_below() >= OVERLAP_MAX * wanted
         }
@@ -230,10 +238,15 @@ impl Output {
                 value,
             })?;
             let bytes = writer.estimated_bytes();
+            let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
             self.entries += 1;
             let more = bytes.saturating_sub(self.charged);
             self.body.ground.pace.charge(more);
             self.charged += more;
+            if held != self.lease.bytes() {
+                // Jobs are counted, and bounded by what they are given to do.
+                let _ = self.lease.set(held);
+            }
         }
         Ok(entry.key.len() + value.len())
     }
@@ -282,6 +295,7 @@ impl Output {
         self.charged = 0;
         let number = writer.number();
         let finished = writer.finish();
+        let _ = self.lease.set(0);
         let finished = finished.inspect_err(|_| {
             let _ = self.shelf().fs.remove(&self.shelf().path(number));
         })?;

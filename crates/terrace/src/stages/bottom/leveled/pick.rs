@@ -134,10 +134,11 @@ impl Body {
         let version = self.version();
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
+        let runs_max = self.ground.memory.limits.runs;
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {
             let picked = match request::due(&version, &request) {
-                Some(Due::Runs) => pick_runs(&version, base, &busy.numbers),
+                Some(Due::Runs) => pick_runs(&version, base, runs_max, &busy.numbers),
                 Some(Due::Tables(level, tables)) => tables
                     .iter()
                     .find_map(|table| pick_one(&version, table, level + 1, &busy.numbers)),
@@ -157,7 +158,7 @@ impl Body {
                 continue;
             }
             let picked = match level {
-                0 => pick_runs(&version, base, &busy.numbers),
+                0 => pick_runs(&version, base, runs_max, &busy.numbers),
                 _ => {
                     let next = &busy.next[level];
                     pick_table(&version, level, level + 1, next, &busy.numbers)
@@ -213,9 +214,16 @@ fn pick_stale(
     None
 }
 
-/// All of level 0, and what it overlaps on the base.
-fn pick_runs(version: &Version, base: usize, busy: &Numbers) -> Option<Picked> {
-    let upper = version.runs.clone();
+/// All of level 0, or its oldest runs if there are more than `runs_max`, and what they overlap on the
+/// base. What is newer than the runs that move stays above them.
+pub(super) fn pick_runs(
+    version: &Version,
+    base: usize,
+    runs_max: usize,
+    busy: &Numbers,
+) -> Option<Picked> {
+    let newer = version.runs.len().saturating_sub(runs_max);
+    let upper = version.runs[newer..].to_vec();
     let free = |tables: &[Table]| tables.iter().all(|t| !busy.contains(&t.number()));
     if upper.is_empty() || !upper.iter().all(|run| free(&run.tables)) {
         return None;

@@ -11,7 +11,9 @@ use crate::stages::{Folder, Ground};
 ///
 /// CRASH: a file that is not named was being written, or was not removed yet.
 pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> {
-    let shelf = Arc::new(Shelf::new(folder, &ground.options));
+    let options = &ground.options.bottom.leveled;
+    let shelf = Shelf::new(folder, options, Arc::clone(&ground.memory));
+    let shelf = Arc::new(shelf);
     let metas = ground
         .manifest
         .with_state(|state| state.files.values().cloned().collect::<Vec<_>>());

@@ -68,7 +68,11 @@ impl Source for RunSource {
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
         // The reads of one table are asked together: neighbours share a block, and what comes from
-        // the file comes in few pieces.
+        // the file comes in few pieces. With a budget for memory, so many together as may be held.
+        let Some(first) = self.0.tables.first() else {
+            return Ok(());
+        };
+        let at_once = first.memory().limits.reads_at_once();
         let mut open = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             let place = (read.probe.keyspace, read.probe.key);
@@ -78,13 +82,25 @@ impl Source for RunSource {
                 open.push((at, index));
             }
         }
-        for group in open.chunk_by(|a, b| a.0 == b.0) {
+        for group in open
+            .chunk_by(|a, b| a.0 == b.0)
+            .flat_map(|all| all.chunks(at_once))
+        {
             let table = &self.0.tables[group[0].0];
             let probes = group.iter().map(|&(_, index)| &reads[index].probe);
             let mut asked: Vec<MultiRead<'_>> = probes
                 .map(|probe| MultiRead::new(probe.settled_target(), probe.hash))
                 .collect();
             let mut counts = ReadCounts::default();
+            // Blocks of many reads are held until their values are copied.
+            let held = 1 + group.len() as u64;
+            let _turn = match group.len() {
+                1 => None,
+                _ => {
+                    let entry_bytes = table.memory().limits.entry_bytes;
+                    table.memory().read(held.saturating_mul(entry_bytes))
+                }
+            };
             table.open()?.multi_get(&mut asked, &mut counts)?;
             stats.count(&counts, asked.len() as u64);
             let answers: Result<Vec<_>> = asked

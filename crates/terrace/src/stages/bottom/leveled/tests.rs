@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OsFs};
 
-use super::pick::{debt, targets};
+use super::pick::{debt, pick_runs, targets};
 use super::version::{Table, Version};
 use super::{LeveledOptions, Shelf};
 use crate::options::{MIB, Options};
 use crate::parts::manifest::FileMeta;
+use crate::parts::memory::Memory;
 use crate::stages::Folder;
 
 fn shelf() -> Arc<Shelf> {
@@ -17,7 +18,8 @@ fn shelf() -> Arc<Shelf> {
         fs,
         dir: "nowhere".into(),
     };
-    Arc::new(Shelf::new(&folder, &Options::default()))
+    let options = Options::default().bottom.leveled;
+    Arc::new(Shelf::new(&folder, &options, Memory::unlimited()))
 }
 
 fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
@@ -115,4 +117,27 @@ fn runs_are_newest_first() {
     assert!(reaches(0, 9));
     assert!(!reaches(0, 5));
     assert!(!reaches(1, 9), "level 0 is above");
+}
+
+/// Where so many runs may not be compacted at one time, the oldest are, and only all of them together; none
+/// is left out that is older than one that moves.
+#[test]
+fn the_oldest_runs_are_picked_where_all_are_too_many() {
+    let shelf = shelf();
+    let tables: Vec<Table> = (1..=9).map(|number| table(&shelf, number, 0, 10)).collect();
+    let version = Version::of(6, &tables);
+    let picked = |runs_max: usize, busy: &[u64]| {
+        let busy = busy.iter().copied().collect();
+        let picked = pick_runs(&version, 6, runs_max, &busy)?;
+        let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
+        numbers.sort_unstable();
+        Some(numbers)
+    };
+    assert_eq!(picked(usize::MAX, &[]), Some((1..=9).collect()));
+    assert_eq!(picked(9, &[]), Some((1..=9).collect()));
+    assert_eq!(picked(4, &[]), Some(vec![1, 2, 3, 4]));
+    assert_eq!(picked(4, &[9]), Some(vec![1, 2, 3, 4]));
+    // While the oldest is on its way down nothing may pass it.
+    assert_eq!(picked(4, &[1]), None);
+    assert_eq!(picked(usize::MAX, &[9]), None);
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
 use crate::parts::manifest::FileMeta;
+use crate::parts::memory::Memory;
 use crate::parts::ranges::{Key, RangeDelete, Spans};
 use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::{
@@ -35,6 +36,11 @@ impl Drop for Handle {
         }
     }
 }
+
+/// What a live table takes beside its keys: its metadata, its handle, its places in two versions and in
+/// two states of the manifest.
+const TABLE_BYTES: u64 =
+    (size_of::<FileMeta>() + size_of::<Handle>() + 3 * size_of::<Table>()) as u64 + 256;
 
 /// A live table.
 #[derive(Clone)]
@@ -86,6 +92,11 @@ impl Table {
             let (fs, mode) = (&*shelf.fs, shelf.read_mode());
             SsTable::open(fs, &path, number, mode, &shelf.blocks).map(Arc::new)
         })
+    }
+
+    /// The memory that reads of the table are a part of.
+    pub(super) fn memory(&self) -> &Memory {
+        self.handle.shelf.blocks.memory()
     }
 
     /// Where the file is.
@@ -237,6 +248,19 @@ impl Version {
             .collect();
         version.ranges = (!ranges.is_empty()).then(|| Arc::new(Spans::new(ranges)));
         version
+    }
+
+    /// Bytes of memory that the tables' names take, with those of the version before and of the
+    /// manifest; their range deletes are counted elsewhere.
+    pub(super) fn names_bytes(&self) -> u64 {
+        let key = |(_, key): &(u32, Vec<u8>)| key.capacity() as u64;
+        let table = |table: &Table| {
+            let meta = &table.meta;
+            let reach = meta.reach.as_ref();
+            let reach = reach.map_or(0, |(begin, end)| key(begin) + key(end));
+            key(&meta.first) + key(&meta.last) + reach + TABLE_BYTES
+        };
+        self.tables().map(table).sum()
     }
 
     /// The run of a level below level 0.

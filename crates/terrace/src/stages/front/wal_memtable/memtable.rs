@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::log::{Log, LogEntry};
+use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::{head_bytes, height_for};
@@ -33,17 +34,30 @@ const PAGE: u64 = 4096;
 struct Memory {
     /// `None` where the memtable is in its extent.
     arena: Option<Arena>,
-    shortcuts: Shortcuts,
+    /// `None` where there was no memory for them: searches are slower then.
+    shortcuts: Option<Shortcuts>,
     /// For memtables of this size.
     bytes: u64,
+    /// What the arena takes of the budget.
+    lease: Option<Lease>,
 }
 
 /// DRAM that no memtable uses any more. Faulting pages in costs more than all else that a memtable
 /// does, so it is used again.
-#[derive(Default)]
-pub(super) struct Arenas(Mutex<Vec<Memory>>);
+pub(super) struct Arenas {
+    idle: Mutex<Vec<Memory>>,
+    budget: Arc<Budget>,
+}
 
 impl Arenas {
+    /// No arenas yet, within a budget.
+    pub(super) fn new(budget: &Arc<Budget>) -> Arenas {
+        Arenas {
+            idle: Mutex::default(),
+            budget: Arc::clone(budget),
+        }
+    }
+
     /// Makes `count` arenas ahead of need, faulted in.
     pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
         let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes, false)).collect();
@@ -52,42 +66,85 @@ impl Arenas {
             // For speed only: a failure shows itself, if at all, at the first store.
             let _ = arena.populate(0, bytes);
         }
-        self.0.lock().extend(taken);
+        self.idle.lock().extend(taken);
         Ok(())
     }
 
     /// An arena of at least `bytes`, used before if there is one; `in_place`: no arena, only what
     /// belongs to it.
     fn take(&self, bytes: u64, in_place: bool) -> Result<Memory> {
-        {
-            let mut arenas = self.0.lock();
-            // Not larger either: the memtable must not outgrow its extent.
-            let fits = |m: &Memory| match &m.arena {
-                Some(arena) => arena.is_idle() && (bytes..bytes + PAGE).contains(&arena.len()),
-                None => in_place && m.bytes == bytes,
-            };
-            if let Some(at) = arenas.iter().position(fits) {
-                return Ok(arenas.swap_remove(at));
+        let mut arenas = self.idle.lock();
+        // Not larger either: the memtable must not outgrow its extent.
+        let fits = |m: &Memory| match &m.arena {
+            Some(arena) => arena.is_idle() && (bytes..bytes + PAGE).contains(&arena.len()),
+            None => in_place && m.bytes == bytes,
+        };
+        if let Some(at) = arenas.iter().position(fits) {
+            let mut found = arenas.swap_remove(at);
+            if found.shortcuts.is_none() {
+                found.shortcuts = Shortcuts::within(&self.budget, bytes);
             }
-            // The others are of a size that is not asked for any more, or still read.
-            if arenas.len() > ARENAS_KEPT {
-                arenas.remove(0);
+            return Ok(found);
+        }
+        // The others are of a size that is not asked for any more, or still read.
+        if arenas.len() > ARENAS_KEPT {
+            let idle = arenas.iter().position(Memory::is_idle);
+            if !self.budget.is_limited() || idle.is_some() {
+                arenas.remove(idle.unwrap_or(0));
             }
         }
-        let make = || {
-            Arena::new(bytes).map_err(|e| {
+        let mut lease = None;
+        let mut arena = None;
+        if !in_place {
+            let whole = bytes.next_multiple_of(PAGE);
+            // BOUND: each turn gives one back.
+            lease = self.budget.arenas.take(whole);
+            while lease.is_none() {
+                match arenas.iter().position(Memory::is_idle) {
+                    Some(at) => drop(arenas.swap_remove(at)),
+                    None => return Err(self.full(bytes)),
+                }
+                lease = self.budget.arenas.take(whole);
+            }
+            arena = Some(Arena::new(bytes).map_err(|e| {
                 Error::new(
                     crate::ErrorKind::Full,
                     format!("there is no memory for a memtable of {bytes} bytes: {e}"),
                 )
                 .because(e)
-            })
-        };
+            })?);
+        }
         Ok(Memory {
-            arena: (!in_place).then(make).transpose()?,
-            shortcuts: Shortcuts::new(bytes),
+            arena,
+            shortcuts: Shortcuts::within(&self.budget, bytes),
             bytes,
+            lease,
         })
+    }
+
+    /// The refusal of a memtable of so many bytes.
+    #[cold]
+    fn full(&self, bytes: u64) -> Error {
+        let most = self.budget.limits.arenas_bytes;
+        let text = match bytes > most {
+            true => format!(
+                "a memtable of {bytes} bytes is needed, as for a log that was written with larger \
+                 memtables, and memory_bytes leaves {most} for all of them: open the database once \
+                 with a larger memory_bytes"
+            ),
+            false => format!(
+                "memtables take all of the {most} bytes that they may, and readers hold those that are \
+                 flushed: drop iterators that are not used, or reopen with a larger memory_bytes"
+            ),
+        };
+        Error::new(crate::ErrorKind::Full, text).because(HeldByReaders)
+    }
+}
+
+impl Memory {
+    /// Whether nobody uses it any more.
+    fn is_idle(&self) -> bool {
+        self.arena.as_ref().is_none_or(Arena::is_idle)
     }
 }
 
@@ -123,6 +180,7 @@ pub(super) struct Memtable {
     counted: Counted,
     arena: Mutex<Option<Arena>>,
     bytes: u64,
+    lease: Option<Lease>,
     arenas: Arc<Arenas>,
 }
 
@@ -139,6 +197,7 @@ impl Memtable {
             mut arena,
             shortcuts,
             bytes,
+            lease,
         } = arenas.take(capacity, in_place)?;
         let bump = match &mut arena {
             Some(arena) => arena.bump(extent.off()),
@@ -148,11 +207,13 @@ impl Memtable {
         let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(full)?;
         claim.write(0, &encode_table_header(id));
         claim.write(TABLE_HEADER_BYTES, &head_bytes());
-        let list = SkipList::new(
+        let mut list = SkipList::new(
             bump.region().clone(),
             extent.off() + TABLE_HEADER_BYTES as u64,
-        )
-        .with_shortcuts(shortcuts);
+        );
+        if let Some(shortcuts) = shortcuts {
+            list = list.with_shortcuts(shortcuts);
+        }
         Ok(Memtable {
             id,
             list,
@@ -163,7 +224,7 @@ impl Memtable {
             kept: None,
             logs: Vec::new(),
             readers: Arc::default(),
-            late: Arc::default(),
+            late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
@@ -172,6 +233,7 @@ impl Memtable {
             },
             arena: Mutex::new(arena),
             bytes,
+            lease,
             arenas: Arc::clone(arenas),
         })
     }
@@ -329,10 +391,11 @@ impl Drop for Memtable {
         if arena.is_some() || shortcuts.is_some() {
             let memory = Memory {
                 arena,
-                shortcuts: shortcuts.unwrap_or_else(|| Shortcuts::new(bytes)),
+                shortcuts,
                 bytes,
+                lease: self.lease.take(),
             };
-            let mut arenas = self.arenas.0.lock();
+            let mut arenas = self.arenas.idle.lock();
             // Those with an arena are in use until their readers are gone, and bounded by `take`.
             if memory.arena.is_some() || arenas.len() < ARENAS_KEPT {
                 arenas.push(memory);

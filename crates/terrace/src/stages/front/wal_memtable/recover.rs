@@ -50,7 +50,7 @@ pub(crate) fn recover(
         };
         found.push_back(FoundLog::new(id, place, &log_files));
     }
-    let arenas = Arc::new(Arenas::default());
+    let arenas = Arc::new(Arenas::new(&ground.memory));
     if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {
         // The active one, the spare, and those that wait for their flush.
         arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;

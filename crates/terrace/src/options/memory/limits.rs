@@ -1,0 +1,274 @@
+//! This file is the limits that a budget for memory sets to what has no option of its own.
+
+use super::super::{Options, Workers};
+use crate::types::Compression;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The smallest node of a skip list: its header, one link, a short key.
+const NODE_BYTES_MIN: u64 = 40;
+/// What an open table and the index blocks under a cursor take, beside entries.
+const CURSOR_INDEX_BYTES: u64 = 80 * KIB;
+/// What a table writer takes beside entries, keys and its buffer.
+const WRITER_BESIDE_BYTES: u64 = 64 * KIB;
+/// What Zstandard takes for compressing.
+const ZSTD_BYTES: u64 = 2 * MIB;
+/// What a reclaim remembers of each node that it moves.
+const MOVED_BYTES: u64 = 40;
+/// A redo slot in DRAM.
+const REDO_BYTES: u64 = 64 * KIB;
+/// Fewer runs than this at one time, and level 0 would never be done.
+const RUNS_MIN: u64 = 4;
+/// More at one time saves little: writers are slowed from a dozen on.
+const RUNS_MAX: u64 = 16;
+const JOBS_MAX: u64 = 64;
+/// Tables of the buffer that may still know the keys written into deleted ranges, beside memtables.
+const LATE_TABLES: u64 = 32;
+
+/// What parts of the store may take that have no option. [`Limits::none`] is what holds without a
+/// budget.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// Whether there is a budget.
+    pub(crate) are_set: bool,
+    /// Key and value of one entry.
+    pub(crate) entry_bytes: u64,
+    /// Range deletes of one batch.
+    pub(crate) batch_ranges: u64,
+    /// What a thread keeps of a batch for the next write.
+    pub(crate) kept_batch_bytes: usize,
+    /// Merges, drains, reclaims and compactions at one time.
+    pub(crate) jobs: usize,
+    /// Runs of level 0 in one compaction.
+    pub(crate) runs: usize,
+    /// Read at once from each table by a compaction, and by a scan.
+    pub(crate) job_ahead_bytes: usize,
+    pub(crate) scan_ahead_bytes: usize,
+    /// One write to a table file.
+    pub(crate) write_bytes: usize,
+    /// What a writer of a table knows of its keys and blocks.
+    pub(crate) keys_bytes: u64,
+    /// Logs that are replayed at one time.
+    pub(crate) replays: usize,
+    /// Entries of one table of an ingest into the buffer.
+    pub(crate) ingest_bytes: u64,
+    /// Pairs of one chunk of an iterator.
+    pub(crate) chunk_bytes: usize,
+    /// Memtables outside of the pool.
+    pub(crate) arenas_bytes: u64,
+    pub(crate) shortcuts_bytes: u64,
+    /// Keys written into deleted ranges, of one memtable.
+    pub(crate) late_bytes: u64,
+    /// What open tables hold, and their filters, of the block cache.
+    pub(crate) held_bytes: u64,
+    pub(crate) iterators_bytes: u64,
+    pub(crate) reads_bytes: u64,
+    pub(crate) batches_bytes: u64,
+    pub(crate) ranges_bytes: u64,
+    pub(crate) jobs_bytes: u64,
+    /// The option that background jobs follow most.
+    pub(crate) jobs_follow: &'static str,
+    pub(crate) rest_bytes: u64,
+}
+
+impl Limits {
+    /// The limits of a database with these options.
+    pub(crate) fn of(options: &Options) -> Limits {
+        match options.memory_bytes {
+            Some(budget) => Limits::within(options, budget),
+            None => Limits::none(),
+        }
+    }
+
+    /// What holds without a budget.
+    pub(crate) fn none() -> Limits {
+        Limits {
+            are_set: false,
+            entry_bytes: u64::MAX,
+            batch_ranges: u64::MAX,
+            kept_batch_bytes: 1 << 20,
+            jobs: usize::MAX,
+            runs: usize::MAX,
+            job_ahead_bytes: 1 << 20,
+            scan_ahead_bytes: 256 << 10,
+            write_bytes: 1 << 20,
+            keys_bytes: u64::MAX,
+            replays: usize::MAX,
+            ingest_bytes: u64::MAX,
+            chunk_bytes: 256 << 10,
+            arenas_bytes: u64::MAX,
+            shortcuts_bytes: u64::MAX,
+            late_bytes: u64::MAX,
+            held_bytes: u64::MAX,
+            iterators_bytes: u64::MAX,
+            reads_bytes: u64::MAX,
+            batches_bytes: u64::MAX,
+            ranges_bytes: u64::MAX,
+            jobs_bytes: u64::MAX,
+            jobs_follow: "memory_bytes",
+            rest_bytes: u64::MAX,
+        }
+    }
+
+    /// The limits within a budget.
+    pub(super) fn within(options: &Options, budget: u64) -> Limits {
+        let entry = (budget / 512).clamp(64 * KIB, 16 * MIB);
+        let memtable = options.front.memtable_bytes;
+        let jobs = JobLimits::within(options, budget, entry);
+        let memtables = options.memtables_max();
+        let arenas = match options.pool_is_memory() {
+            true => 0,
+            // Arenas come in whole pages.
+            false => memtables.saturating_mul(memtable.saturating_add(4 * KIB)),
+        };
+        Limits {
+            are_set: true,
+            entry_bytes: entry,
+            batch_ranges: 64,
+            kept_batch_bytes: 64 << 10,
+            jobs: jobs.count as usize,
+            runs: jobs.runs as usize,
+            job_ahead_bytes: jobs.ahead as usize,
+            scan_ahead_bytes: (budget / 1024).clamp(16 * KIB, 256 * KIB) as usize,
+            write_bytes: jobs.write as usize,
+            keys_bytes: jobs.keys,
+            replays: (budget / (64 * MIB)).clamp(1, 8) as usize,
+            ingest_bytes: jobs.keys / 4,
+            chunk_bytes: (budget / 1024).clamp(16 * KIB, 256 * KIB) as usize,
+            arenas_bytes: arenas,
+            shortcuts_bytes: (options.front.sealed_count_max as u64 + 3)
+                .saturating_mul(memtable / 8 + 52 * KIB),
+            late_bytes: (memtable / 64).max(4 * KIB),
+            held_bytes: options.bottom.leveled.cache_bytes / 8,
+            iterators_bytes: budget / 16,
+            reads_bytes: budget / 32,
+            batches_bytes: budget / 32,
+            ranges_bytes: budget / 16,
+            jobs_bytes: jobs.bytes,
+            jobs_follow: jobs.follow,
+            rest_bytes: 512 * KIB + budget / 64,
+        }
+    }
+
+    /// Of the reads in progress, those of data: the rest is for index blocks and filters.
+    pub(crate) fn data_reads_bytes(&self) -> u64 {
+        self.reads_bytes / 4 * 3
+    }
+
+    /// Point reads of one table that may be answered together: their blocks are held until all are.
+    pub(crate) fn reads_at_once(&self) -> usize {
+        match self.are_set {
+            true => (self.data_reads_bytes() / self.entry_bytes)
+                .saturating_sub(2)
+                .max(1) as usize,
+            false => usize::MAX,
+        }
+    }
+
+    /// What keys written into deleted ranges take, of all tables that know them.
+    pub(super) fn late_bytes_of_all(&self, options: &Options) -> u64 {
+        let tables = options.memtables_max() + LATE_TABLES;
+        tables.saturating_mul(self.late_bytes)
+    }
+}
+
+/// What background jobs may take, and how many there may be.
+struct JobLimits {
+    count: u64,
+    runs: u64,
+    ahead: u64,
+    write: u64,
+    keys: u64,
+    bytes: u64,
+    follow: &'static str,
+}
+
+impl JobLimits {
+    fn within(options: &Options, budget: u64, entry: u64) -> JobLimits {
+        let leveled = &options.bottom.leveled;
+        let share = budget / 4;
+        let ahead = (budget / 512).clamp(32 * KIB, MIB);
+        let write = (budget / 256).clamp(64 * KIB, MIB);
+        let keys = (budget / 64).clamp(256 * KIB, 64 * MIB);
+        let files = options.design_of_new().keeps_table_files();
+        // The filter of a merged table, and what a reclaim knows of an extent, take what a writer's keys
+        // would take; tables and extents that are larger take more.
+        let filter = |bytes: u64| {
+            let bits = u64::from(options.buffer.filter_bits_per_key);
+            (bytes / NODE_BYTES_MIN).saturating_mul(bits) / 8
+        };
+        let merged = match options.design_of_new().keeps_data_in_pool() {
+            true => filter(options.table_bytes_max()),
+            false => 0,
+        };
+        let moved = match files {
+            true => 0,
+            false => options.bottom.extent_bytes / NODE_BYTES_MIN * MOVED_BYTES,
+        };
+        let known = keys.max(merged).max(moved);
+        let follow = match (known == keys, merged >= moved) {
+            (true, _) if leveled.block_bytes as u64 > entry => "bottom.leveled.block_bytes",
+            (true, _) => "memory_bytes",
+            (false, true) => "buffer.table_bytes_max",
+            (false, false) => "bottom.extent_bytes",
+        };
+        let block = entry + 2 * leveled.block_bytes as u64;
+        let zstd = [leveled.compression, leveled.compression_upper].contains(&Compression::Zstd);
+        let writer = match files {
+            true => {
+                // A block and its keys while they grow, compressed, and what compresses.
+                let packer = if zstd { ZSTD_BYTES } else { 0 };
+                write + known + 7 * block + WRITER_BESIDE_BYTES + packer
+            }
+            false => known + 4 * entry + REDO_BYTES,
+        };
+        // Beside the other jobs: one flush, one ingest.
+        let beside = 2 * writer;
+        let workers = match options.background.workers {
+            Workers::Auto => {
+                let cores = std::thread::available_parallelism().map_or(2, usize::from);
+                (cores / 2).max(1)
+            }
+            Workers::Threads(count) => count,
+            // Jobs take turns.
+            Workers::Manual => 2,
+        };
+        let inputs = |runs: u64| match files {
+            true => (runs + 1) * (block + CURSOR_INDEX_BYTES + ahead) + 2 * block,
+            false => 0,
+        };
+        let left = share.saturating_sub(beside);
+        let affordable = left / (writer + inputs(RUNS_MIN));
+        // One more than there are threads: a compaction that has given way to a drain keeps its memory.
+        let count = affordable.clamp(1, (workers as u64 + 1).clamp(2, JOBS_MAX));
+        let each = (left / count).saturating_sub(writer + 2 * block);
+        let runs = each / (block + CURSOR_INDEX_BYTES + ahead);
+        let runs = runs.saturating_sub(1).clamp(RUNS_MIN - 1, RUNS_MAX);
+        JobLimits {
+            count,
+            runs,
+            ahead,
+            write,
+            keys,
+            bytes: beside + count * (writer + inputs(runs)),
+            follow,
+        }
+    }
+
+    /// The largest table of the buffer whose filter takes no more than `keys`.
+    fn table_bytes_for(keys: u64, bits: u32) -> u64 {
+        match bits {
+            0 => u64::MAX,
+            bits => keys.saturating_mul(8) / u64::from(bits) * NODE_BYTES_MIN,
+        }
+    }
+}
+
+/// Sizes of tables and extents for which jobs need no more memory than for others: of tables in the
+/// buffer, and of extents of the repository.
+pub(super) fn job_sizes(options: &Options, budget: u64) -> (u64, u64) {
+    let keys = (budget / 64).clamp(256 * KIB, 64 * MIB);
+    let tables = JobLimits::table_bytes_for(keys, options.buffer.filter_bits_per_key);
+    (tables, keys / MOVED_BYTES * NODE_BYTES_MIN)
+}

@@ -1,0 +1,328 @@
+//! One budget for all memory of an open database: what each part takes at worst, and what is left for
+//! the others.
+//!
+//! Everything here is a function of the options. What bounds the parts while the database runs is in
+//! `parts/memory.rs` and at each of them; docs/memory.md has the list.
+//!
+//! Invariants
+//!   M1  With `memory_bytes` set, the parts of [`Options::memory_plan`] add up to no more, or the
+//!       options are refused.
+//!   M2  No part ever takes more than its row of the plan.
+
+mod derive;
+mod limits;
+
+use super::Options;
+use crate::metrics::human_bytes;
+
+pub(crate) use limits::Limits;
+
+/// Names of the parts.
+pub(crate) const POOL: &str = "the pool";
+pub(crate) const MEMTABLES: &str = "memtables";
+pub(crate) const SEARCH: &str = "search structures of memtables";
+pub(crate) const CACHE: &str = "the block cache";
+pub(crate) const JOBS: &str = "background jobs";
+pub(crate) const ITERATORS: &str = "iterators";
+pub(crate) const READS: &str = "reads in progress";
+pub(crate) const WRITES: &str = "writes in progress";
+pub(crate) const RANGES: &str = "deleted ranges";
+pub(crate) const REST: &str = "everything else";
+
+/// The smallest budget: below it a key of 64 KiB would find no place in all parts at once.
+pub(crate) const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+/// Sizes that the caller of [`Options::within`] chooses; those that are `None` follow from the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sizes {
+    /// [`PoolOptions::size_bytes`](super::PoolOptions::size_bytes).
+    pub pool_bytes: Option<u64>,
+    /// [`FrontOptions::memtable_bytes`](super::FrontOptions::memtable_bytes).
+    pub memtable_bytes: Option<u64>,
+    /// [`LeveledOptions::cache_bytes`](super::LeveledOptions::cache_bytes).
+    pub cache_bytes: Option<u64>,
+    /// [`LeveledOptions::table_bytes`](super::LeveledOptions::table_bytes).
+    pub table_bytes: Option<u64>,
+    /// [`LeveledOptions::level1_bytes`](super::LeveledOptions::level1_bytes).
+    pub level1_bytes: Option<u64>,
+}
+
+/// What one part of an open database takes of the memory at worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPart {
+    /// The part, in words.
+    pub name: &'static str,
+    /// The most that it takes, in bytes.
+    pub bytes: u64,
+    /// What makes it larger or smaller.
+    pub follows: &'static str,
+}
+
+impl Options {
+    /// These options, with a budget for memory and with sizes that keep within it, whatever the options
+    /// had before; those that are `chosen` are taken as they are. Design, pool, threads and filters
+    /// shape the result, so set them first. What is changed afterwards is checked against the budget
+    /// when the database is opened.
+    ///
+    /// ```
+    /// use terrace::{Options, Sizes};
+    /// let options = Options::default().within(64 << 20, Sizes::default());
+    /// options.validate()?;
+    /// let sum: u64 = options.memory_plan().iter().map(|part| part.bytes).sum();
+    /// assert!(sum <= 64 << 20);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    #[must_use]
+    pub fn within(mut self, memory_bytes: u64, chosen: Sizes) -> Options {
+        self.memory_bytes = Some(memory_bytes);
+        derive::sizes(&mut self, memory_bytes, chosen);
+        self
+    }
+
+    /// What each part of a database with these options takes of the memory at worst; empty without
+    /// [`Options::memory_bytes`], since several parts have no limit then.
+    pub fn memory_plan(&self) -> Vec<MemoryPart> {
+        match self.memory_bytes {
+            Some(budget) => plan(self, budget),
+            None => Vec::new(),
+        }
+    }
+
+    /// The parts that memory goes to, with or without a budget; what they take is right only with one.
+    pub(crate) fn parts_of_memory(&self) -> Vec<MemoryPart> {
+        plan(self, self.memory_bytes.unwrap_or(MEMORY_BYTES_MIN))
+    }
+
+    /// What is wrong with the budget, if anything.
+    pub(super) fn memory_problem(&self) -> Option<String> {
+        let budget = self.memory_bytes?;
+        if budget < MEMORY_BYTES_MIN {
+            return Some(format!(
+                "memory_bytes is {budget}, but must be at least {MEMORY_BYTES_MIN}"
+            ));
+        }
+        let plan = plan(self, budget);
+        let sum = plan
+            .iter()
+            .fold(0u64, |sum, part| sum.saturating_add(part.bytes));
+        if sum <= budget {
+            return None;
+        }
+        let rows: Vec<String> = plan
+            .iter()
+            .map(|part| {
+                let bytes = human_bytes(part.bytes);
+                format!("{} {bytes} ({})", part.name, part.follows)
+            })
+            .collect();
+        let largest = plan.iter().max_by_key(|part| part.bytes);
+        Some(format!(
+            "memory_bytes is {}, but at worst memory goes to: {}; that is {} ({} too much): lower {}, let \
+             Options::within choose the sizes, or raise memory_bytes",
+            human_bytes(budget),
+            rows.join(", "),
+            human_bytes(sum),
+            human_bytes(sum - budget),
+            largest.map_or("the sizes", |part| part.follows),
+        ))
+    }
+
+    /// Whether the pool is memory.
+    pub(crate) fn pool_is_memory(&self) -> bool {
+        self.pool.path.is_none()
+    }
+
+    /// How many memtables may be in memory: the active one, the spare, those that wait for their flush,
+    /// and as many that readers of older views hold.
+    pub(crate) fn memtables_max(&self) -> u64 {
+        2 * (self.front.sealed_count_max as u64 + 2)
+    }
+}
+
+/// Bytes for what the block cache needs to find blocks, for each byte of blocks.
+const CACHE_INDEX_ONE_IN: u64 = 8;
+const CACHE_BYTES_BESIDE: u64 = 256 << 10;
+
+/// What the cache takes with all that belongs to it.
+fn cache_with_index(cache_bytes: u64) -> u64 {
+    cache_bytes
+        .saturating_add(cache_bytes / CACHE_INDEX_ONE_IN)
+        .saturating_add(CACHE_BYTES_BESIDE)
+}
+
+/// The parts, none of them empty.
+fn plan(options: &Options, budget: u64) -> Vec<MemoryPart> {
+    let limits = Limits::within(options, budget);
+    let memtable = options.front.memtable_bytes;
+    let mut plan = Vec::new();
+    let mut part = |name, bytes: u64, follows| {
+        plan.push(MemoryPart {
+            name,
+            bytes,
+            follows,
+        });
+    };
+    match options.pool_is_memory() {
+        true => part(POOL, options.pool.size_bytes, "pool.size_bytes"),
+        false => part(MEMTABLES, limits.arenas_bytes, "front.memtable_bytes"),
+    }
+    part(
+        SEARCH,
+        limits.shortcuts_bytes + limits.late_bytes_of_all(options),
+        match memtable > 1 << 20 {
+            true => "front.memtable_bytes",
+            false => "front.sealed_count_max",
+        },
+    );
+    if options.design_of_new().keeps_table_files() {
+        let cache = cache_with_index(options.bottom.leveled.cache_bytes);
+        part(CACHE, cache, "bottom.leveled.cache_bytes");
+    }
+    part(JOBS, limits.jobs_bytes, limits.jobs_follow);
+    part(ITERATORS, limits.iterators_bytes, "memory_bytes");
+    part(READS, limits.reads_bytes, "memory_bytes");
+    part(WRITES, limits.batches_bytes, "memory_bytes");
+    part(RANGES, limits.ranges_bytes, "memory_bytes");
+    part(REST, limits.rest_bytes, "memory_bytes");
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::designs::Design;
+    use crate::options::{MIB, Workers};
+
+    fn shapes() -> Vec<Options> {
+        let mut shapes = Vec::new();
+        for design in Design::ALL {
+            for pool in [None, Some(PathBuf::from("pool"))] {
+                for workers in [Workers::Manual, Workers::Threads(1), Workers::Threads(16)] {
+                    let mut options = Options {
+                        design: Some(design),
+                        ..Options::default()
+                    };
+                    options.pool.path = pool.clone();
+                    options.background.workers = workers;
+                    shapes.push(options);
+                }
+            }
+        }
+        shapes
+    }
+
+    fn sum(options: &Options) -> u64 {
+        options.memory_plan().iter().map(|part| part.bytes).sum()
+    }
+
+    /// Whatever the design, the medium and the threads: the sizes that follow from a budget keep within
+    /// it, use most of it, and are valid.
+    #[test]
+    fn derived_sizes_keep_within_the_budget_and_use_it() {
+        for shape in shapes() {
+            for budget in [
+                16, 17, 20, 24, 32, 48, 64, 100, 128, 256, 500, 1024, 8192, 100_000,
+            ] {
+                let budget = budget * MIB;
+                let options = shape.clone().within(budget, Sizes::default());
+                if let Err(e) = options.validate() {
+                    panic!("{budget}: {e}\n{options:#?}");
+                }
+                assert!(sum(&options) <= budget);
+                // A memtable has a largest size, so a design without a cache stops growing.
+                let grows = options.pool_is_memory() || options.design_of_new().keeps_table_files();
+                if grows {
+                    assert!(
+                        sum(&options) >= budget / 10 * 8,
+                        "{} of {budget}: {:#?}",
+                        sum(&options),
+                        options.memory_plan()
+                    );
+                }
+                let limits = Limits::of(&options);
+                assert!(limits.runs >= 3, "{budget}: {limits:?}");
+                assert!(limits.entry_bytes <= options.front.memtable_bytes / 2);
+            }
+        }
+    }
+
+    /// A larger budget makes nothing smaller.
+    #[test]
+    fn sizes_grow_with_the_budget() {
+        for shape in shapes() {
+            let mut before: Option<Options> = None;
+            for mib in (16..400).step_by(8).chain((400..5000).step_by(512)) {
+                let options = shape.clone().within(mib * MIB, Sizes::default());
+                if let Some(before) = before {
+                    let (new, old) = (&options.front, &before.front);
+                    assert!(new.memtable_bytes >= old.memtable_bytes, "{mib} MiB");
+                    let (new, old) = (&options.bottom.leveled, &before.bottom.leveled);
+                    assert!(new.table_bytes >= old.table_bytes, "{mib} MiB");
+                }
+                before = Some(options);
+            }
+        }
+    }
+
+    /// Sizes that the caller chooses stay as they are, and the others make room for them.
+    #[test]
+    fn chosen_sizes_win() {
+        for shape in shapes().into_iter().filter(Options::pool_is_memory) {
+            let chosen = Sizes {
+                pool_bytes: Some(20 * MIB),
+                memtable_bytes: Some(MIB / 2),
+                table_bytes: Some(3 * MIB),
+                ..Sizes::default()
+            };
+            let options = shape.clone().within(64 * MIB, chosen);
+            options.validate().unwrap();
+            assert_eq!(options.pool.size_bytes, 20 * MIB);
+            assert_eq!(options.front.memtable_bytes, MIB / 2);
+            assert_eq!(options.bottom.leveled.table_bytes, 3 * MIB);
+            if options.design_of_new().keeps_table_files() {
+                let cache = |options: &Options| options.bottom.leveled.cache_bytes;
+                let smaller = Sizes {
+                    pool_bytes: Some(16 * MIB),
+                    ..chosen
+                };
+                assert!(cache(&shape.within(64 * MIB, smaller)) > cache(&options));
+            }
+        }
+    }
+
+    /// Sizes that cannot fit are refused with what takes what, and what to lower.
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        let mut options = Options::default().within(64 * MIB, Sizes::default());
+        options.validate().unwrap();
+        options.bottom.leveled.cache_bytes = 64 * MIB;
+        let problem = options.validate().unwrap_err().to_string();
+        for part in [
+            "memory_bytes is 64.0 MiB",
+            "the block cache 72.2 MiB (bottom.leveled.cache_bytes)",
+            "the pool ",
+            "lower bottom.leveled.cache_bytes",
+            "raise memory_bytes",
+        ] {
+            assert!(problem.contains(part), "{part}: {problem}");
+        }
+        options.bottom.leveled.cache_bytes = MIB;
+        options.validate().unwrap();
+        options.memory_bytes = Some(1);
+        let problem = options.validate().unwrap_err().to_string();
+        assert!(problem.contains("at least 16777216"), "{problem}");
+    }
+
+    /// Without a budget nothing is limited and nothing is planned.
+    #[test]
+    fn without_a_budget_nothing_is_limited() {
+        let options = Options::default();
+        assert_eq!(options.memory_plan(), []);
+        let limits = Limits::of(&options);
+        assert_eq!((limits.jobs, limits.runs), (usize::MAX, usize::MAX));
+        assert_eq!(limits.entry_bytes, u64::MAX);
+        assert!(!limits.are_set);
+    }
+}

@@ -1,0 +1,311 @@
+//! Memory: what keeps the parts of an open database within the limits that its budget sets.
+//!
+//! Parts that have no size of their own take what they need from a gauge: open iterators, jobs,
+//! memtables. A gauge that is full refuses, and its user goes without or fails. What calls need for a
+//! moment they take in turn: whoever needs much waits until others are done.
+//!
+//! Invariants
+//!   G1  What is taken from a gauge with a limit is never more than that.
+//!   G2  Who has a turn takes no other, but one for an index block while it reads data; so turns always
+//!       end.
+//!
+//! Without a budget nothing is limited, and nothing but memtables is counted. Any thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, ErrorKind};
+use crate::metrics::human_bytes;
+use crate::options::memory::Limits;
+use crate::options::{MemoryPart, Options};
+
+/// Why something was refused that memory held by readers would have been enough for.
+#[derive(Debug)]
+pub(crate) struct HeldByReaders;
+
+impl std::fmt::Display for HeldByReaders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "readers hold memory")
+    }
+}
+
+impl std::error::Error for HeldByReaders {}
+
+/// What one part takes, and may take.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    max: u64,
+    used: AtomicU64,
+}
+
+impl Gauge {
+    /// Of a part that may take `max` bytes.
+    pub(crate) fn new(max: u64) -> Arc<Gauge> {
+        Arc::new(Gauge {
+            max,
+            used: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes that are taken.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes bytes; false, and nothing is taken, when there are not so many left.
+    fn add(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.max);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    /// Takes bytes until the lease is dropped; `None` when there are not so many left.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
+        self.add(bytes).then(|| Lease {
+            gauge: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    /// A lease of nothing yet.
+    pub(crate) fn lease(self: &Arc<Self>) -> Lease {
+        Lease {
+            gauge: Arc::clone(self),
+            bytes: 0,
+        }
+    }
+}
+
+/// Bytes of a gauge, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    gauge: Arc<Gauge>,
+    bytes: u64,
+}
+
+impl Lease {
+    /// Bytes that it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has `bytes` from now on; false, and nothing changes, when the gauge has not so many left.
+    #[must_use]
+    pub(crate) fn set(&mut self, bytes: u64) -> bool {
+        if bytes > self.bytes && !self.gauge.add(bytes - self.bytes) {
+            return false;
+        }
+        if bytes < self.bytes {
+            let less = self.bytes - bytes;
+            self.gauge.used.fetch_sub(less, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.gauge.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What calls need for a moment.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    max: u64,
+    used: Mutex<u64>,
+    ended: Condvar,
+}
+
+/// A turn, until it is dropped.
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    bytes: u64,
+}
+
+impl Turns {
+    fn new(max: u64) -> Turns {
+        Turns {
+            max,
+            used: Mutex::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Bytes of all turns.
+    fn used(&self) -> u64 {
+        *self.used.lock()
+    }
+
+    /// Waits until so many bytes are left. One that needs more than there are has its turn alone.
+    /// BOUND: turns end without waiting for anything but a device or room for a write (G2).
+    pub(crate) fn take(&self, bytes: u64) -> Turn<'_> {
+        let bytes = bytes.min(self.max);
+        let mut used = self.used.lock();
+        while self.max - *used < bytes {
+            self.ended.wait(&mut used);
+        }
+        *used += bytes;
+        Turn { turns: self, bytes }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.turns.used.lock() -= self.bytes;
+        self.turns.ended.notify_all();
+    }
+}
+
+/// The memory of one open database.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) limits: Limits,
+    /// Memtables outside of the pool.
+    pub(crate) arenas: Arc<Gauge>,
+    pub(crate) shortcuts: Arc<Gauge>,
+    pub(crate) iterators: Arc<Gauge>,
+    /// Counted only: what jobs take is bounded by what they are given to do.
+    pub(crate) jobs: Arc<Gauge>,
+    reads: Turns,
+    index_reads: Turns,
+    batches: Turns,
+    /// What each part may take, and the parts there are.
+    pub(crate) plan: Vec<MemoryPart>,
+}
+
+/// Calls that need no more than this take no turn.
+const SMALL_BYTES: u64 = 8 << 10;
+
+impl Memory {
+    /// The memory of a database with these options.
+    pub(crate) fn of(options: &Options) -> Arc<Memory> {
+        Memory::new(Limits::of(options), options.parts_of_memory())
+    }
+
+    fn new(limits: Limits, plan: Vec<MemoryPart>) -> Arc<Memory> {
+        Arc::new(Memory {
+            arenas: Gauge::new(limits.arenas_bytes),
+            shortcuts: Gauge::new(limits.shortcuts_bytes),
+            iterators: Gauge::new(limits.iterators_bytes),
+            jobs: Gauge::new(u64::MAX),
+            reads: Turns::new(limits.data_reads_bytes()),
+            index_reads: Turns::new(limits.reads_bytes - limits.data_reads_bytes()),
+            plan,
+            batches: Turns::new(limits.batches_bytes),
+            limits,
+        })
+    }
+
+    /// Memory without limits.
+    pub(crate) fn unlimited() -> Arc<Memory> {
+        Memory::new(Limits::none(), Vec::new())
+    }
+
+    /// Whether there is a budget.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limits.are_set
+    }
+
+    /// A turn for a read of so many bytes of an index or a filter, if there is a budget.
+    #[inline]
+    pub(crate) fn read_index(&self, bytes: u64) -> Option<Turn<'_>> {
+        self.is_limited().then(|| self.index_reads.take(bytes))
+    }
+
+    /// A turn for a read of so many bytes of data, if there is a budget.
+    #[inline]
+    pub(crate) fn read(&self, bytes: u64) -> Option<Turn<'_>> {
+        self.is_limited().then(|| self.reads.take(bytes))
+    }
+
+    /// A turn for encoding and writing so many bytes, if there is a budget and that is much.
+    #[inline]
+    pub(crate) fn batch(&self, bytes: u64) -> Option<Turn<'_>> {
+        (self.is_limited() && bytes > SMALL_BYTES).then(|| self.batches.take(bytes))
+    }
+
+    /// Bytes of reads and of writes in progress, as far as they are counted.
+    pub(crate) fn calls_bytes(&self) -> (u64, u64) {
+        let reads = self.reads.used() + self.index_reads.used();
+        (reads, self.batches.used())
+    }
+
+    /// The refusal of an iterator.
+    #[cold]
+    pub(crate) fn iterators_are_full(&self) -> Error {
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "open iterators hold all of the {} that they may: drop some of them, read fewer sources \
+                 at a time by compacting, or reopen with a larger memory_bytes",
+                human_bytes(self.limits.iterators_bytes)
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that take and give back from a gauge never have more together than its limit, and
+    /// nothing is left when they are done.
+    #[test]
+    fn a_gauge_keeps_its_limit() {
+        let gauge = Gauge::new(1000);
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let gauge = &gauge;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(seed);
+                    let mut leases = Vec::new();
+                    for _ in 0..20_000 {
+                        match rng.u32(..3) {
+                            0 => leases.extend(gauge.take(rng.u64(..400))),
+                            1 => leases.truncate(rng.usize(..=leases.len())),
+                            _ => {
+                                let _ =
+                                    leases.last_mut().map(|l: &mut Lease| l.set(rng.u64(..400)));
+                            }
+                        }
+                        let own: u64 = leases.iter().map(Lease::bytes).sum();
+                        assert!(own <= gauge.used() && gauge.used() <= 1000);
+                    }
+                });
+            }
+        });
+        assert_eq!(gauge.used(), 0);
+        assert!(gauge.take(1001).is_none());
+        let mut lease = gauge.take(1000).unwrap();
+        assert!(!lease.set(1001) && lease.bytes() == 1000);
+        assert!(lease.set(1) && gauge.used() == 1);
+    }
+
+    /// Turns never overlap by more than there is, all of them come, and one that is too large comes alone.
+    #[test]
+    fn turns_come_one_after_the_other() {
+        let turns = Turns::new(100);
+        let running = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (turns, running) = (&turns, &running);
+                scope.spawn(move || {
+                    for i in 0..2000u64 {
+                        let bytes = [10, 60, 100, 5000][((thread + i) % 4) as usize];
+                        let turn = turns.take(bytes);
+                        let now = running.fetch_add(turn.bytes, Ordering::SeqCst) + turn.bytes;
+                        assert!(now <= 100, "{now}");
+                        running.fetch_sub(turn.bytes, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(turns.used(), 0);
+    }
+}
