@@ -45,7 +45,7 @@ fn options(design: Design, pool: bool) -> Options {
 /// A key that has as many bytes as it wants: some are long.
 fn key(number: u32) -> Vec<u8> {
     let mut key = format!("key-{number:06}").into_bytes();
-    if number % 997 == 0 {
+    if number.is_multiple_of(997) {
         key.resize(2000, b'.');
     }
     key
