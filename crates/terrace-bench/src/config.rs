@@ -148,10 +148,10 @@ impl BenchConfig {
             options.pool.path = None;
         }
         // Where the pool is memory and that has a limit, it has its size from there.
-        let in_memory = options.pool.path.is_none();
+        let has_size = options.memory_bytes.is_some() && options.pool.path.is_none();
         if let Some(bytes) = self.pool_bytes {
             options.pool.size_bytes = bytes;
-        } else if !(self.use_existing_db || options.memory_bytes.is_some() && in_memory) {
+        } else if !self.use_existing_db && !has_size {
             options.pool.size_bytes = self.derived_pool_bytes();
         }
         options
