@@ -243,6 +243,10 @@ mod tests {
                             let is_delete = rng.u8(0..4) == 0;
                             let version = versions.begin(0, is_delete).expect("it is followed");
                             let new = (!is_delete).then_some(version);
+                            if rng.u8(0..4) == 0 {
+                                // Lets another write that began later go first.
+                                std::thread::yield_now();
+                            }
                             *register.write().expect("no panic") = new;
                             versions.acknowledge(0);
                         } else {

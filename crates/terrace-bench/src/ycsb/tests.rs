@@ -11,8 +11,8 @@ fn workload(text: &str) -> Result<Workload, String> {
 #[test]
 fn the_standard_workloads_are_standard() {
     use Operation::{Insert, Read, ReadModifyWrite, Scan, Update};
-    type Proportions<'a> = &'a [(Operation, f64)];
-    let expected: [(&str, Proportions<'_>, Distribution); 6] = [
+    type Shares<'a> = &'a [(Operation, f64)];
+    let expected: [(&str, Shares<'_>, Distribution); 6] = [
         ("a", &[(Read, 0.5), (Update, 0.5)], Distribution::Zipfian),
         ("b", &[(Read, 0.95), (Update, 0.05)], Distribution::Zipfian),
         ("c", &[(Read, 1.0)], Distribution::Zipfian),
