@@ -1,11 +1,12 @@
 //! This file is what a run of the benchmark is asked to do, with db_bench's names and meanings.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use terrace::{KEY_BYTES_MAX, Options};
+use terrace::{Durability, KEY_BYTES_MAX, Options};
 
 use crate::store::StoreKind;
 
@@ -35,6 +36,9 @@ pub enum Step {
     DeleteRandom,
     /// As `ReadRandom` on `threads` threads, while one more thread overwrites until they end.
     ReadWhileWriting,
+    /// A fresh database that another process fills with `num` keys; it is killed with SIGKILL, and
+    /// what it left is opened, timed and verified.
+    KillReopen,
     /// Everything into the bottom, merges and reclaim settled.
     Drain,
     /// Every memtable into the buffer.
@@ -45,7 +49,7 @@ pub enum Step {
 
 impl Step {
     /// All steps, in the order in which the help lists them.
-    pub const ALL: [Step; 13] = [
+    pub const ALL: [Step; 14] = [
         Step::FillSeq,
         Step::FillRandom,
         Step::Overwrite,
@@ -56,6 +60,7 @@ impl Step {
         Step::SeekRandom,
         Step::DeleteRandom,
         Step::ReadWhileWriting,
+        Step::KillReopen,
         Step::Drain,
         Step::Flush,
         Step::Wait,
@@ -74,6 +79,7 @@ impl Step {
             Step::SeekRandom => "seekrandom",
             Step::DeleteRandom => "deleterandom",
             Step::ReadWhileWriting => "readwhilewriting",
+            Step::KillReopen => "killreopen",
             Step::Drain => "drain",
             Step::Flush => "flush",
             Step::Wait => "wait",
@@ -82,7 +88,7 @@ impl Step {
 
     /// Whether the step begins with an empty database.
     pub fn is_fresh(self) -> bool {
-        matches!(self, Step::FillSeq | Step::FillRandom)
+        matches!(self, Step::FillSeq | Step::FillRandom | Step::KillReopen)
     }
 
     /// Whether the step puts values.
@@ -171,6 +177,9 @@ pub struct BenchConfig {
     /// The pool's cap; `None` derives it from `num` and the sizes, and for a database that is used
     /// as it is, keeps its own.
     pub pool_bytes: Option<u64>,
+    /// What this program is started with for killreopen, so that it comes to [`crate::victim`] with this
+    /// same configuration once `--victim FOLDER` is added; `None` where it cannot be started so.
+    pub victim_args: Option<Vec<OsString>>,
 }
 
 impl Default for BenchConfig {
@@ -193,6 +202,7 @@ impl Default for BenchConfig {
             db: None,
             options: Options::default(),
             pool_bytes: None,
+            victim_args: None,
         }
     }
 }
@@ -234,6 +244,11 @@ impl BenchConfig {
             .saturating_add(memtables)
             .saturating_add(8 * self.options.bottom.extent_bytes);
         bytes.saturating_add((16 << 20) - 1) & !((16 << 20) - 1)
+    }
+
+    /// Bytes that the run may take on the file system of its database, about.
+    pub fn needed_bytes(&self) -> u64 {
+        self.place_bytes(&self.store_options())
     }
 
     /// Bytes that the database may take on its file system: the pool, and table files with what a
@@ -314,6 +329,11 @@ impl BenchConfig {
                 "this build has no {0}: build it with --features {0}",
                 self.store
             ),
+        );
+        check(
+            !(self.steps.contains(&Step::KillReopen)
+                && self.options.durability == Durability::Volatile),
+            "killreopen loses what is not logged: take durability buffered or sync".to_string(),
         );
         check(
             self.report_interval != Some(Duration::ZERO),

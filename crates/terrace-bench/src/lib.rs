@@ -23,6 +23,7 @@
 //! # Ok::<(), terrace_bench::BenchError>(())
 //! ```
 
+pub mod compare;
 mod config;
 mod error;
 mod keys;
@@ -30,9 +31,14 @@ mod known;
 mod latency;
 mod limit;
 mod machine;
+mod measure;
 mod meter;
+pub mod page;
 mod place;
+mod plot;
+pub mod profile;
 mod report;
+pub mod results;
 mod run;
 mod store;
 mod table;
@@ -45,11 +51,12 @@ pub use error::BenchError;
 pub use latency::Latency;
 pub use limit::Limits;
 pub use machine::{Machine, Memory};
+pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, victim};
 pub use report::{
     BlockReads, CacheReport, CauseReport, Conditions, FileLevelReport, FileSettings, HEADING,
-    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport, Written,
-    cache_line, file_levels,
+    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport,
+    StoreFacts, Written, cache_line, file_levels,
 };
-pub use run::run;
+pub use run::{run, run_and_show};
 pub use store::{About, StoreKind};
 pub use table::Table;

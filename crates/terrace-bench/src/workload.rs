@@ -57,7 +57,7 @@ impl Role {
             Step::ReadReverse => Some(Role::ScanBackward),
             Step::SeekRandom => Some(Role::Seek),
             Step::DeleteRandom => Some(Role::DeleteRandom),
-            Step::Drain | Step::Flush | Step::Wait => None,
+            Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
 

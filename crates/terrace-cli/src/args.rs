@@ -2,17 +2,18 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
-use terrace_bench::{Step, StoreKind, units};
+use terrace_bench::units;
 
+mod bench;
 mod parse;
 mod tools;
 
-use parse::{parse_design, parse_emulation, parse_seconds};
+use parse::{parse_design, parse_emulation};
 
+pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, ReportArgs};
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
     ManifestDumpArgs, RepairArgs, SstDumpArgs,
@@ -87,9 +88,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "MODE", value_enum)]
     pub(crate) durability: Option<DurabilityArg>,
 
-    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency;
-    /// for measurement only.
-    #[arg(long, global = true, value_name = "GB/S[:NS]", value_parser = parse_emulation)]
+    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency, or to
+    /// one with a name: "none", "optane" (2.3:90), "cxl" (20:250); for measurement only.
+    #[arg(long, global = true, value_name = "DEVICE|GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
 
     /// The size of a table file. Of designs with table files, as the options up to --compression
@@ -308,96 +309,6 @@ pub(crate) struct KeyspaceArgs {
     pub(crate) name: String,
 }
 
-const BENCH_HELP: &str = "\
-Without arguments a database is made in a temporary folder, in memory (/dev/shm) where that has \
-room, filled, read and removed again.
-
-Benchmarks, with db_bench's names and meanings (each thread does the whole number of operations):
-  fillseq           num keys in order, into a fresh database
-  fillrandom        num random keys, into a fresh database
-  overwrite         num random keys, into the database that is there
-  readrandom        reads random keys
-  readmissing       reads keys that nobody wrote
-  readseq           reads entries in order
-  readreverse       reads entries in reverse order
-  seekrandom        makes an iterator at a random key and reads seek-nexts entries
-  deleterandom      deletes num random keys
-  readwhilewriting  readrandom, while one more thread overwrites
-  drain flush wait  let background work settle: everything to the bottom; memtables to the
-                    buffer; until it rests by itself
-
-The limit beside each result is what the medium alone allows on as many threads, in the same run, \
-pre-faulted: for writes the log's records appended with the same persist instructions and nothing \
-else; for reads values copied out of the pool from random places (scans and seeks: in order; \
-missing keys: one random cache line).
-
-Latencies are from the end of one operation to the end of the next, in microseconds; readseq and \
-readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are in no \
-figure but their own. Values that this run wrote are checked when they are read, and of one key in \
-16 it is known whether it must be there; a wrong value or a lost key ends the run with the evidence.
-
-Examples:
-  terrace bench
-  terrace bench --benchmarks fillrandom,drain,readrandom --num 1000000 --value-size 4096
-  terrace bench --db /mnt/pmem/bench --pool-size 16GiB --medium dax --threads 2
-  terrace bench --benchmarks readrandom --use-existing-db --db /mnt/pmem/bench --num 1000000";
-
-/// `terrace bench`
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_HELP)]
-pub(crate) struct BenchArgs {
-    /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
-    /// readreverse,seekrandom,overwrite,readmissing,deleterandom].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) benchmarks: Vec<Step>,
-    /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
-    /// or a peer, "rocksdb" or "redb", in a build with the feature of that name [default: terrace].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) store: Option<StoreKind>,
-    /// Keys, and writes of each writing thread [default: 300000].
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) num: Option<u64>,
-    /// Operations of each reading thread [default: num].
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) reads: Option<u64>,
-    /// Bytes of a key [default: 16].
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub(crate) key_size: Option<u64>,
-    /// Bytes of a value [default: 1024].
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub(crate) value_size: Option<u64>,
-    /// Client threads [default: 1].
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) threads: Option<usize>,
-    /// Entries of one write [default: 1].
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) batch_size: Option<usize>,
-    /// Entries read after each seek [default: 10].
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) seek_nexts: Option<u64>,
-    /// Sync every write; the same as --durability sync.
-    #[arg(long, conflicts_with = "durability")]
-    pub(crate) sync: bool,
-    /// The database's folder; it is kept [default: a temporary one].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) db: Option<PathBuf>,
-    /// Use the database that is there; fills that want a fresh one are skipped.
-    #[arg(long, requires = "db")]
-    pub(crate) use_existing_db: bool,
-    /// Remove the database that is there.
-    #[arg(long, requires = "db", conflicts_with = "use_existing_db")]
-    pub(crate) replace_db: bool,
-    /// Where keys and values come from [default: 301].
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) seed: Option<u64>,
-    /// Print the distribution of the latencies.
-    #[arg(long)]
-    pub(crate) histogram: bool,
-    /// Print a line every so many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(crate) report_interval: Option<Duration>,
-}
-
 /// `--medium`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MediumArg {
@@ -494,6 +405,9 @@ pub(crate) enum OnError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::parse::parse_seconds;
     use super::*;
     use clap::CommandFactory;
 
@@ -534,7 +448,10 @@ mod tests {
                 write_latency_ns: 0
             })
         );
-        assert!(parse_emulation("fast").is_err());
+        assert!(parse_emulation("fast").is_err_and(|e| e.contains("optane, cxl")));
+        assert_eq!(parse_emulation("optane"), parse_emulation("2.3:90"));
+        assert_eq!(parse_emulation("cxl"), parse_emulation("20:250"));
+        assert_eq!(parse_emulation("none"), parse_emulation("0"));
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         assert!(parse_seconds("-1").is_err());
         assert!(parse_design("nodb").is_err_and(|e| e.contains("miodb")));
