@@ -278,6 +278,7 @@ impl Run<'_> {
         Ok(StepReport {
             elapsed_s: open_s,
             checked: verified,
+            open_s: self.open_s.take(),
             recovery: Some(RecoveryReport {
                 open_s,
                 verified,

@@ -58,7 +58,7 @@ pub struct Key {
     pub value_bytes: u64,
     /// Bytes of data, where the comparison states them.
     pub data_bytes: Option<u64>,
-    /// The phase's name.
+    /// The phase's name; of a part, that of the whole before its own.
     pub phase: String,
     /// Its place among the phases.
     pub index: usize,
@@ -82,6 +82,8 @@ pub struct Cell {
     pub key: Key,
     /// Whether the phase only prepares those that are compared.
     pub prepares: bool,
+    /// Whether it is a part of the phase before it: the thread that writes beside readers.
+    pub is_part: bool,
     /// The repeats that there are.
     pub samples: Vec<Sample>,
     /// The conditions of the first of them.
@@ -185,17 +187,25 @@ impl Cells {
             planned.is_some_and(|p| last.get(&place_of(p)).is_some_and(|(_, id)| *id == run.id))
         };
         let mut cells = Cells::default();
-        let mut written: BTreeMap<&str, Written> = BTreeMap::new();
+        // Of each run, what it wrote since its last fresh database, and its last whole phase.
+        let mut runs: BTreeMap<&str, (Written, String)> = BTreeMap::new();
         for record in records.filter(counts) {
             match record {
                 Record::Phase(phase) if failed.contains(phase.run.id.as_str()) => {}
                 Record::Phase(phase) => {
-                    let sum = written.entry(&phase.run.id).or_default();
+                    let (written, whole) = runs.entry(&phase.run.id).or_default();
                     if phase.phase.open_s.is_some() || phase.phase.recovery.is_some() {
-                        *sum = Written::default();
+                        *written = Written::default();
                     }
-                    sum.add(&phase.phase.written);
-                    cells.add(phase, sum.clone());
+                    written.add(&phase.phase.written);
+                    // A part of a phase follows it, and has a name that begins with blanks.
+                    let name = &phase.phase.name;
+                    if name.starts_with(' ') {
+                        cells.add(phase, &format!("{whole} {}", name.trim()), written);
+                    } else {
+                        whole.clone_from(name);
+                        cells.add(phase, name, written);
+                    }
                 }
                 Record::Failed(failure) => cells.failures.push(Failure::clone(failure)),
                 Record::End(end) => cells.runs.push(end.run.clone()),
@@ -231,7 +241,7 @@ impl Cells {
         });
     }
 
-    fn add(&mut self, phase: &Phase, written: Written) {
+    fn add(&mut self, phase: &Phase, name: &str, written: &Written) {
         let Some(planned) = &phase.run.planned else {
             return;
         };
@@ -239,18 +249,19 @@ impl Cells {
             workload: planned.workload.clone(),
             value_bytes: planned.value_bytes,
             data_bytes: planned.data_bytes,
-            phase: phase.phase.name.trim().to_string(),
+            phase: name.to_string(),
             index: phase.phase.index,
             store: planned.store.clone(),
         };
         let sample = Sample {
             phase: phase.phase.clone(),
-            written,
+            written: written.clone(),
         };
         match self.cells.iter_mut().find(|cell| cell.key == key) {
             Some(cell) => cell.samples.push(sample),
             None => self.cells.push(Cell {
                 prepares: phase.phase.index < planned.prepare_count,
+                is_part: phase.phase.name.starts_with(' '),
                 key,
                 samples: vec![sample],
                 conditions: phase.conditions.clone(),
@@ -431,6 +442,32 @@ pub(crate) mod tests {
         assert!(matches!(said(&mixed), Verdict::Unclear(_)));
         let single = [("a", 0, 200.0), ("b", 0, 100.0)];
         assert_eq!(said(&single), Verdict::Unclear(2.0));
+    }
+
+    /// A part of a phase is a cell of its own, and none of the phase before it.
+    #[test]
+    fn parts_stand_by_themselves() {
+        let mut records = run(1, "a", 0, 100.0);
+        let mut part = records[0].clone();
+        if let Record::Phase(part) = &mut part {
+            part.phase.name = "  (writer)".to_string();
+            part.phase.ops_per_s = 7.0;
+        }
+        records.insert(1, part);
+        let cells = Cells::of(records.iter());
+        let found: Vec<(&str, bool, f64)> = cells
+            .all()
+            .iter()
+            .map(|cell| {
+                let ops = cell.median(Measure::Throughput).expect("it has one");
+                (cell.key.phase.as_str(), cell.is_part, ops)
+            })
+            .collect();
+        let expected = [
+            ("fillrandom", false, 100.0),
+            ("fillrandom (writer)", true, 7.0),
+        ];
+        assert_eq!(found, expected);
     }
 
     /// What a failed run had found does not count, and a later run of the same takes its place.

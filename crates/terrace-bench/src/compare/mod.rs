@@ -87,7 +87,7 @@ pub fn absent(comparison: &Comparison) -> Vec<(String, String)> {
 }
 
 /// What the results in `records` say about `runs`.
-pub fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome {
+fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome {
     let hashes: BTreeSet<&str> = runs.iter().map(|run| run.planned.hash.as_str()).collect();
     let of_plan = |record: &&Record| {
         let planned = record.run().planned.as_ref();
@@ -104,6 +104,22 @@ pub fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Out
         absent: absent(comparison),
         ended_early: None,
     }
+}
+
+/// What the results in `records` say about `comparison`, of whatever build of this program they are: of
+/// each run the last ones.
+pub fn outcome_of_any(comparison: &Comparison, records: &[Record]) -> Outcome {
+    let mut runs = runs(comparison, "");
+    for run in &mut runs {
+        let mut planned = records
+            .iter()
+            .rev()
+            .filter_map(|r| r.run().planned.as_ref());
+        if let Some(there) = planned.find(|there| there.is_of(&run.planned)) {
+            run.planned.hash.clone_from(&there.hash);
+        }
+    }
+    outcome(comparison, &runs, records)
 }
 
 /// The hashes of all runs that ended as they should.

@@ -77,10 +77,17 @@ impl<'a> Pictures<'a> {
         only_last: bool,
     ) -> Vec<Picture> {
         let mut pictures = Vec::new();
-        let by_phase = |key: &Key| (key.workload.clone(), key.index, key.data_bytes);
+        let by_phase = |key: &Key| {
+            (
+                key.workload.clone(),
+                key.index,
+                key.data_bytes,
+                key.phase.clone(),
+            )
+        };
         let groups = self.groups(by_phase);
-        for ((workload, index, data), cells) in &groups {
-            let later = |other: &(String, usize, Option<u64>)| {
+        for ((workload, index, data, phase), cells) in &groups {
+            let later = |other: &(String, usize, Option<u64>, String)| {
                 other.0 == *workload && other.2 == *data && other.1 > *index
             };
             if only_last && groups.iter().any(|(other, _)| later(other)) {
@@ -94,10 +101,10 @@ impl<'a> Pictures<'a> {
                     .extend(bar(cell));
             }
             by_value.retain(|_, bars| !bars.is_empty());
-            let Some(first) = cells.first().filter(|_| !by_value.is_empty()) else {
+            if by_value.is_empty() {
                 continue;
-            };
-            let phase = if only_last { "" } else { &first.key.phase };
+            }
+            let phase = if only_last { "" } else { phase.as_str() };
             let bars = Bars {
                 title: heading(title, workload, phase, None, *data),
                 note: self.note.clone(),
@@ -182,7 +189,8 @@ impl<'a> Pictures<'a> {
     pub(super) fn write_amplification(&self) -> Vec<Picture> {
         let mut pictures = Vec::new();
         let groups = self.groups(|key| (key.workload.clone(), key.data_bytes));
-        for ((workload, data), cells) in groups {
+        for ((workload, data), mut cells) in groups {
+            cells.retain(|cell| !cell.is_part);
             let mut causes: Vec<String> = Vec::new();
             let mut by_value: BTreeMap<u64, Vec<Bar>> = BTreeMap::new();
             for cell in &cells {
@@ -230,12 +238,12 @@ impl<'a> Pictures<'a> {
         let by = |key: &Key| {
             (
                 key.workload.clone(),
-                key.index,
+                (key.index, key.phase.clone()),
                 key.value_bytes,
                 key.data_bytes,
             )
         };
-        for ((workload, index, value, data), cells) in self.groups(by) {
+        for ((workload, (index, phase), value, data), cells) in self.groups(by) {
             let mut kinds: Vec<&str> = Vec::new();
             let of_cells = cells.iter().flat_map(|cell| &cell.samples);
             for kind in of_cells.flat_map(|sample| &sample.phase.kinds) {
@@ -244,7 +252,6 @@ impl<'a> Pictures<'a> {
                 }
             }
             for kind in kinds {
-                let phase = &cells[0].key.phase;
                 let lines = cells.iter().filter_map(|cell| {
                     let points = slower(cell, kind);
                     (!points.is_empty()).then(|| Line {
@@ -256,7 +263,7 @@ impl<'a> Pictures<'a> {
                 let title = heading(
                     &format!("Latency of {kind}s"),
                     &workload,
-                    phase,
+                    &phase,
                     Some(value),
                     data,
                 );
@@ -273,7 +280,7 @@ impl<'a> Pictures<'a> {
                 };
                 pictures.push(Picture {
                     name: file_name(
-                        &["latency", &workload, phase, kind],
+                        &["latency", &workload, &phase, kind],
                         Some(value),
                         data,
                         index,
@@ -290,12 +297,12 @@ impl<'a> Pictures<'a> {
         let by = |key: &Key| {
             (
                 key.workload.clone(),
-                key.index,
+                (key.index, key.phase.clone()),
                 key.value_bytes,
                 key.data_bytes,
             )
         };
-        for ((workload, index, value, data), cells) in self.groups(by) {
+        for ((workload, (index, phase), value, data), cells) in self.groups(by) {
             let rate = |ops: u64, seconds: f64| ops as f64 / seconds.max(1e-9);
             let intervals = |cell: &'a Cell| {
                 let all = cell
@@ -353,9 +360,8 @@ impl<'a> Pictures<'a> {
                 });
             }
             if !tails.is_empty() {
-                let phase = &cells[0].key.phase;
                 let picture = Lines {
-                    title: heading("p99 of each second", &workload, phase, Some(value), data),
+                    title: heading("p99 of each second", &workload, &phase, Some(value), data),
                     note: self.note.clone(),
                     x: ("seconds".to_string(), Scale::Linear),
                     y: ("microseconds".to_string(), Scale::Log),
@@ -366,7 +372,7 @@ impl<'a> Pictures<'a> {
                     bands: Vec::new(),
                 };
                 pictures.push(Picture {
-                    name: file_name(&["p99", &workload, phase], Some(value), data, index),
+                    name: file_name(&["p99", &workload, &phase], Some(value), data, index),
                     svg: picture.draw(),
                 });
             }
@@ -376,8 +382,11 @@ impl<'a> Pictures<'a> {
 
     pub(super) fn scaling(&self) -> Vec<Picture> {
         let mut pictures = Vec::new();
-        let by = |key: &Key| (key.workload.clone(), key.index, key.value_bytes);
-        for ((workload, index, value), cells) in self.groups(by) {
+        let by = |key: &Key| {
+            let phase = (key.index, key.phase.clone());
+            (key.workload.clone(), phase, key.value_bytes)
+        };
+        for ((workload, (index, phase), value), cells) in self.groups(by) {
             let mut by_store: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
             for cell in &cells {
                 let data = cell
@@ -390,9 +399,8 @@ impl<'a> Pictures<'a> {
             if by_store.values().all(|points| points.len() < 2) {
                 continue;
             }
-            let phase = &cells[0].key.phase;
             let picture = Lines {
-                title: heading("Operations a second", &workload, phase, Some(value), None),
+                title: heading("Operations a second", &workload, &phase, Some(value), None),
                 note: self.note.clone(),
                 x: ("MiB of keys and values".to_string(), Scale::Log),
                 y: ("op/s".to_string(), Scale::Linear),
@@ -413,7 +421,7 @@ impl<'a> Pictures<'a> {
                 bands: Vec::new(),
             };
             pictures.push(Picture {
-                name: file_name(&["scaling", &workload, phase], Some(value), None, index),
+                name: file_name(&["scaling", &workload, &phase], Some(value), None, index),
                 svg: picture.draw(),
             });
         }

@@ -247,6 +247,7 @@ pub(super) fn costs(outcome: &Outcome) -> String {
     ];
     let rows: Vec<Vec<String>> = outcome
         .compared()
+        .filter(|cell| !cell.is_part)
         .filter_map(|cell| {
             let phase = &cell.typical()?.phase;
             let (usage, space) = (&phase.usage, &phase.space);

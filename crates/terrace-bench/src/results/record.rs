@@ -100,6 +100,15 @@ pub struct Planned {
     pub command: String,
 }
 
+impl Planned {
+    /// Whether both have the same place in a comparison, whatever program they were measured with.
+    pub(crate) fn is_of(&self, other: &Planned) -> bool {
+        (&self.store, &self.workload) == (&other.store, &other.workload)
+            && (self.value_bytes, self.data_bytes) == (other.value_bytes, other.data_bytes)
+            && self.repeat == other.repeat
+    }
+}
+
 /// A phase that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {

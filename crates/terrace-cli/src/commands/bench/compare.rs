@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use terrace_bench::compare::{Comparison, Outcome, Task, absent, compare as carry_out, outcome};
-use terrace_bench::compare::{program_id, runs};
+use terrace_bench::compare::{Comparison, Outcome, Task, absent, compare as carry_out};
+use terrace_bench::compare::{outcome_of_any, program_id, runs};
 use terrace_bench::{page, results};
 
 use crate::args::{Cli, Command, CompareArgs, ReportArgs};
@@ -68,29 +68,7 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), CliError> {
             args.file.display()
         )));
     }
-    // Of whatever program they are: runs are known by the hashes that they have.
-    let mut planned = runs(&comparison, "");
-    for run in &mut planned {
-        let place = |p: &results::Planned| {
-            (
-                p.store.clone(),
-                p.workload.clone(),
-                p.value_bytes,
-                p.data_bytes,
-                p.repeat,
-            )
-        };
-        let records = found
-            .records
-            .iter()
-            .rev()
-            .filter_map(|r| r.run().planned.as_ref());
-        let mut same = records.filter(|there| place(there) == place(&run.planned));
-        if let Some(there) = same.next() {
-            run.planned.hash.clone_from(&there.hash);
-        }
-    }
-    let outcome = outcome(&comparison, &planned, &found.records);
+    let outcome = outcome_of_any(&comparison, &found.records);
     present(
         &comparison,
         &outcome,
