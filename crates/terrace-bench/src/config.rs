@@ -1,141 +1,16 @@
 //! This file is what a run of the benchmark is asked to do, with db_bench's names and meanings.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use terrace::{Durability, KEY_BYTES_MAX, Options};
 
+use crate::records::RecordKeys;
+use crate::schedule::Arrivals;
+use crate::step::{Contents, DEFAULT_STEPS, Step, check_order};
 use crate::store::StoreKind;
-
-/// One step of a run: a workload that is measured, or a wait for background work.
-///
-/// Every workload runs on `threads` threads, and each of them does the whole number of operations,
-/// as in db_bench.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// A fresh database; `num` keys in ascending order.
-    FillSeq,
-    /// A fresh database; `num` keys drawn from the range 0 to `num`, with repetition.
-    FillRandom,
-    /// As `FillRandom`, into the database that is there.
-    Overwrite,
-    /// `reads` gets of keys drawn from the range 0 to `num`; absent ones count as not found.
-    ReadRandom,
-    /// `reads` gets of keys that nobody wrote.
-    ReadMissing,
-    /// One scan of up to `reads` entries from the first key upward.
-    ReadSeq,
-    /// One scan of up to `reads` entries from the last key downward.
-    ReadReverse,
-    /// `reads` times: an iterator from a random key, and `seek_nexts` entries read from it.
-    SeekRandom,
-    /// `num` deletes of keys drawn from the range 0 to `num`.
-    DeleteRandom,
-    /// As `ReadRandom` on `threads` threads, while one more thread overwrites until they end.
-    ReadWhileWriting,
-    /// A fresh database that another process fills with `num` keys; it is killed with SIGKILL, and
-    /// what it left is opened, timed and verified.
-    KillReopen,
-    /// Everything into the bottom, merges and reclaim settled.
-    Drain,
-    /// Every memtable into the buffer.
-    Flush,
-    /// Until background work has come to rest by itself.
-    Wait,
-}
-
-impl Step {
-    /// All steps, in the order in which the help lists them.
-    pub const ALL: [Step; 14] = [
-        Step::FillSeq,
-        Step::FillRandom,
-        Step::Overwrite,
-        Step::ReadRandom,
-        Step::ReadMissing,
-        Step::ReadSeq,
-        Step::ReadReverse,
-        Step::SeekRandom,
-        Step::DeleteRandom,
-        Step::ReadWhileWriting,
-        Step::KillReopen,
-        Step::Drain,
-        Step::Flush,
-        Step::Wait,
-    ];
-
-    /// The name in db_bench.
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::FillSeq => "fillseq",
-            Step::FillRandom => "fillrandom",
-            Step::Overwrite => "overwrite",
-            Step::ReadRandom => "readrandom",
-            Step::ReadMissing => "readmissing",
-            Step::ReadSeq => "readseq",
-            Step::ReadReverse => "readreverse",
-            Step::SeekRandom => "seekrandom",
-            Step::DeleteRandom => "deleterandom",
-            Step::ReadWhileWriting => "readwhilewriting",
-            Step::KillReopen => "killreopen",
-            Step::Drain => "drain",
-            Step::Flush => "flush",
-            Step::Wait => "wait",
-        }
-    }
-
-    /// Whether the step begins with an empty database.
-    pub fn is_fresh(self) -> bool {
-        matches!(self, Step::FillSeq | Step::FillRandom | Step::KillReopen)
-    }
-
-    /// Whether the step puts values.
-    pub fn puts(self) -> bool {
-        self.is_fresh() || matches!(self, Step::Overwrite | Step::ReadWhileWriting)
-    }
-
-    /// Whether the step waits for background work instead of measuring operations.
-    pub fn settles(self) -> bool {
-        matches!(self, Step::Drain | Step::Flush | Step::Wait)
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Step {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Step, String> {
-        Step::ALL
-            .into_iter()
-            .find(|step| step.name() == text.trim())
-            .ok_or_else(|| {
-                let names: Vec<&str> = Step::ALL.iter().map(|step| step.name()).collect();
-                format!("{text:?} is no benchmark; there are {}", names.join(", "))
-            })
-    }
-}
-
-/// The steps of a run that was asked for nothing else.
-pub const DEFAULT_STEPS: [Step; 11] = [
-    Step::FillSeq,
-    Step::FillRandom,
-    Step::ReadRandom,
-    Step::Drain,
-    Step::ReadRandom,
-    Step::ReadSeq,
-    Step::ReadReverse,
-    Step::SeekRandom,
-    Step::Overwrite,
-    Step::ReadMissing,
-    Step::DeleteRandom,
-];
+use crate::ycsb::{Properties, Workload};
 
 /// Everything that a run depends on. Names in capitals are db_bench's flags.
 #[derive(Debug, Clone)]
@@ -148,14 +23,35 @@ pub struct BenchConfig {
     pub reads: Option<u64>,
     /// `--key_size`: bytes of a key.
     pub key_bytes: usize,
-    /// `--value_size`: bytes of a value.
+    /// `--value_size`: bytes of a value, of mixed sizes the longest. YCSB's records have the sizes of
+    /// their properties.
     pub value_bytes: usize,
+    /// `--value_size_min`: values have all sizes from this one to `value_bytes`, each as often, and the
+    /// same key always the same; `None` gives all the same size.
+    pub value_bytes_min: Option<usize>,
     /// `--threads`: client threads of a workload.
     pub threads: usize,
     /// `--batch_size`: entries of one write.
     pub batch_count: usize,
     /// `--seek_nexts`: entries read after each seek.
     pub seek_nexts: u64,
+    /// `--readwritepercent`: reads in a hundred operations of `ReadRandomWriteRandom`.
+    pub read_percent: u32,
+    /// Keys that are in each queue of `Queue`.
+    pub queue_depth: u64,
+    /// Operations a second that arrive at all client threads together, whether the store keeps up or
+    /// not; latencies count from when an operation should have begun. `None` begins each operation when
+    /// the thread's last one has ended.
+    pub rate: Option<f64>,
+    /// How they follow each other.
+    pub arrivals: Arrivals,
+    /// `--benchmark_write_rate_limit`, in operations: writes a second of the one thread that writes
+    /// beside readers. `None` is as many as it can.
+    pub writer_rate: Option<f64>,
+    /// The workload of [`Step::YcsbRun`], whose records [`Step::YcsbLoad`] loads.
+    pub ycsb: Option<Properties>,
+    /// Properties of YCSB that hold over those of every workload.
+    pub ycsb_over: Properties,
     /// `--use_existing_db`: keep the database that is there; fills that want a fresh one are
     /// skipped.
     pub use_existing_db: bool,
@@ -190,9 +86,17 @@ impl Default for BenchConfig {
             reads: None,
             key_bytes: 16,
             value_bytes: 1024,
+            value_bytes_min: None,
             threads: 1,
             batch_count: 1,
             seek_nexts: 10,
+            read_percent: 90,
+            queue_depth: 1000,
+            rate: None,
+            arrivals: Arrivals::Constant,
+            writer_rate: None,
+            ycsb: None,
+            ycsb_over: Properties::default(),
             use_existing_db: false,
             replace_db: false,
             seed: 301,
@@ -211,6 +115,30 @@ impl BenchConfig {
     /// Operations of each reading thread.
     pub fn reads(&self) -> u64 {
         self.reads.unwrap_or(self.num)
+    }
+
+    /// The shortest value.
+    pub(crate) fn value_bytes_min(&self) -> usize {
+        self.value_bytes_min.unwrap_or(self.value_bytes)
+    }
+
+    /// The workload of YCSB that `step` runs; `None` where it is none. For the load phase it is that
+    /// of the property file, or YCSB's defaults, which all standard workloads share.
+    pub(crate) fn workload_of(&self, step: Step) -> Result<Option<Workload>, String> {
+        if step.contents() != Some(Contents::Records) {
+            return Ok(None);
+        }
+        let properties = match (step.standard_workload(), &self.ycsb) {
+            (Some(name), _) => Workload::standard(name)?,
+            (None, Some(properties)) => properties.clone(),
+            (None, None) if step == Step::YcsbLoad => Properties::default(),
+            (None, None) => {
+                return Err(format!("{step} runs a property file: name one (--ycsb)"));
+            }
+        };
+        let properties = properties.with(&self.ycsb_over);
+        let workload = Workload::of(&properties, self.num, self.reads());
+        workload.map(Some).map_err(|e| format!("{step}: {e}"))
     }
 
     /// The options of the store, the size of the pool included.
@@ -268,10 +196,31 @@ impl BenchConfig {
         options.pool.size_bytes.saturating_add(files)
     }
 
-    /// Bytes of `num` entries as the store keeps them, about.
+    /// Bytes of the entries of the largest step as the store keeps them, about.
     pub(crate) fn data_bytes(&self) -> u64 {
-        let entry = (self.key_bytes as u64 + self.value_bytes as u64 + 64).next_multiple_of(64);
-        self.num.saturating_mul(entry)
+        let entries = |count: u64, key: usize, value: usize| {
+            count.saturating_mul((key as u64 + value as u64 + 64).next_multiple_of(64))
+        };
+        let of = |step: &Step| match self.workload_of(*step) {
+            Ok(Some(workload)) => {
+                let records = workload.loaded.saturating_add(workload.inserts_to_come());
+                let key_bytes = RecordKeys::bytes_max(workload.padding);
+                entries(records, key_bytes, workload.record_bytes_max())
+            }
+            _ => entries(self.num, self.key_bytes, self.value_bytes),
+        };
+        let all = self.steps.iter().filter(|step| !step.settles()).map(of);
+        all.max().unwrap_or(0)
+    }
+
+    /// The longest value of any step.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        let records = self
+            .steps
+            .iter()
+            .filter_map(|step| self.workload_of(*step).ok()?);
+        let longest = records.map(|workload| workload.record_bytes_max()).max();
+        longest.unwrap_or(0).max(self.value_bytes)
     }
 
     /// Names every setting that cannot work.
@@ -298,13 +247,53 @@ impl BenchConfig {
         let keys = 10u64
             .checked_pow(self.key_bytes.min(20) as u32)
             .unwrap_or(u64::MAX);
+        let numbers = match self.steps.contains(&Step::Queue) {
+            true => self.num.saturating_mul(self.threads as u64),
+            false => self.num,
+        };
         check(
-            self.num <= keys,
+            numbers <= keys,
             format!(
-                "keys of {} digits cannot tell {} numbers apart",
-                self.key_bytes, self.num
+                "keys of {} digits cannot tell {numbers} numbers apart",
+                self.key_bytes
             ),
         );
+        check(
+            self.value_bytes_min() <= self.value_bytes,
+            format!(
+                "value-size-min is {}, but must be at most value-size, {}",
+                self.value_bytes_min(),
+                self.value_bytes
+            ),
+        );
+        check(
+            self.read_percent <= 100,
+            format!(
+                "read-percent is {}, but must be 0 to 100",
+                self.read_percent
+            ),
+        );
+        check(
+            self.queue_depth >= 1,
+            "queue-depth must be at least 1".to_string(),
+        );
+        for (name, rate) in [("rate", self.rate), ("writer-rate", self.writer_rate)] {
+            check(
+                rate.is_none_or(|rate| (0.001..=1e9).contains(&rate)),
+                format!(
+                    "{name} is {}, but must be 0.001 to 1000000000",
+                    rate.unwrap_or(0.0)
+                ),
+            );
+        }
+        for step in &self.steps {
+            let workload = self.workload_of(*step);
+            check(workload.is_ok(), workload.err().unwrap_or_default());
+        }
+        if !self.use_existing_db {
+            let order = check_order(&self.steps);
+            check(order.is_ok(), order.err().unwrap_or_default());
+        }
         check(
             self.value_bytes <= 1 << 30,
             format!(
@@ -359,19 +348,6 @@ mod tests {
     use super::*;
     use terrace::Design;
 
-    /// Every step's name is understood as that step, and nothing else is.
-    #[test]
-    fn names_are_understood() {
-        for step in Step::ALL {
-            assert_eq!(step.name().parse(), Ok(step));
-        }
-        assert!(
-            "fillsync"
-                .parse::<Step>()
-                .is_err_and(|e| e.contains("fillrandom"))
-        );
-    }
-
     /// The defaults can run, and every bad setting is named at once.
     #[test]
     fn bad_settings_are_named_together() {
@@ -382,12 +358,63 @@ mod tests {
             threads: 0,
             batch_count: 0,
             use_existing_db: true,
+            value_bytes_min: Some(5000),
+            rate: Some(0.0),
+            read_percent: 101,
+            queue_depth: 0,
+            steps: vec![Step::FillSeq, Step::YcsbRun],
             ..BenchConfig::default()
         };
-        let problems = config.validate().expect_err("four settings are bad");
-        for name in ["2 digits", "threads", "batch-size", "use-existing-db"] {
+        let problems = config.validate().expect_err("nine settings are bad");
+        for name in [
+            "2 digits",
+            "threads",
+            "batch-size",
+            "use-existing-db",
+            "value-size-min",
+            "rate is 0",
+            "read-percent",
+            "queue-depth",
+            "--ycsb",
+        ] {
             assert!(problems.contains(name), "{name} in {problems}");
         }
+    }
+
+    /// Records have the counts of the command line unless their properties say others, and room is made
+    /// for those that are inserted.
+    #[test]
+    fn workloads_have_their_counts() {
+        let mut config = BenchConfig {
+            num: 500,
+            reads: Some(700),
+            steps: vec![Step::YcsbLoad, Step::YcsbD],
+            ..BenchConfig::default()
+        };
+        let workload = |config: &BenchConfig, step: Step| {
+            let workload = config.workload_of(step).expect("it is valid");
+            workload.expect("it is one of YCSB")
+        };
+        let d = workload(&config, Step::YcsbD);
+        assert_eq!((d.loaded, d.ops, d.inserts_to_come()), (500, 700, 70));
+        assert!(config.data_bytes() >= 570 * 1000, "{}", config.data_bytes());
+        let over = |config: &mut BenchConfig, pair: &str| {
+            config.ycsb_over.set_pair(pair).expect("a pair");
+        };
+        over(&mut config, "recordcount=900");
+        over(&mut config, "fieldlength=2000");
+        assert_eq!(workload(&config, Step::YcsbLoad).loaded, 900);
+        assert_eq!(config.value_bytes_max(), 20_000);
+        assert!(
+            config
+                .workload_of(Step::FillSeq)
+                .expect("it is valid")
+                .is_none()
+        );
+        assert_eq!(config.validate(), Ok(()));
+        over(&mut config, "recordcuont=900");
+        let problem = config.validate().expect_err("it is misspelled");
+        assert!(problem.contains("recordcount is one"), "{problem}");
     }
 
     /// A pool that holds no data does not grow with it, but the place for table files does.

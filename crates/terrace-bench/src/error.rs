@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use crate::versions::Wrong;
+
 /// Why a benchmark ended early.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -101,6 +103,50 @@ impl BenchError {
             "the store has a key that nobody wrote: key \"{}\", expected nothing, found {found}",
             key.escape_ascii()
         ))
+    }
+
+    pub(crate) fn deleted(key: &[u8], found: &Found) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store has a key that was deleted: key \"{}\", expected nothing, found {found}",
+            key.escape_ascii()
+        ))
+    }
+
+    /// A value that is not that of any version of the record whose key it stands under.
+    pub(crate) fn not_of_record(key: &[u8], found: &Found) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store gave a wrong value: key \"{}\", expected one that was written under this key, \
+             found {found}",
+            key.escape_ascii()
+        ))
+    }
+
+    /// A record that was written, and never deleted, was not found.
+    pub(crate) fn lost_record(key: &[u8]) -> BenchError {
+        BenchError::WrongValue(format!(
+            "the store lost an acknowledged write: key \"{}\", expected one of its versions, found \
+             nothing",
+            key.escape_ascii()
+        ))
+    }
+
+    /// A version of a record that a read must not give.
+    pub(crate) fn wrong_version(key: &[u8], why: Wrong) -> BenchError {
+        let key = key.escape_ascii();
+        BenchError::WrongValue(match why {
+            Wrong::Lost(floor) => format!(
+                "the store lost an acknowledged write: key \"{key}\", expected version {floor} or a \
+                 later one, found nothing"
+            ),
+            Wrong::Stale(version, floor) => format!(
+                "the store gave an old value: key \"{key}\", expected version {floor} or a later one, \
+                 acknowledged before the read began, found version {version}"
+            ),
+            Wrong::Unwritten(version, last) => format!(
+                "the store gave a value that nobody wrote: key \"{key}\", expected version {last} or \
+                 an earlier one, found version {version}"
+            ),
+        })
     }
 
     pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> BenchError {

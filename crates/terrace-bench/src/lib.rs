@@ -8,7 +8,8 @@
 //! - Throughput is operations over the time from the first operation's start to the last one's end,
 //!   harness included. Opening, pool creation and pre-faulting are timed apart.
 //! - A latency is the time from the end of one operation to the end of the next one on the same
-//!   thread; of a batch it is one latency; scans are timed 64 entries at a time.
+//!   thread, and in an open loop from the moment in which the operation should have begun; of a batch
+//!   it is one latency; scans are timed 64 entries at a time.
 //! - Values carry a tag that follows from key and seed: every value read that this run wrote is
 //!   checked by its tag and a sample of them byte for byte, and of a sample of the keys it is known
 //!   that they must be there. A wrong value or a lost key ends the run, with the evidence.
@@ -33,20 +34,27 @@ mod limit;
 mod machine;
 mod measure;
 mod meter;
+mod out;
 pub mod page;
 mod place;
 mod plot;
 pub mod profile;
+mod records;
 mod report;
 pub mod results;
 mod run;
+mod schedule;
+mod shuffle;
+mod step;
 mod store;
 mod table;
 pub mod units;
 mod values;
+mod versions;
 mod workload;
+mod ycsb;
 
-pub use config::{BenchConfig, DEFAULT_STEPS, Step};
+pub use config::BenchConfig;
 pub use error::BenchError;
 pub use latency::Latency;
 pub use limit::Limits;
@@ -58,5 +66,8 @@ pub use report::{
     StoreFacts, Written, cache_line, file_levels,
 };
 pub use run::{run, run_and_show};
+pub use schedule::Arrivals;
+pub use step::{DEFAULT_STEPS, Step};
 pub use store::{About, StoreKind};
 pub use table::Table;
+pub use ycsb::{Properties, properties_of};

@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 use terrace::{Durability, Options, Prefault, Purpose};
 use terrace_media::{Backing, Claim, Extent, Pool, PoolConfig};
 
-use crate::config::{BenchConfig, Step};
+use crate::config::BenchConfig;
 use crate::error::BenchError;
+use crate::step::Step;
 
 const EXTENT_BYTES_MIN: u64 = 64 << 20;
 const EXTENT_BYTES_MAX: u64 = 1 << 30;
@@ -74,12 +75,28 @@ enum Kind {
 impl Kind {
     fn of(step: Step) -> Option<Kind> {
         match step {
-            Step::FillSeq | Step::FillRandom | Step::Overwrite => Some(Kind::Append),
-            Step::DeleteRandom => Some(Kind::AppendDeletes),
-            Step::ReadRandom | Step::ReadWhileWriting => Some(Kind::ReadRandom),
+            Step::FillSeq
+            | Step::FillBatch
+            | Step::FillRandom
+            | Step::FillUniqueRandom
+            | Step::Overwrite => Some(Kind::Append),
+            Step::DeleteSeq | Step::DeleteRandom => Some(Kind::AppendDeletes),
+            Step::ReadRandom | Step::ReadHot | Step::ReadWhileWriting => Some(Kind::ReadRandom),
             Step::ReadSeq | Step::ReadReverse => Some(Kind::Scan),
-            Step::SeekRandom => Some(Kind::Seek),
+            Step::SeekRandom | Step::SeekRandomWhileWriting => Some(Kind::Seek),
             Step::ReadMissing => Some(Kind::Miss),
+            // Operations of several kinds have no limit of one kind.
+            Step::UpdateRandom | Step::ReadRandomWriteRandom => None,
+            Step::Queue
+            | Step::YcsbLoad
+            | Step::YcsbA
+            | Step::YcsbB
+            | Step::YcsbC
+            | Step::YcsbD
+            | Step::YcsbE
+            | Step::YcsbF
+            | Step::YcsbRun
+            | Step::Churn => None,
             Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
@@ -455,8 +472,16 @@ mod tests {
             let beside = folder.path().join("pool");
             let limits = Limits::measure(&config, &options, &beside).expect("the limits");
             for step in Step::ALL {
+                let mixed = matches!(
+                    step,
+                    Step::UpdateRandom | Step::ReadRandomWriteRandom | Step::Queue
+                );
+                let of_ycsb = config
+                    .workload_of(step)
+                    .is_ok_and(|workload| workload.is_some());
                 let is_timed = !step.settles() && step != Step::KillReopen;
-                assert_eq!(limits.of(step).is_some(), is_timed, "{step}");
+                let has_one = is_timed && !mixed && !of_ycsb && step != Step::YcsbRun;
+                assert_eq!(limits.of(step).is_some(), has_one, "{step}");
                 assert!(limits.of(step).is_none_or(|rate| rate > 0.0), "{step}");
             }
         }

@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::latency::Latency;
+use crate::schedule::{Schedule, wait_until};
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -123,8 +124,20 @@ pub(crate) struct Tally {
     pub(crate) found: u64,
     /// Values compared with what was written.
     pub(crate) checked: u64,
+    /// Of all operations, those of `kinds` included.
     pub(crate) latency: Latency,
+    /// Operations by kind, where a workload has several.
+    pub(crate) kinds: Vec<KindTally>,
     pub(crate) elapsed: Duration,
+}
+
+/// What one worker did of one kind of operation.
+#[derive(Debug)]
+pub(crate) struct KindTally {
+    pub(crate) name: &'static str,
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    pub(crate) latency: Latency,
 }
 
 /// Times the operations of one worker. Dropping it says that the worker has ended.
@@ -136,6 +149,8 @@ pub(crate) struct Pace<'a> {
     last: Instant,
     tally: Tally,
     current: Option<Current>,
+    /// When operations are meant to begin; `None` in a closed loop.
+    schedule: Option<Schedule>,
 }
 
 /// The interval that a worker is in.
@@ -167,18 +182,80 @@ impl<'a> Pace<'a> {
             last: now,
             tally,
             current,
+            schedule: None,
+        }
+    }
+
+    /// When the measurement began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.start
+    }
+
+    /// From now on operations begin when `schedule` says.
+    pub(crate) fn follow(&mut self, schedule: Schedule) {
+        self.schedule = Some(schedule);
+    }
+
+    /// Tells operations of these kinds apart.
+    pub(crate) fn kinds(&mut self, names: &[&'static str]) {
+        let kinds = names.iter().map(|name| KindTally {
+            name,
+            ops: 0,
+            bytes: 0,
+            latency: Latency::default(),
+        });
+        self.tally.kinds = kinds.collect();
+    }
+
+    /// Says that an operation of `ops` entries is about to begin. In an open loop this waits for its
+    /// turn, and its latency counts from there.
+    #[inline]
+    pub(crate) fn begin(&mut self, ops: u64) {
+        if self.schedule.is_some() {
+            self.wait_for_turn(ops);
+        }
+    }
+
+    fn wait_for_turn(&mut self, ops: u64) {
+        if let Some(schedule) = &mut self.schedule {
+            let turn = schedule.next(ops);
+            wait_until(turn, || self.meter.is_stopped());
+            self.last = turn;
         }
     }
 
     /// Says that an operation of `ops` entries and `bytes` bytes has ended.
     #[inline]
     pub(crate) fn finished(&mut self, ops: u64, bytes: u64) {
+        let (now, ns) = self.clock();
+        self.tally.latency.record(ns);
+        self.count(now, ns, ops, bytes);
+    }
+
+    /// As [`Pace::finished`], of the kind at place `kind` of [`Pace::kinds`].
+    #[inline]
+    pub(crate) fn finished_as(&mut self, kind: usize, ops: u64, bytes: u64) {
+        let (now, ns) = self.clock();
+        let tally = &mut self.tally.kinds[kind];
+        tally.ops += ops;
+        tally.bytes += bytes;
+        tally.latency.record(ns);
+        self.count(now, ns, ops, bytes);
+    }
+
+    /// Now, and the nanoseconds since the last operation ended or since this one's turn.
+    #[inline]
+    fn clock(&mut self) -> (Instant, u64) {
         let now = Instant::now();
-        let ns = (now - self.last).as_nanos() as u64;
+        let ns = now.saturating_duration_since(self.last).as_nanos() as u64;
         self.last = now;
+        (now, ns)
+    }
+
+    #[inline]
+    fn count(&mut self, now: Instant, ns: u64, ops: u64, bytes: u64) {
         self.tally.ops += ops;
         self.tally.bytes += bytes;
-        self.tally.latency.record(ns);
         self.meter.done[self.thread]
             .0
             .store(self.tally.ops, Ordering::Relaxed);
@@ -225,6 +302,9 @@ impl<'a> Pace<'a> {
             self.meter.hand_over(current.index, &current.latency);
         }
         self.tally.elapsed = self.start.elapsed();
+        for kind in &self.tally.kinds {
+            self.tally.latency.merge(&kind.latency);
+        }
         std::mem::take(&mut self.tally)
     }
 }
@@ -271,6 +351,63 @@ mod tests {
             .map(|i| meter.interval(i).count())
             .sum();
         assert_eq!(in_intervals, 60_000);
+    }
+
+    /// Operations of several kinds are counted in their kind and once in the whole.
+    #[test]
+    fn kinds_add_up() {
+        let meter = Meter::new(1, 0, None);
+        let mut pace = Pace::new(&meter, 0);
+        pace.kinds(&["read", "write"]);
+        for i in 0..30 {
+            pace.finished_as(usize::from(i % 3 == 0), 1, 5);
+        }
+        let tally = pace.end();
+        assert_eq!(
+            (tally.ops, tally.bytes, tally.latency.count()),
+            (30, 150, 30)
+        );
+        let kinds = tally.kinds.iter().map(|kind| {
+            assert_eq!(kind.latency.count(), kind.ops);
+            (kind.name, kind.ops, kind.bytes)
+        });
+        assert_eq!(
+            kinds.collect::<Vec<_>>(),
+            [("read", 20, 100), ("write", 10, 50)]
+        );
+    }
+
+    /// In an open loop an operation that begins too late has the time of its waiting in its latency, and
+    /// none that is on time has.
+    #[test]
+    fn latencies_count_from_the_turn() {
+        use crate::schedule::Arrivals;
+        let meter = Meter::new(1, 0, None);
+        let mut pace = Pace::new(&meter, 0);
+        let (rate, begun) = (1000.0, pace.begun());
+        pace.follow(Schedule::new(rate, Arrivals::Constant, 0, 1, begun, 1));
+        for i in 0..100 {
+            pace.begin(1);
+            if i == 0 {
+                // The store stands still, as long as the turns of fifty operations.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            pace.finished(1, 0);
+        }
+        let tally = pace.end();
+        // Operation i had its turn after i ms and could not end before 50: however slow the machine is,
+        // at least 26 of them took 25 ms or more. A closed loop would have seen one.
+        assert!(
+            tally.latency.percentile_us(75.5) >= 24_900.0,
+            "{:?}",
+            tally.latency.chart()
+        );
+        assert!(tally.latency.max_us() >= 50_000.0);
+        assert!(
+            tally.elapsed >= Duration::from_millis(99),
+            "{:?}",
+            tally.elapsed
+        );
     }
 
     /// A worker that ends without a result does not leave the watcher waiting.

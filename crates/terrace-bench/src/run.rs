@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use terrace::{Options, Prefault};
 
-use crate::config::{BenchConfig, Step};
+use crate::config::BenchConfig;
 use crate::error::BenchError;
 use crate::known::Known;
 use crate::latency::Latency;
@@ -15,13 +15,16 @@ use crate::machine::{Memory, ProcessIo, bytes_under};
 use crate::measure::watch::{spinner, stalls_between, watch};
 use crate::measure::{KindReport, OpKind, RecoveryReport, SpaceReport, Usage, kill};
 use crate::meter::{Meter, Tally};
+use crate::out::Out;
 use crate::place::Place;
+use crate::records::Records;
 use crate::report::{
     BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, Written,
 };
+use crate::step::Step;
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::values::Values;
-use crate::workload::{Role, Work};
+use crate::workload::{Role, Work, Ycsb};
 
 /// Runs every step of `config`. Lines for people go to `out` as they come, where there is one.
 pub fn run<'a>(
@@ -57,10 +60,11 @@ pub fn run_and_show<'a>(
         options,
         place,
         limits,
-        values: Values::new(config.value_bytes, config.seed),
-        out: Out { out, failed: None },
+        values: Values::mixed(config.value_bytes_min(), config.value_bytes, config.seed),
+        out: Out::to(out),
         store: Some(store),
         known: Known::none_of(config.num),
+        records: None,
         open_s: Some(open_s),
         is_empty: !config.use_existing_db,
         checks: !config.use_existing_db && config.store != StoreKind::Empty,
@@ -103,27 +107,6 @@ pub fn run_and_show<'a>(
     Ok(report)
 }
 
-/// Lines for people. A failure is kept until somebody can return it.
-struct Out<'a> {
-    out: Option<&'a mut dyn Write>,
-    failed: Option<std::io::Error>,
-}
-
-impl Out<'_> {
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        let Some(out) = &mut self.out else { return };
-        if let Err(e) = writeln!(out, "{line}").and_then(|()| out.flush()) {
-            self.failed.get_or_insert(e);
-        }
-    }
-
-    fn check(&mut self) -> Result<(), BenchError> {
-        self.failed
-            .take()
-            .map_or(Ok(()), |e| Err(BenchError::Output(e)))
-    }
-}
-
 struct Run<'a> {
     config: &'a BenchConfig,
     options: Options,
@@ -134,6 +117,8 @@ struct Run<'a> {
     store: Option<Box<dyn Store>>,
     /// A sample of the keys that must be there.
     known: Known,
+    /// The records of YCSB, once there are any.
+    records: Option<Records>,
     /// How long the open that the next step has to report took.
     open_s: Option<f64>,
     is_empty: bool,
@@ -183,6 +168,7 @@ impl Run<'_> {
         let begun = Instant::now();
         self.store = Some(open(self.config, &self.options, &self.place, false)?);
         self.known = Known::none_of(self.config.num);
+        self.records = None;
         self.open_s = Some(begun.elapsed().as_secs_f64());
         self.is_empty = true;
         self.checks = self.config.store != StoreKind::Empty;
@@ -236,7 +222,10 @@ impl Run<'_> {
     /// What the database takes, against what lives in it.
     fn space_used(&self) -> Result<SpaceReport, BenchError> {
         let entry_bytes = (self.config.key_bytes + self.config.value_bytes) as u64;
-        let known = Some(&self.known).filter(|_| self.checks);
+        // Of records of YCSB, and of values of mixed sizes, it is not known how many bytes live.
+        let same_size =
+            self.records.is_none() && self.config.value_bytes_min() == self.config.value_bytes;
+        let known = Some(&self.known).filter(|_| self.checks && same_size);
         let pool = self.place.pool_file();
         Ok(SpaceReport::of(&self.space()?, pool, known, entry_bytes))
     }
@@ -269,6 +258,7 @@ impl Run<'_> {
         let store = open(self.config, &options, &self.place, true)?;
         let open_s = begun.elapsed().as_secs_f64();
         self.known = Known::none_of(self.config.num);
+        self.records = None;
         let (verified, verify_s) = kill::verify(self.config, store.as_ref(), &self.known)?;
         let usage = usage.end();
         store.close()?;
@@ -314,16 +304,27 @@ impl Run<'_> {
         index: u64,
     ) -> Result<(Vec<StepReport>, u64), BenchError> {
         let clients = self.config.threads;
-        let writers = usize::from(step == Step::ReadWhileWriting);
+        let writers = usize::from(step.has_writer());
+        let workload = self.config.workload_of(step).map_err(BenchError::Invalid)?;
+        // Records may be longer than the values of numbers; those of one kind are all that a step needs.
+        let values = match &workload {
+            Some(_) => Values::mixed(0, self.config.value_bytes_max(), self.config.seed),
+            None => self.values.clone(),
+        };
+        let requests = workload.as_ref().map(|workload| {
+            let records = Records::of_step(&mut self.records, step, workload);
+            records.requests(workload)
+        });
         let meter = Meter::new(clients, writers, self.config.report_interval);
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
         let work = Work {
             config: self.config,
             store: self.store.as_deref().ok_or_else(missing)?,
             meter: &meter,
-            values: &self.values,
+            values: &values,
             known: &self.known,
             checks: self.checks,
+            ycsb: Ycsb::of(workload.as_ref(), self.records.as_ref(), requests.as_ref()),
         };
         let start = Barrier::new(clients + writers);
         let readers_left = std::sync::atomic::AtomicUsize::new(clients);
@@ -350,7 +351,7 @@ impl Run<'_> {
                     })
                 })
                 .collect();
-            let total = role.ops(work.config).saturating_mul(clients as u64);
+            let total = work.total_ops(role);
             let counters = || work.store.counters();
             intervals = watch(
                 step,
@@ -375,10 +376,14 @@ impl Run<'_> {
         let kind = OpKind::of(step);
         let mut report = self.report(step.name(), kind, readers, self.limits.of(step));
         report.intervals = intervals;
-        if matches!(role, Role::ReadRandom | Role::ReadMissing | Role::Seek) {
+        if let Some(records) = &mut self.records {
+            records.settle();
+        }
+        if role.finds() {
             report.found = Some(readers.iter().map(|tally| tally.found).sum());
         }
         let mut reports = vec![report];
+        reports.extend(StepReport::of_kinds(readers));
         if !others.is_empty() {
             let (kind, limit) = (Some(OpKind::Write), self.limits.of(Step::Overwrite));
             reports.push(self.report("  (writer)", kind, others, limit));
@@ -416,10 +421,7 @@ impl Run<'_> {
             mb_per_s: bytes as f64 / 1e6 / seconds,
             checked,
             latency: Some(LatencyReport::of(&latency).unwrap_or_default()),
-            kinds: kind
-                .and_then(|kind| KindReport::of(kind, &latency))
-                .into_iter()
-                .collect(),
+            kinds: KindReport::of_all(kind, tallies, &latency),
             limit_ops_per_s: limit,
             limit_fraction: limit
                 .filter(|limit| *limit > 0.0)
@@ -446,6 +448,7 @@ mod tests {
         options.bottom.extent_bytes = 1 << 20;
         BenchConfig {
             steps: Step::ALL.to_vec(),
+            ycsb: Some(crate::ycsb::properties_of("f").expect("a standard workload")),
             num: 2000,
             reads: Some(500),
             value_bytes: 100,
@@ -476,13 +479,23 @@ mod tests {
                 step if step.settles() => 0,
                 // There is no program here that could be started again.
                 Step::KillReopen => 0,
-                Step::FillSeq | Step::FillRandom | Step::Overwrite | Step::DeleteRandom => 4000,
+                step if step.standard_workload().is_some() => 500,
+                Step::FillSeq
+                | Step::FillBatch
+                | Step::FillRandom
+                | Step::FillUniqueRandom
+                | Step::Overwrite
+                | Step::DeleteSeq
+                | Step::DeleteRandom => 4000,
+                Step::Queue => 3 * 4000,
+                Step::YcsbLoad => 2000,
+                Step::YcsbRun => 500,
                 _ => 1000,
             };
             assert_eq!(done.ops, ops, "{step}");
             let is_timed = !step.settles() && step != Step::KillReopen;
             assert_eq!(done.latency.is_some(), is_timed, "{step}");
-            assert_eq!(done.kinds.len(), usize::from(is_timed), "{step}");
+            assert_eq!(!done.kinds.is_empty(), is_timed, "{step}");
             assert_eq!(done.skipped.is_some(), step == Step::KillReopen, "{step}");
             assert_eq!(
                 done.space.used_bytes > 0,

@@ -8,12 +8,14 @@ use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault
 use terrace_bench::units;
 
 mod bench;
+mod compare;
 mod parse;
 mod tools;
 
 use parse::{parse_design, parse_emulation};
 
-pub(crate) use bench::{BenchArgs, BenchCommand, CompareArgs, ReportArgs};
+pub(crate) use bench::BenchArgs;
+pub(crate) use compare::{BenchCommand, CompareArgs, ReportArgs};
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
     ManifestDumpArgs, RepairArgs, SstDumpArgs,

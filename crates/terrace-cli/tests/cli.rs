@@ -14,6 +14,7 @@ mod compare;
 mod expiry;
 mod options;
 mod tools;
+mod workloads;
 
 /// A folder for one test, with a database in it that is small enough to make in no time.
 struct Place {

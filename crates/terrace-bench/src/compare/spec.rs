@@ -14,8 +14,8 @@ use serde::de::{self, Deserializer, Visitor};
 use toml::{Spanned, Value};
 
 use super::paper::Paper;
-use crate::config::Step;
 use crate::error::BenchError;
+use crate::step::Step;
 use crate::store::StoreKind;
 use crate::units;
 

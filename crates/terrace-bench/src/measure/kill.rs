@@ -73,7 +73,7 @@ pub fn victim(config: &BenchConfig, folder: &Path) -> Result<(), BenchError> {
     })?;
     let mut session = store.session()?;
     let mut keys = KeyMaker::new(config.key_bytes);
-    let mut values = Values::new(config.value_bytes, config.seed);
+    let mut values = Values::mixed(config.value_bytes_min(), config.value_bytes, config.seed);
     for number in scattered(config.num) {
         session.put(keys.key(number), values.value(number))?;
     }
@@ -141,7 +141,7 @@ pub(crate) fn verify(
     let begun = Instant::now();
     let mut session = store.session()?;
     let mut keys = KeyMaker::new(config.key_bytes);
-    let mut values = Values::new(config.value_bytes, config.seed);
+    let mut values = Values::mixed(config.value_bytes_min(), config.value_bytes, config.seed);
     for number in 0..config.num {
         let mut wrong = None;
         let key = keys.key(number);
@@ -200,7 +200,8 @@ mod tests {
                 entries: std::sync::Mutex::default(),
             };
             let mut keys = KeyMaker::new(config.key_bytes);
-            let mut values = Values::new(config.value_bytes, config.seed);
+            let mut values =
+                Values::mixed(config.value_bytes_min(), config.value_bytes, config.seed);
             for number in scattered(config.num) {
                 let mut session = store.session().expect("a session");
                 session

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Step;
 use crate::latency::Latency;
+use crate::meter::Tally;
 use crate::report::LatencyReport;
+use crate::step::Step;
 
 /// What an operation is to its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,6 +16,8 @@ pub enum OpKind {
     Read,
     /// A put of one key, or a batch of them.
     Write,
+    /// A get and a put of the same key.
+    Update,
     /// A delete of one key, or a batch of them.
     Delete,
     /// A seek and the entries after it, or a group of entries of a long scan.
@@ -27,19 +30,31 @@ impl OpKind {
         match self {
             OpKind::Read => "read",
             OpKind::Write => "write",
+            OpKind::Update => "update",
             OpKind::Delete => "delete",
             OpKind::Scan => "scan",
         }
     }
 
-    /// What the client threads of `step` do; `None` where they do nothing that is timed one by one.
+    /// What the client threads of `step` do; `None` where that is of several kinds, or none is timed.
     pub(crate) fn of(step: Step) -> Option<OpKind> {
         match step {
-            Step::FillSeq | Step::FillRandom | Step::Overwrite => Some(OpKind::Write),
-            Step::ReadRandom | Step::ReadMissing | Step::ReadWhileWriting => Some(OpKind::Read),
-            Step::ReadSeq | Step::ReadReverse | Step::SeekRandom => Some(OpKind::Scan),
-            Step::DeleteRandom => Some(OpKind::Delete),
-            Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
+            Step::FillSeq
+            | Step::FillBatch
+            | Step::FillRandom
+            | Step::FillUniqueRandom
+            | Step::Overwrite
+            | Step::YcsbLoad => Some(OpKind::Write),
+            Step::ReadRandom | Step::ReadHot | Step::ReadMissing | Step::ReadWhileWriting => {
+                Some(OpKind::Read)
+            }
+            Step::ReadSeq | Step::ReadReverse | Step::SeekRandom | Step::SeekRandomWhileWriting => {
+                Some(OpKind::Scan)
+            }
+            Step::UpdateRandom => Some(OpKind::Update),
+            Step::DeleteSeq | Step::DeleteRandom => Some(OpKind::Delete),
+            // These tell their kinds apart themselves.
+            _ => None,
         }
     }
 }
@@ -59,10 +74,33 @@ pub struct KindReport {
 }
 
 impl KindReport {
-    /// The latencies of `kind`; `None` where there is none.
-    pub(crate) fn of(kind: OpKind, latency: &Latency) -> Option<KindReport> {
+    /// The kinds of operations that `tallies` tell apart, or the one `kind` that all of `latency` are of.
+    pub(crate) fn of_all(
+        kind: Option<OpKind>,
+        tallies: &[Tally],
+        latency: &Latency,
+    ) -> Vec<KindReport> {
+        let mut kinds: Vec<(&'static str, Latency)> = Vec::new();
+        for more in tallies.iter().flat_map(|tally| &tally.kinds) {
+            match kinds.iter_mut().find(|(name, _)| *name == more.name) {
+                Some((_, sum)) => sum.merge(&more.latency),
+                None => kinds.push((more.name, more.latency.clone())),
+            }
+        }
+        if kinds.is_empty() {
+            let name = kind.map_or("operation", OpKind::name);
+            kinds.push((name, latency.clone()));
+        }
+        let reports = kinds.into_iter();
+        reports
+            .filter_map(|(name, latency)| KindReport::of(name, &latency))
+            .collect()
+    }
+
+    /// The latencies of the kind `name`; `None` where there is none.
+    pub(crate) fn of(name: &'static str, latency: &Latency) -> Option<KindReport> {
         Some(KindReport {
-            kind: kind.name().into(),
+            kind: name.into(),
             count: latency.count(),
             latency: LatencyReport::of(latency)?,
             histogram: latency.histogram(),
@@ -78,11 +116,11 @@ mod tests {
     #[test]
     fn a_kind_has_all_its_latencies() {
         let mut latency = Latency::default();
-        assert_eq!(KindReport::of(OpKind::Read, &latency), None);
+        assert_eq!(KindReport::of(OpKind::Read.name(), &latency), None);
         for us in 1..=1000 {
             latency.record(us * 1000);
         }
-        let report = KindReport::of(OpKind::Read, &latency).expect("it has latencies");
+        let report = KindReport::of(OpKind::Read.name(), &latency).expect("it has latencies");
         assert_eq!((&*report.kind, report.count), ("read", 1000));
         let counted: u64 = report.histogram.iter().map(|(_, count)| count).sum();
         assert_eq!(counted, 1000);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::config::Step;
 use crate::meter::Meter;
 use crate::report::{IntervalReport, StallReport};
+use crate::step::Step;
 use crate::store::Counters;
 use crate::units;
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use terrace::{MediumChoice, Options, Prefault};
 
-use super::FileSettings;
+use super::{FileSettings, WorkloadReport};
 use crate::config::BenchConfig;
 use crate::limit::Limits;
 use crate::machine::{Machine, file_system_of};
@@ -44,8 +44,20 @@ pub struct Conditions {
     pub reads: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Bytes of a value, of mixed sizes the longest.
     pub value_bytes: usize,
+    /// Bytes of the shortest value.
+    #[serde(default)]
+    pub value_bytes_min: usize,
+    /// What the steps of YCSB do.
+    #[serde(default)]
+    pub workloads: Vec<WorkloadReport>,
+    /// Operations a second that arrive at all client threads together; `None` in a closed loop.
+    pub rate: Option<f64>,
+    /// How they follow each other: "constant" or "poisson"; `None` in a closed loop.
+    pub arrivals: Option<Cow<'static, str>>,
+    /// Writes a second of the thread that writes beside readers; `None` where it writes all it can.
+    pub writer_rate: Option<f64>,
     /// Client threads.
     pub threads: usize,
     /// Entries of a write.
@@ -136,6 +148,11 @@ impl Conditions {
             reads: config.reads(),
             key_bytes: config.key_bytes,
             value_bytes: config.value_bytes,
+            value_bytes_min: config.value_bytes_min(),
+            workloads: WorkloadReport::of(config),
+            rate: config.rate,
+            arrivals: config.rate.map(|_| config.arrivals.name().into()),
+            writer_rate: config.writer_rate,
             threads: config.threads,
             batch_count: config.batch_count,
             seed: config.seed,

@@ -3,6 +3,7 @@
 mod conditions;
 mod files;
 mod print;
+mod workloads;
 mod written;
 
 use std::borrow::Cow;
@@ -33,10 +34,22 @@ pub struct Report {
     pub memory: Memory,
 }
 
+/// What a step of YCSB does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadReport {
+    /// The step's name.
+    pub step: Cow<'static, str>,
+    /// Its records, operations and distributions, in words.
+    pub what: String,
+    /// Properties that were given and have no meaning here.
+    pub ignored: Vec<String>,
+}
+
 /// What one step did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// The step's name; "(writer)" is the writing thread of readwhilewriting.
+    /// The step's name. One that begins with two blanks is a part of the step before it: "(writer)" is
+    /// the thread that writes beside readers, "(read)" and its like are operations of one kind.
     pub name: String,
     /// Why it was not done, if it was not.
     pub skipped: Option<String>,

@@ -64,10 +64,14 @@ impl fmt::Display for Conditions {
         }
         writeln!(
             f,
-            "workload    {} keys of {} B, values of {} B, {} reads, {} thread{}, batches of {}, \
+            "workload    {} keys of {} B, values of {}{} B, {} reads, {} thread{}, batches of {}, \
              seed {}",
             units::count(self.num),
             self.key_bytes,
+            match self.value_bytes_min < self.value_bytes {
+                true => format!("{} to ", self.value_bytes_min),
+                false => String::new(),
+            },
             self.value_bytes,
             units::count(self.reads),
             self.threads,
@@ -75,6 +79,35 @@ impl fmt::Display for Conditions {
             self.batch_count,
             self.seed
         )?;
+        for workload in &self.workloads {
+            writeln!(f, "            {}: {}", workload.step, workload.what)?;
+        }
+        let mut ignored: Vec<&str> = Vec::new();
+        for name in self.workloads.iter().flat_map(|workload| &workload.ignored) {
+            // Those of the standard workloads themselves are no news.
+            if !ignored.contains(&name.as_str())
+                && !["workload", "readallfields"].contains(&name.as_str())
+            {
+                ignored.push(name);
+            }
+        }
+        if !ignored.is_empty() {
+            let names = ignored.join(", ");
+            writeln!(
+                f,
+                "            without a meaning here, and ignored: {names}"
+            )?;
+        }
+        if let (Some(rate), Some(arrivals)) = (self.rate, &self.arrivals) {
+            writeln!(
+                f,
+                "open loop   {rate} operations a second, {arrivals} arrivals; latencies count from \
+                 the intended start"
+            )?;
+        }
+        if let Some(rate) = self.writer_rate {
+            writeln!(f, "writer      {rate} writes a second beside the readers")?;
+        }
         write!(
             f,
             "prepared    store opened, with its pool made and pre-faulted, in {:.2} s, that of the limit in {:.2} s \

@@ -19,6 +19,10 @@ pub(crate) enum Lie {
     Change,
     /// It has a value for every key that it is asked for.
     Invent,
+    /// Deletes of the key are acknowledged and forgotten.
+    Keep,
+    /// Puts of the key after the first one are acknowledged and forgotten.
+    Stale,
 }
 
 /// A store that lies about one key.
@@ -37,6 +41,7 @@ impl Liar {
         let mut value = value.to_vec();
         match self.lie {
             Lie::Lose if key == self.key => return,
+            Lie::Stale if key == self.key && self.entries().contains_key(key) => return,
             Lie::Change if key == self.key => {
                 if let Some(last) = value.last_mut() {
                     *last ^= 1;
@@ -87,7 +92,9 @@ impl Session for &Liar {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), BenchError> {
-        self.entries().remove(key);
+        if self.lie != Lie::Keep || key != self.key {
+            self.entries().remove(key);
+        }
         Ok(())
     }
 

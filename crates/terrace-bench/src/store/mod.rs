@@ -17,12 +17,20 @@
 //!   A2  An adapter adds nothing that its store's users would not write: no cache, no queue.
 
 mod empty;
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "leveldb")]
+mod leveldb;
 #[cfg(test)]
 pub(crate) mod liar;
+#[cfg(feature = "lmdb")]
+mod lmdb;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
+#[cfg(feature = "sled")]
+mod sled;
 mod terrace;
 #[cfg(test)]
 mod tests;
@@ -48,17 +56,29 @@ pub enum StoreKind {
     Empty,
     /// RocksDB; with the feature `rocksdb`.
     RocksDb,
+    /// LevelDB; with the feature `leveldb`.
+    LevelDb,
+    /// LMDB; with the feature `lmdb`.
+    Lmdb,
     /// redb; with the feature `redb`.
     Redb,
+    /// fjall; with the feature `fjall`.
+    Fjall,
+    /// sled; with the feature `sled`.
+    Sled,
 }
 
 impl StoreKind {
     /// All stores, those that are not in this build included.
-    pub const ALL: [StoreKind; 4] = [
+    pub const ALL: [StoreKind; 8] = [
         StoreKind::Terrace,
         StoreKind::Empty,
         StoreKind::RocksDb,
+        StoreKind::LevelDb,
+        StoreKind::Lmdb,
         StoreKind::Redb,
+        StoreKind::Fjall,
+        StoreKind::Sled,
     ];
 
     /// The name on the command line.
@@ -67,7 +87,11 @@ impl StoreKind {
             StoreKind::Terrace => "terrace",
             StoreKind::Empty => "empty",
             StoreKind::RocksDb => "rocksdb",
+            StoreKind::LevelDb => "leveldb",
+            StoreKind::Lmdb => "lmdb",
             StoreKind::Redb => "redb",
+            StoreKind::Fjall => "fjall",
+            StoreKind::Sled => "sled",
         }
     }
 
@@ -76,7 +100,11 @@ impl StoreKind {
         match self {
             StoreKind::Terrace | StoreKind::Empty => true,
             StoreKind::RocksDb => cfg!(feature = "rocksdb"),
+            StoreKind::LevelDb => cfg!(feature = "leveldb"),
+            StoreKind::Lmdb => cfg!(feature = "lmdb"),
             StoreKind::Redb => cfg!(feature = "redb"),
+            StoreKind::Fjall => cfg!(feature = "fjall"),
+            StoreKind::Sled => cfg!(feature = "sled"),
         }
     }
 
@@ -87,8 +115,16 @@ impl StoreKind {
             StoreKind::Empty => Ok(empty::open()),
             #[cfg(feature = "rocksdb")]
             StoreKind::RocksDb => rocksdb::open(setup),
+            #[cfg(feature = "leveldb")]
+            StoreKind::LevelDb => leveldb::open(setup),
+            #[cfg(feature = "lmdb")]
+            StoreKind::Lmdb => lmdb::open(setup),
             #[cfg(feature = "redb")]
             StoreKind::Redb => redb::open(setup),
+            #[cfg(feature = "fjall")]
+            StoreKind::Fjall => fjall::open(setup),
+            #[cfg(feature = "sled")]
+            StoreKind::Sled => sled::open(setup),
             #[allow(
                 unreachable_patterns,
                 reason = "a build with every peer has none that is missing"

@@ -220,6 +220,30 @@ fn redb_conforms() {
     every_way(StoreKind::Redb, None);
 }
 
+#[cfg(feature = "leveldb")]
+#[test]
+fn leveldb_conforms() {
+    every_way(StoreKind::LevelDb, None);
+}
+
+#[cfg(feature = "lmdb")]
+#[test]
+fn lmdb_conforms() {
+    every_way(StoreKind::Lmdb, None);
+}
+
+#[cfg(feature = "fjall")]
+#[test]
+fn fjall_conforms() {
+    every_way(StoreKind::Fjall, None);
+}
+
+#[cfg(feature = "sled")]
+#[test]
+fn sled_conforms() {
+    every_way(StoreKind::Sled, None);
+}
+
 /// The store that does nothing says so, and has nothing.
 #[test]
 fn empty_is_empty() {

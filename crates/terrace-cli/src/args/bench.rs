@@ -1,11 +1,12 @@
-//! This file is the grammar of `terrace bench` and its commands, and their help.
+//! This file is the arguments of `terrace bench` and their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
-use terrace_bench::{Step, StoreKind, units};
+use clap::Args;
+use terrace_bench::{Arrivals, Step, StoreKind, units};
 
+use super::compare::BenchCommand;
 use super::parse::parse_seconds;
 
 const BENCH_HELP: &str = "\
@@ -13,20 +14,36 @@ Without arguments a database is made in a temporary folder, in memory (/dev/shm)
 room, filled, read and removed again.
 
 Benchmarks, with db_bench's names and meanings (each thread does the whole number of operations):
-  fillseq           num keys in order, into a fresh database
-  fillrandom        num random keys, into a fresh database
-  overwrite         num random keys, into the database that is there
-  readrandom        reads random keys
-  readmissing       reads keys that nobody wrote
-  readseq           reads entries in order
-  readreverse       reads entries in reverse order
-  seekrandom        makes an iterator at a random key and reads seek-nexts entries
-  deleterandom      deletes num random keys
-  readwhilewriting  readrandom, while one more thread overwrites
-  killreopen        another process fills a fresh database and is killed with SIGKILL; what it left
-                    is opened, timed, and every key read and compared
-  drain flush wait  let background work settle: everything to the bottom; memtables to the
-                    buffer; until it rests by itself
+  fillseq fillbatch       num keys in order, into a fresh database; in batches of 1000
+  fillrandom              num random keys, into a fresh database
+  filluniquerandom        num keys in random order, each once, into a fresh database
+  overwrite               num random keys, into the database that is there
+  readrandom readhot      reads random keys; the first hundredth of them
+  readmissing             reads keys that nobody wrote
+  readseq readreverse     reads entries in order; in reverse order
+  seekrandom              makes an iterator at a random key and reads seek-nexts entries
+  updaterandom            reads a random key and writes it
+  readrandomwriterandom   reads and writes random keys, read-percent of them reads
+  deleteseq deleterandom  deletes num keys in order; random keys
+  readwhilewriting        readrandom, while one more thread overwrites
+  seekrandomwhilewriting  seekrandom, while one more thread overwrites
+  queue                   puts num keys at the end of a queue, and takes each off its head: seeks it
+                          from where the queue began, past all that was deleted, and deletes it
+  killreopen              another process fills a fresh database and is killed with SIGKILL; what it
+                          left is opened, timed, and every key read and compared
+  drain flush wait        let background work settle: everything to the bottom; memtables to the
+                          buffer; until it rests by itself
+
+Benchmarks of YCSB, on num records of 1000 B, with the counts of reads as operations, which threads share:
+  ycsb-load               loads the records, into a fresh database
+  ycsb-a ... ycsb-f       the standard workloads: a updates half, b reads mostly, c reads only, d reads
+                          the latest, e scans, f reads, modifies and writes
+  ycsb-run                the workload of the property file that --ycsb names
+  churn                   skewed overwrites, each of another size: makes garbage
+
+With --rate the loop is open: operations begin when they arrive, not when the last one has ended, and \
+latencies count from the moment in which an operation should have begun, so that a stall shows in all \
+that had to wait for it.
 
 The limit beside each result is what the medium alone allows on as many threads, in the same run, \
 pre-faulted: for writes the log's records appended with the same persist instructions and nothing \
@@ -49,93 +66,12 @@ Examples:
   terrace bench --benchmarks fillrandom,drain,readrandom --num 1000000 --value-size 4096
   terrace bench --db /mnt/pmem/bench --pool-size 16GiB --medium dax --threads 2
   terrace bench --benchmarks readrandom --use-existing-db --db /mnt/pmem/bench --num 1000000
+  terrace bench --benchmarks ycsb-load,ycsb-a,ycsb-c --num 1000000 --threads 4
+  terrace bench --ycsb workloads/workloadb -p recordcount=1000000 --rate 50000 --threads 4
+  terrace bench --benchmarks ycsb-load,churn,wait --value-size 64KiB --num 20000
+  terrace bench --benchmarks queue --num 1000000 --value-size 100
   terrace bench --benchmarks killreopen --store rocksdb
   terrace bench compare papers/miodb-fig6.toml";
-
-const COMPARE_HELP: &str = "\
-The file says what to compare; docs/benchmarking.md has every field:
-
-  title = \"Leveled and MioDB\"
-  repeats = 3                        runs of each, interleaved: A B A B A B
-  spread_max = 0.10                  above it a line says so instead of giving a verdict
-  baseline = \"leveled\"               what ratios are to
-  value_sizes = [\"100\", \"1KiB\"]
-  data_sizes = [\"256MiB\"]            keys and values; or num in settings
-  [settings]                         options of terrace bench, for every store
-  memtable-size = \"8MiB\"
-  [[store]]
-  name = \"leveled\"
-  settings = { design = \"leveled\", pool = \"none\" }
-  [[store]]
-  name = \"rocksdb\"
-  store = \"rocksdb\"                  a peer; this build must have it
-  [[workload]]
-  name = \"random\"
-  prepare = []                       phases that are not compared: loads, warm-up
-  measure = [\"fillrandom\", \"drain\", \"readrandom\"]
-
-Every run is a process of its own (terrace bench --json), all on the same mount, one after the other. \
-A store that fails, loses a key or gives a wrong value is reported with the evidence, and the others \
-go on.
-
-Beside FILE.toml come to be: FILE.jsonl, every result as it comes, and the folder FILE-report with \
-index.html, which needs no network, and each picture as an SVG. A comparison that was interrupted \
-(Ctrl-C, a crash) leaves a report of what was done and goes on where it was when it is started \
-again: results of the same program and the same settings are kept.
-
-Examples:
-  terrace bench compare stores.toml --dry-run     what would run, and with which arguments
-  terrace bench compare stores.toml --mount /mnt/huge
-  terrace bench compare stores.toml               go on, or only make the report again";
-
-/// Commands of `terrace bench`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Run a matrix of stores, workloads and sizes, and make a report of it.
-    Compare(CompareArgs),
-    /// Make a report of results that are there.
-    Report(ReportArgs),
-}
-
-/// `terrace bench compare`
-#[derive(Debug, Args)]
-#[command(after_help = COMPARE_HELP)]
-pub(crate) struct CompareArgs {
-    /// What to compare.
-    #[arg(value_name = "FILE.toml")]
-    pub(crate) file: PathBuf,
-    /// The folder, which must exist, in which the databases of all runs are made and removed again
-    /// [default: mount of the file, or a temporary folder, in memory where that has room].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) mount: Option<PathBuf>,
-    /// Where results are added, and looked for [default: FILE.jsonl].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) results: Option<PathBuf>,
-    /// The folder of the report [default: FILE-report].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) report: Option<PathBuf>,
-    /// Say what would run and stop.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-/// `terrace bench report`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  terrace bench report stores.toml                      of stores.jsonl
-  terrace bench report stores.toml --results old.jsonl --report old-report")]
-pub(crate) struct ReportArgs {
-    /// What was compared.
-    #[arg(value_name = "FILE.toml")]
-    pub(crate) file: PathBuf,
-    /// The results [default: FILE.jsonl].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) results: Option<PathBuf>,
-    /// The folder of the report [default: FILE-report].
-    #[arg(long, value_name = "PATH")]
-    pub(crate) report: Option<PathBuf>,
-}
 
 /// `terrace bench`
 #[derive(Debug, Args)]
@@ -144,7 +80,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BenchCommand>,
     /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
-    /// readreverse,seekrandom,overwrite,readmissing,deleterandom].
+    /// readreverse,seekrandom,overwrite,readmissing,deleterandom; with --ycsb: ycsb-load,ycsb-run].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) benchmarks: Vec<Step>,
     /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
@@ -160,9 +96,13 @@ pub(crate) struct BenchArgs {
     /// Bytes of a key [default: 16].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) key_size: Option<u64>,
-    /// Bytes of a value [default: 1024].
+    /// Bytes of a value [default: 1024; of a record of YCSB: fieldcount * fieldlength, 1000].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) value_size: Option<u64>,
+    /// Values of all sizes from this one to value-size, the same for the same key; records of YCSB: a
+    /// new size with every write.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) value_size_min: Option<u64>,
     /// Client threads [default: 1].
     #[arg(long, value_name = "COUNT")]
     pub(crate) threads: Option<usize>,
@@ -172,6 +112,30 @@ pub(crate) struct BenchArgs {
     /// Entries read after each seek [default: 10].
     #[arg(long, value_name = "COUNT")]
     pub(crate) seek_nexts: Option<u64>,
+    /// Reads in a hundred operations of readrandomwriterandom [default: 90].
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) read_percent: Option<u32>,
+    /// Keys that are in each queue of queue [default: 1000].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) queue_depth: Option<u64>,
+    /// Operations a second that arrive at all client threads together, whether the store keeps up or
+    /// not [default: each begins when the thread's last one has ended].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) rate: Option<f64>,
+    /// How they follow each other: "constant", at equal distances, or "poisson", at random
+    /// [default: constant].
+    #[arg(long, value_name = "NAME", requires = "rate")]
+    pub(crate) arrivals: Option<Arrivals>,
+    /// Writes a second of the thread that writes beside readers [default: all that it can].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) writer_rate: Option<f64>,
+    /// A workload of YCSB: a property file of its core package, or the name of a standard one, a to f.
+    /// ycsb-run runs it, ycsb-load loads its records.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ycsb: Option<String>,
+    /// A property of YCSB, over that of any workload; may be given more than once.
+    #[arg(short = 'p', long = "ycsb-property", value_name = "NAME=VALUE")]
+    pub(crate) ycsb_property: Vec<String>,
     /// Sync every write; the same as --durability sync.
     #[arg(long, conflicts_with = "durability")]
     pub(crate) sync: bool,

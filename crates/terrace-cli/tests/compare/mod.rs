@@ -37,7 +37,7 @@ measure = ["killreopen"]
 "#;
 
 /// What `terrace bench --json` printed, as one object: its phases are "steps".
-pub(super) fn report(out: &[u8]) -> serde_json::Value {
+pub(crate) fn report(out: &[u8]) -> serde_json::Value {
     let mut steps = Vec::new();
     let (mut conditions, mut space) = (serde_json::Value::Null, serde_json::Value::Null);
     for line in text(out).lines() {

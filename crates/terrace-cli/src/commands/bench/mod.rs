@@ -7,7 +7,9 @@ use std::io::Write;
 
 use terrace::{Durability, Options, Prefault};
 use terrace_bench::results::{End, Phase, Record, RunId, VERSION};
-use terrace_bench::{BenchConfig, StoreKind, run, run_and_show, victim};
+use terrace_bench::{
+    BenchConfig, Properties, Step, StoreKind, properties_of, run, run_and_show, victim,
+};
 
 use crate::args::{BenchArgs, BenchCommand, StoreArgs};
 use crate::error::CliError;
@@ -82,20 +84,40 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     }
     let bytes = |given: Option<u64>, default: usize| given.map_or(default, |bytes| bytes as usize);
     let defaults = BenchConfig::default();
-    let steps = if args.benchmarks.is_empty() {
-        defaults.steps
-    } else {
-        args.benchmarks.clone()
+    let steps = match (args.benchmarks.is_empty(), &args.ycsb) {
+        (false, _) => args.benchmarks.clone(),
+        (true, Some(_)) => vec![Step::YcsbLoad, Step::YcsbRun],
+        (true, None) => defaults.steps,
     };
+    let ycsb = args.ycsb.as_deref().map(properties_of).transpose();
+    let ycsb = ycsb.map_err(CliError::Usage)?;
+    let ycsb_over = properties_over(args).map_err(CliError::Usage)?;
+    // Threads and target of a workload file are those of the run, unless the command line has others.
+    let in_file = |name: &str| {
+        let of_file = ycsb.as_ref().filter(|_| steps.contains(&Step::YcsbRun));
+        ycsb_over
+            .get(name)
+            .or(of_file.and_then(|file| file.get(name)))
+    };
+    let threads = number_of("threadcount", in_file("threadcount"))?;
+    let target = number_of("target", in_file("target"))?;
     Ok(BenchConfig {
         steps,
         num: args.num.unwrap_or(defaults.num),
         reads: args.reads,
         key_bytes: bytes(args.key_size, defaults.key_bytes),
         value_bytes: bytes(args.value_size, defaults.value_bytes),
-        threads: args.threads.unwrap_or(defaults.threads),
+        value_bytes_min: args.value_size_min.map(|bytes| bytes as usize),
+        threads: args.threads.or(threads).unwrap_or(defaults.threads),
         batch_count: args.batch_size.unwrap_or(defaults.batch_count),
         seek_nexts: args.seek_nexts.unwrap_or(defaults.seek_nexts),
+        read_percent: args.read_percent.unwrap_or(defaults.read_percent),
+        queue_depth: args.queue_depth.unwrap_or(defaults.queue_depth),
+        rate: args.rate.or(target),
+        arrivals: args.arrivals.unwrap_or_default(),
+        writer_rate: args.writer_rate,
+        ycsb,
+        ycsb_over,
         use_existing_db: args.use_existing_db,
         replace_db: args.replace_db,
         seed: args.seed.unwrap_or(defaults.seed),
@@ -107,6 +129,48 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         pool_bytes: store.pool_size,
         victim_args: Some(std::env::args_os().skip(1).collect::<Vec<OsString>>()),
     })
+}
+
+/// Properties of YCSB that the command line sets: counts and sizes of the benchmark, and those given by
+/// name, which come last.
+fn properties_over(args: &BenchArgs) -> Result<Properties, String> {
+    let mut over = Properties::default();
+    let mut set = |name: &str, value: Option<u64>, option: &str| {
+        if let Some(value) = value {
+            over.set(name, value, option);
+        }
+    };
+    set("recordcount", args.num, "--num");
+    set("operationcount", args.reads, "--reads");
+    if args.value_size.is_some() || args.value_size_min.is_some() {
+        let default = BenchConfig::default().value_bytes as u64;
+        set("fieldcount", Some(1), "--value-size");
+        set(
+            "fieldlength",
+            args.value_size.or(Some(default)),
+            "--value-size",
+        );
+        set("minfieldlength", args.value_size_min, "--value-size-min");
+    }
+    if args.value_size_min.is_some() {
+        over.set("fieldlengthdistribution", "uniform", "--value-size-min");
+    }
+    for pair in &args.ycsb_property {
+        over.set_pair(pair)?;
+    }
+    Ok(over)
+}
+
+/// A number from a workload file.
+fn number_of<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option<T>, CliError> {
+    let parsed = text.map(|text| text.trim().parse());
+    let bad = |_| {
+        CliError::Usage(format!(
+            "{name} is {:?}, but must be a number",
+            text.unwrap_or("")
+        ))
+    };
+    parsed.transpose().map_err(bad)
 }
 
 /// A peer has no design and no pool: options that it would not follow are refused.

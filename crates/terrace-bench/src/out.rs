@@ -1,0 +1,30 @@
+//! This file is where the lines of a run for people go.
+
+use std::io::Write;
+
+use crate::error::BenchError;
+
+/// Lines for people. A failure is kept until somebody can return it.
+pub(crate) struct Out<'a> {
+    out: Option<&'a mut dyn Write>,
+    failed: Option<std::io::Error>,
+}
+
+impl<'a> Out<'a> {
+    pub(crate) fn to(out: Option<&'a mut dyn Write>) -> Out<'a> {
+        Out { out, failed: None }
+    }
+
+    pub(crate) fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        let Some(out) = &mut self.out else { return };
+        if let Err(e) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+            self.failed.get_or_insert(e);
+        }
+    }
+
+    pub(crate) fn check(&mut self) -> Result<(), BenchError> {
+        self.failed
+            .take()
+            .map_or(Ok(()), |e| Err(BenchError::Output(e)))
+    }
+}

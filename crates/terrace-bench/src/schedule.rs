@@ -1,0 +1,163 @@
+//! This file is the open loop: when operations are meant to begin, whether the store keeps up or not.
+//!
+//! In a closed loop a thread begins an operation when its last one ended, so a store that stalls is
+//! asked for nothing meanwhile, and one long latency is all that shows of it. Users do not wait like
+//! that. Here operations arrive at a fixed rate, and a latency counts from the moment in which the
+//! operation should have begun: one that had to queue behind a stall has the time of its waiting in it.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// How operations of an open loop follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arrivals {
+    /// At equal distances.
+    #[default]
+    Constant,
+    /// At random and independent of each other, as those of many users: exponential distances.
+    Poisson,
+}
+
+impl Arrivals {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arrivals::Constant => "constant",
+            Arrivals::Poisson => "poisson",
+        }
+    }
+}
+
+impl FromStr for Arrivals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Arrivals, String> {
+        match text {
+            "constant" => Ok(Arrivals::Constant),
+            "poisson" => Ok(Arrivals::Poisson),
+            _ => Err(format!("{text:?} is none; there are constant and poisson")),
+        }
+    }
+}
+
+/// A thread sleeps up to this long before its turn and watches the clock for the rest: the operating
+/// system wakes it later than asked for.
+const WATCH: Duration = Duration::from_micros(100);
+
+/// A thread that waits looks this often whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// When the operations of one thread are meant to begin.
+#[derive(Debug, Clone)]
+pub(crate) struct Schedule {
+    start: Instant,
+    /// Of the next operation, since `start`.
+    next_ns: f64,
+    gap_ns: f64,
+    arrivals: Arrivals,
+    rng: fastrand::Rng,
+}
+
+impl Schedule {
+    /// The turns of worker number `thread` of `threads` that share `rate` operations a second, from
+    /// `start` on.
+    pub(crate) fn new(
+        rate: f64,
+        arrivals: Arrivals,
+        thread: usize,
+        threads: usize,
+        start: Instant,
+        seed: u64,
+    ) -> Schedule {
+        let every_ns = 1e9 / rate;
+        Schedule {
+            start,
+            // Threads take turns, so that all of them together keep equal distances.
+            next_ns: every_ns * thread as f64,
+            gap_ns: every_ns * threads as f64,
+            arrivals,
+            rng: fastrand::Rng::with_seed(seed ^ 0xA5A5),
+        }
+    }
+
+    /// When the next operation is meant to begin; it stands for `ops` arrivals.
+    pub(crate) fn next(&mut self, ops: u64) -> Instant {
+        let at = self.start + Duration::from_nanos(self.next_ns as u64);
+        self.next_ns += match self.arrivals {
+            Arrivals::Constant => self.gap_ns * ops as f64,
+            Arrivals::Poisson => (0..ops)
+                .map(|_| -(1.0 - self.rng.f64()).ln() * self.gap_ns)
+                .sum(),
+        };
+        at
+    }
+}
+
+/// Waits until `at`, or until `is_stopped` says so.
+pub(crate) fn wait_until(at: Instant, is_stopped: impl Fn() -> bool) {
+    // BOUND: time passes, and whoever ends the workload says so to every thread.
+    loop {
+        let left = at.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_stopped() {
+            return;
+        }
+        if left > WATCH {
+            std::thread::sleep((left - WATCH).min(LOOK));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(arrivals: Arrivals, thread: usize, threads: usize, count: usize) -> Vec<f64> {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(1000.0, arrivals, thread, threads, start, 7);
+        let at = (0..count).map(|_| schedule.next(1));
+        at.map(|at| (at - start).as_secs_f64() * 1e3).collect()
+    }
+
+    /// Threads keep equal distances together: their turns, sorted, are one a millisecond.
+    #[test]
+    fn constant_arrivals_are_even() {
+        let mut all: Vec<f64> = (0..4)
+            .flat_map(|thread| turns(Arrivals::Constant, thread, 4, 25))
+            .collect();
+        all.sort_by(f64::total_cmp);
+        for (i, at) in all.iter().enumerate() {
+            assert!((at - i as f64).abs() < 1e-3, "{i} at {at}");
+        }
+    }
+
+    /// Poisson arrivals have the rate and the spread of an exponential distribution.
+    #[test]
+    fn poisson_arrivals_are_exponential() {
+        let all = turns(Arrivals::Poisson, 0, 1, 50_001);
+        let gaps: Vec<f64> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>();
+        let deviation = (variance / gaps.len() as f64).sqrt();
+        assert!((mean - 1.0).abs() < 0.03, "{mean}");
+        assert!((deviation - 1.0).abs() < 0.05, "{deviation}");
+    }
+
+    /// A batch stands for as many arrivals as it has entries.
+    #[test]
+    fn batches_take_their_turns_together() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(1000.0, Arrivals::Constant, 0, 1, start, 7);
+        let first = schedule.next(10);
+        assert_eq!(schedule.next(1) - first, Duration::from_millis(10));
+    }
+
+    /// A wait ends when it is told to, however long it would have been.
+    #[test]
+    fn a_wait_can_be_stopped() {
+        let far = Instant::now() + Duration::from_secs(3600);
+        wait_until(far, || true);
+        wait_until(Instant::now(), || false);
+    }
+}

@@ -1,0 +1,257 @@
+//! This file is the workloads: what one client thread does between its first and last operation.
+//!
+//! Scans are timed 64 entries at a time, since a clock read for each entry would cost as much as
+//! the entry; all other workloads are timed operation by operation.
+
+mod numbers;
+mod queue;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use crate::config::BenchConfig;
+use crate::error::BenchError;
+use crate::keys::KeyMaker;
+use crate::known::Known;
+use crate::meter::{Meter, Pace, Tally};
+use crate::records::Records;
+use crate::schedule::Schedule;
+use crate::step::Step;
+use crate::store::{Direction, Session, Store};
+use crate::values::Values;
+use crate::ycsb::Workload;
+use crate::ycsb::distribution::Requests;
+
+/// Entries of a scan that are timed together.
+pub(crate) const SCAN_GROUP: u64 = 64;
+
+/// One read in this many is compared byte for byte; the others by their tag.
+const CHECK_EVERY: u64 = 16;
+
+/// What all threads of one workload share.
+pub(crate) struct Work<'a> {
+    pub(crate) config: &'a BenchConfig,
+    pub(crate) store: &'a dyn Store,
+    pub(crate) meter: &'a Meter,
+    /// Values with nothing read from them yet; each thread copies them.
+    pub(crate) values: &'a Values,
+    /// A sample of the keys that must be there.
+    pub(crate) known: &'a Known,
+    /// Whether every value in the database was written by this run.
+    pub(crate) checks: bool,
+    /// What the steps of YCSB need more.
+    pub(crate) ycsb: Option<Ycsb<'a>>,
+}
+
+/// A workload of YCSB on its records.
+#[derive(Clone, Copy)]
+pub(crate) struct Ycsb<'a> {
+    pub(crate) workload: &'a Workload,
+    pub(crate) records: &'a Records,
+    /// Requests with none drawn yet; each thread copies them.
+    pub(crate) requests: &'a Requests,
+}
+
+impl<'a> Ycsb<'a> {
+    /// All of it, where there is all of it.
+    pub(crate) fn of(
+        workload: Option<&'a Workload>,
+        records: Option<&'a Records>,
+        requests: Option<&'a Requests>,
+    ) -> Option<Ycsb<'a>> {
+        Some(Ycsb {
+            workload: workload?,
+            records: records?,
+            requests: requests?,
+        })
+    }
+}
+
+/// What one thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    WriteInOrder,
+    /// As `WriteInOrder`, in batches of db_bench's size.
+    WriteBatches,
+    WriteRandom,
+    /// Writes every key once, in random order.
+    WriteShuffled,
+    /// Writes at random until somebody stops the workload.
+    WriteUntilStopped,
+    DeleteInOrder,
+    DeleteRandom,
+    ReadRandom,
+    ReadHot,
+    ReadMissing,
+    ScanForward,
+    ScanBackward,
+    Seek,
+    /// Reads a key and writes it.
+    Update,
+    /// Reads mixed with writes.
+    Mix,
+    Queue,
+    /// YCSB's load phase.
+    Load,
+    /// YCSB's operations.
+    Transact,
+}
+
+impl Role {
+    /// What the client threads of `step` do; `None` where it is no workload.
+    pub(crate) fn of(step: Step) -> Option<Role> {
+        match step {
+            Step::FillSeq => Some(Role::WriteInOrder),
+            Step::FillBatch => Some(Role::WriteBatches),
+            Step::FillRandom | Step::Overwrite => Some(Role::WriteRandom),
+            Step::FillUniqueRandom => Some(Role::WriteShuffled),
+            Step::ReadRandom | Step::ReadWhileWriting => Some(Role::ReadRandom),
+            Step::ReadHot => Some(Role::ReadHot),
+            Step::ReadMissing => Some(Role::ReadMissing),
+            Step::ReadSeq => Some(Role::ScanForward),
+            Step::ReadReverse => Some(Role::ScanBackward),
+            Step::SeekRandom | Step::SeekRandomWhileWriting => Some(Role::Seek),
+            Step::UpdateRandom => Some(Role::Update),
+            Step::ReadRandomWriteRandom => Some(Role::Mix),
+            Step::DeleteSeq => Some(Role::DeleteInOrder),
+            Step::DeleteRandom => Some(Role::DeleteRandom),
+            Step::Queue => Some(Role::Queue),
+            Step::YcsbLoad => Some(Role::Load),
+            Step::YcsbA
+            | Step::YcsbB
+            | Step::YcsbC
+            | Step::YcsbD
+            | Step::YcsbE
+            | Step::YcsbF
+            | Step::YcsbRun
+            | Step::Churn => Some(Role::Transact),
+            Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
+        }
+    }
+
+    /// How many operations one thread of them does; of YCSB's, which share theirs, see
+    /// [`Work::total_ops`].
+    fn ops(self, config: &BenchConfig) -> u64 {
+        match self {
+            Role::WriteInOrder
+            | Role::WriteBatches
+            | Role::WriteRandom
+            | Role::WriteShuffled
+            | Role::DeleteInOrder
+            | Role::DeleteRandom => config.num,
+            Role::WriteUntilStopped => u64::MAX,
+            Role::Queue => config.num.saturating_mul(queue::OPS_OF_A_KEY),
+            Role::ReadRandom
+            | Role::ReadHot
+            | Role::ReadMissing
+            | Role::Seek
+            | Role::Update
+            | Role::Mix
+            | Role::ScanForward
+            | Role::ScanBackward => config.reads(),
+            Role::Load | Role::Transact => 0,
+        }
+    }
+
+    /// Whether its operations say whether they found something.
+    pub(crate) fn finds(self) -> bool {
+        matches!(
+            self,
+            Role::ReadRandom
+                | Role::ReadHot
+                | Role::ReadMissing
+                | Role::Seek
+                | Role::Update
+                | Role::Mix
+        )
+    }
+}
+
+impl Work<'_> {
+    /// Operations of all client threads that do `role`.
+    pub(crate) fn total_ops(&self, role: Role) -> u64 {
+        match (role, &self.ycsb) {
+            (Role::Load, Some(ycsb)) => ycsb.workload.loaded,
+            (Role::Transact, Some(ycsb)) => ycsb.workload.ops,
+            _ => role
+                .ops(self.config)
+                .saturating_mul(self.config.threads as u64),
+        }
+    }
+
+    /// The turns of worker number `thread` in an open loop; `None` in a closed one.
+    fn schedule(&self, role: Role, thread: usize, seed: u64, pace: &Pace<'_>) -> Option<Schedule> {
+        let config = self.config;
+        let (rate, thread, threads) = match role {
+            Role::WriteUntilStopped => (config.writer_rate?, 0, 1),
+            _ => (config.rate?, thread, config.threads),
+        };
+        let begun = pace.begun();
+        let arrivals = config.arrivals;
+        Some(Schedule::new(rate, arrivals, thread, threads, begun, seed))
+    }
+}
+
+/// One client thread.
+struct Client<'a> {
+    work: &'a Work<'a>,
+    /// Its number among the workers.
+    thread: usize,
+    session: Box<dyn Session + 'a>,
+    keys: KeyMaker,
+    values: Values,
+    rng: fastrand::Rng,
+}
+
+/// Does what `role` says as worker number `thread`, once `start` lets it.
+pub(crate) fn run(
+    work: &Work<'_>,
+    role: Role,
+    thread: usize,
+    seed: u64,
+    start: &std::sync::Barrier,
+) -> Result<Tally, BenchError> {
+    let session = work.store.session();
+    let (keys, values) = (KeyMaker::new(work.config.key_bytes), work.values.clone());
+    let rng = fastrand::Rng::with_seed(seed);
+    start.wait();
+    // From here on the meter knows that this worker ends, however it does.
+    let mut pace = Pace::new(work.meter, thread);
+    if let Some(schedule) = work.schedule(role, thread, seed, &pace) {
+        pace.follow(schedule);
+    }
+    let done = session.and_then(|session| {
+        let mut client = Client {
+            work,
+            thread,
+            session,
+            keys,
+            values,
+            rng,
+        };
+        match role {
+            Role::WriteInOrder
+            | Role::WriteBatches
+            | Role::WriteRandom
+            | Role::WriteShuffled
+            | Role::WriteUntilStopped
+            | Role::DeleteInOrder
+            | Role::DeleteRandom => client.write(role, &mut pace),
+            Role::ReadRandom => client.read(work.config.num, &mut pace),
+            Role::ReadHot => client.read(work.config.num.div_ceil(100), &mut pace),
+            Role::ReadMissing => client.read_missing(&mut pace),
+            Role::ScanForward => client.scan(&mut pace, Direction::Forward),
+            Role::ScanBackward => client.scan(&mut pace, Direction::Backward),
+            Role::Seek => client.seek(&mut pace),
+            Role::Update => client.update(&mut pace),
+            Role::Mix => client.mix(&mut pace),
+            Role::Queue => client.queue(&mut pace),
+            Role::Load => records::load(&mut client, &mut pace),
+            Role::Transact => records::transact(&mut client, &mut pace),
+        }
+    });
+    if done.is_err() {
+        work.meter.stop();
+    }
+    done.map(|()| pace.end())
+}

@@ -1,0 +1,329 @@
+//! This file is workloads on stores that lie: each lie is found out, and an honest store never accused.
+
+use std::sync::{Barrier, Mutex};
+
+use terrace::Design;
+
+use super::*;
+use crate::records::RecordKeys;
+use crate::store::liar::{Liar, Lie};
+use crate::ycsb::Properties;
+
+const NUM: u64 = 64;
+
+/// So many that one in 16 of them, those that are compared byte for byte, ask for every key.
+const READS: u64 = 500 * NUM;
+
+fn config() -> BenchConfig {
+    BenchConfig {
+        num: NUM,
+        reads: Some(READS),
+        value_bytes: 100,
+        queue_depth: 10,
+        ..BenchConfig::default()
+    }
+}
+
+fn work<'a>(
+    config: &'a BenchConfig,
+    store: &'a Liar,
+    meter: &'a Meter,
+    values: &'a Values,
+    known: &'a Known,
+) -> Work<'a> {
+    Work {
+        config,
+        store,
+        meter,
+        values,
+        known,
+        checks: true,
+        ycsb: None,
+    }
+}
+
+/// Runs `roles` over a store that lies about the key of number 48, to the last one's end.
+fn caught(lie: Lie, config: &BenchConfig, roles: &[Role]) -> Result<Tally, BenchError> {
+    let store = Liar {
+        lie,
+        key: KeyMaker::new(config.key_bytes).key(48).to_vec(),
+        entries: Mutex::default(),
+    };
+    let known = Known::none_of(NUM);
+    let values = Values::mixed(config.value_bytes_min(), config.value_bytes, 1);
+    let mut last = Ok(Tally::default());
+    for role in roles {
+        let meter = Meter::new(1, 0, None);
+        let work = work(config, &store, &meter, &values, &known);
+        let done = run(&work, *role, 0, 7, &Barrier::new(1));
+        last = last.and(done);
+    }
+    last
+}
+
+/// Runs the load phase and then the operations of the workload of `text`, over a store that lies about
+/// the record `number`.
+fn caught_in_records(lie: Lie, text: &str, number: u64) -> Result<Tally, BenchError> {
+    let properties = Properties::parse(text, "test").expect("it is well formed");
+    let workload = Workload::of(&properties, NUM, READS).expect("it is valid");
+    let mut keys = RecordKeys::new(workload.ordered, workload.padding);
+    let name = keys.name(number);
+    let store = Liar {
+        lie,
+        key: keys.key(name).to_vec(),
+        entries: Mutex::default(),
+    };
+    let mut records = Records::none_from(0);
+    records.prepare(NUM + READS);
+    let requests = Requests::new(workload.requests, 0, NUM, workload.inserts_to_come());
+    let (config, known) = (config(), Known::none_of(0));
+    let values = Values::new(workload.record_bytes_max(), 1);
+    let mut last = Ok(Tally::default());
+    for role in [Role::Load, Role::Transact] {
+        let meter = Meter::new(1, 0, None);
+        let ycsb = Ycsb {
+            workload: &workload,
+            records: &records,
+            requests: &requests,
+        };
+        let work = Work {
+            ycsb: Some(ycsb),
+            ..work(&config, &store, &meter, &values, &known)
+        };
+        last = last.and(run(&work, role, 0, 7, &Barrier::new(1)));
+        records.settle();
+    }
+    last
+}
+
+fn problem_of(done: Result<Tally, BenchError>) -> String {
+    done.map(drop).expect_err("it lied").to_string()
+}
+
+/// A lost key, a changed byte and an invented value end the run, with key, expected and found; an
+/// honest store passes.
+#[test]
+fn lies_are_found_out() {
+    for (batch_count, value_bytes_min) in [(1, None), (7, None), (1, Some(10))] {
+        let config = BenchConfig {
+            batch_count,
+            value_bytes_min,
+            ..config()
+        };
+        for (lie, role, said) in [
+            (Lie::Lose, Role::ReadRandom, "lost an acknowledged write"),
+            (Lie::Lose, Role::Update, "lost an acknowledged write"),
+            (Lie::Lose, Role::Mix, "lost an acknowledged write"),
+            (Lie::Change, Role::ReadRandom, "wrong value"),
+            (Lie::Change, Role::Seek, "wrong value"),
+            (Lie::Invent, Role::ReadMissing, "nobody wrote"),
+        ] {
+            let problem = problem_of(caught(lie, &config, &[Role::WriteInOrder, role]));
+            for part in [said, "key \"", "expected ", "found "] {
+                assert!(problem.contains(part), "{part} in {problem}");
+            }
+            if lie != Lie::Invent {
+                assert!(problem.contains("key \"0000000000000048\""), "{problem}");
+                let whole = problem.contains("(100 B, hash ");
+                assert_eq!(whole, value_bytes_min.is_none(), "{problem}");
+            }
+            let honest = caught(Lie::None, &config, &[Role::WriteInOrder, role]);
+            assert_eq!(honest.expect("an honest store").ops, READS);
+        }
+    }
+}
+
+/// A key that was deleted is not missed.
+#[test]
+fn deleted_keys_are_not_missed() {
+    for batch_count in [1, 7] {
+        let config = BenchConfig {
+            batch_count,
+            ..config()
+        };
+        let roles = [Role::WriteShuffled, Role::DeleteRandom, Role::ReadRandom];
+        let honest = caught(Lie::None, &config, &roles).expect("an honest store");
+        assert_eq!(honest.ops, READS);
+        assert!((1..READS).contains(&honest.found), "{}", honest.found);
+        let roles = [Role::WriteBatches, Role::DeleteInOrder, Role::ReadRandom];
+        let honest = caught(Lie::None, &config, &roles).expect("an honest store");
+        assert_eq!((honest.ops, honest.found), (READS, 0));
+    }
+}
+
+/// A shuffled fill writes every key, and the hot keys are the first hundredth, at least one.
+#[test]
+fn every_key_is_written_and_the_hot_ones_are_read() {
+    let roles = [Role::WriteShuffled, Role::ReadRandom];
+    let all = caught(Lie::None, &config(), &roles).expect("an honest store");
+    assert_eq!(all.found, READS);
+    // Only number 0 is hot of 64: the lost number 48 is not asked for.
+    let roles = [Role::WriteInOrder, Role::ReadHot];
+    let hot = caught(Lie::Lose, &config(), &roles).expect("no hot key is lost");
+    assert_eq!(hot.found, READS);
+}
+
+/// A mix reads and writes in the share that was asked for.
+#[test]
+fn a_mix_has_its_share() {
+    let config = BenchConfig {
+        read_percent: 70,
+        ..config()
+    };
+    let mixed = caught(Lie::None, &config, &[Role::WriteInOrder, Role::Mix]).expect("honest");
+    let share = mixed.kinds[0].ops as f64 / READS as f64;
+    assert!((share - 0.7).abs() < 0.015, "{share}");
+    assert_eq!(mixed.kinds[0].ops + mixed.kinds[1].ops, READS);
+}
+
+/// A queue of a store that loses a key, changes one, or gives one back that was deleted ends the run; an
+/// honest store does every operation.
+#[test]
+fn queues_are_checked() {
+    for (lie, said) in [
+        (Lie::Lose, "lost an acknowledged write"),
+        (Lie::Change, "wrong value"),
+        (Lie::Keep, "was deleted"),
+    ] {
+        let problem = problem_of(caught(lie, &config(), &[Role::Queue]));
+        for part in [said, "key \"0000000000000048\"", "found "] {
+            assert!(problem.contains(part), "{part} in {problem}");
+        }
+    }
+    let tally = caught(Lie::None, &config(), &[Role::Queue]).expect("an honest store");
+    assert_eq!(tally.ops, 3 * NUM);
+    let kinds = tally.kinds.iter().map(|kind| (kind.name, kind.ops));
+    let expected = [("put", NUM), ("seek", NUM), ("delete", NUM)];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
+}
+
+/// Records that are lost, changed or out of date end the run, with the evidence; of an honest store
+/// every operation is done, in its proportion.
+#[test]
+fn lies_about_records_are_found_out() {
+    let key = {
+        let mut keys = RecordKeys::new(false, 1);
+        let name = keys.name(48);
+        String::from_utf8(keys.key(name).to_vec()).expect("digits")
+    };
+    let updates = "readproportion=0.5\nupdateproportion=0.5\n";
+    let modifies = "readproportion=0\nupdateproportion=0\nreadmodifywriteproportion=1\n";
+    let scans = "readproportion=0\nupdateproportion=0\nscanproportion=1\nmaxscanlength=20\n";
+    let sizes = "fieldlengthdistribution=uniform\nminfieldlength=2\nfieldlength=40\n";
+    for (lie, text, said) in [
+        (Lie::Lose, updates, "lost an acknowledged write"),
+        (Lie::Change, updates, "wrong value"),
+        (Lie::Stale, updates, "old value"),
+        (Lie::Stale, modifies, "old value"),
+        (Lie::Lose, scans, "lost an acknowledged write"),
+        (Lie::Change, scans, "wrong value"),
+    ] {
+        for more in ["", sizes, "requestdistribution=zipfian"] {
+            let text = format!("{text}{more}");
+            let problem = problem_of(caught_in_records(lie, &text, 48));
+            for part in [said, &format!("key \"{key}\""), "expected ", "found "] {
+                assert!(problem.contains(part), "{part} in {problem}");
+            }
+            let honest = caught_in_records(Lie::None, &text, 48).expect("an honest store");
+            assert_eq!(honest.ops, READS);
+        }
+    }
+}
+
+/// Inserts add records that are found afterwards, also by who asks for the latest.
+#[test]
+fn inserts_are_found() {
+    for requests in ["latest", "zipfian", "exponential"] {
+        let text = format!(
+            "readproportion=0.7\nupdateproportion=0\ninsertproportion=0.2\nscanproportion=0.1\n\
+             maxscanlength=5\nrequestdistribution={requests}"
+        );
+        let honest = caught_in_records(Lie::None, &text, 48).expect("an honest store");
+        let counts: Vec<u64> = honest.kinds.iter().map(|kind| kind.ops).collect();
+        assert_eq!(counts.iter().sum::<u64>(), READS);
+        for (count, share) in counts.iter().zip([0.7, 0.0, 0.2, 0.1, 0.0]) {
+            let drawn = *count as f64 / READS as f64;
+            assert!((drawn - share).abs() < 0.012, "{drawn} for {share}");
+        }
+        assert_eq!(honest.found, counts[0], "every read finds its record");
+        // A record that was inserted while the workload ran is missed like one that was loaded.
+        let problem = problem_of(caught_in_records(Lie::Lose, &text, NUM + 16));
+        assert!(problem.contains("lost an acknowledged write"), "{problem}");
+    }
+}
+
+/// A database of another run is read without being judged.
+#[test]
+fn what_is_not_known_is_not_judged() {
+    let roles = [Role::ReadRandom, Role::Queue];
+    let config = config();
+    let store = Liar {
+        lie: Lie::None,
+        key: Vec::new(),
+        entries: Mutex::default(),
+    };
+    let values = Values::new(100, 1);
+    let known = Known::none_of(NUM);
+    for role in roles {
+        let meter = Meter::new(1, 0, None);
+        let work = Work {
+            checks: false,
+            ..work(&config, &store, &meter, &values, &known)
+        };
+        run(&work, role, 0, 7, &Barrier::new(1)).expect("nothing is known");
+    }
+}
+
+/// YCSB's workloads run one after the other on every design, with several threads, through settling
+/// and with sizes of all kinds; what they wrote is checked, and kinds of operations are told apart.
+#[test]
+fn ycsb_runs_on_every_design() {
+    let steps = "ycsb-load,ycsb-a,ycsb-b,flush,ycsb-c,ycsb-f,drain,ycsb-d,ycsb-e,churn,ycsb-a,wait,\
+                 ycsb-d,ycsb-run,ycsb-e";
+    let steps: Vec<Step> = steps.split(',').map(|s| s.parse().expect(s)).collect();
+    let text = "readproportion=1\nupdateproportion=1\ninsertproportion=1\nscanproportion=1\n\
+                readmodifywriteproportion=1\nrequestdistribution=hotspot\nmaxscanlength=30";
+    let ycsb = Properties::parse(text, "test").expect("it is well formed");
+    for (design, pool) in [
+        (Design::Leveled, false),
+        (Design::MioDbSsd, false),
+        (Design::MioDb, true),
+    ] {
+        let mut config = BenchConfig {
+            steps: steps.clone(),
+            num: 3000,
+            reads: Some(2000),
+            threads: 3,
+            ycsb: Some(ycsb.clone()),
+            value_bytes: 100,
+            ..BenchConfig::default()
+        };
+        config.options.bottom.extent_bytes = 1 << 20;
+        config.options.design = Some(design);
+        config.options.pool.path = pool.then(|| "pool".into());
+        config.options.front.memtable_bytes = 256 << 10;
+        let report = crate::run(&config, None).expect("the run");
+        let whole: Vec<_> = report
+            .steps
+            .iter()
+            .filter(|s| !s.name.starts_with(' '))
+            .collect();
+        assert_eq!(whole.len(), steps.len());
+        for (step, done) in steps.iter().zip(&whole) {
+            assert_eq!(done.name, step.name());
+            let ops = match step {
+                Step::YcsbLoad => 3000,
+                step if step.settles() => 0,
+                _ => 2000,
+            };
+            assert_eq!(done.ops, ops, "{step} of {design}");
+            let checks = !step.settles() && *step != Step::YcsbLoad;
+            assert_eq!(done.checked > 0, checks, "{step} of {design}");
+        }
+        let kinds = report.steps.iter().filter(|s| s.name.starts_with("  ("));
+        let in_kinds: u64 = kinds.map(|s| s.ops).sum();
+        let mixed = whole.iter().filter(|s| s.latency.is_some());
+        let mixed = mixed.filter(|s| !["ycsb-load", "ycsb-c"].contains(&s.name.as_str()));
+        assert_eq!(in_kinds, mixed.map(|s| s.ops).sum::<u64>(), "{design}");
+    }
+}
