@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use terrace::{Durability, KEY_BYTES_MAX, Options};
@@ -10,6 +11,7 @@ use crate::records::RecordKeys;
 use crate::schedule::Arrivals;
 use crate::step::{Contents, DEFAULT_STEPS, Step, check_order};
 use crate::store::StoreKind;
+use crate::trace::Trace;
 use crate::ycsb::{Properties, Workload};
 
 /// Everything that a run depends on. Names in capitals are db_bench's flags.
@@ -52,6 +54,8 @@ pub struct BenchConfig {
     pub ycsb: Option<Properties>,
     /// Properties of YCSB that hold over those of every workload.
     pub ycsb_over: Properties,
+    /// The trace that [`Step::Replay`] replays.
+    pub trace: Option<Arc<Trace>>,
     /// `--use_existing_db`: keep the database that is there; fills that want a fresh one are
     /// skipped.
     pub use_existing_db: bool,
@@ -97,6 +101,7 @@ impl Default for BenchConfig {
             writer_rate: None,
             ycsb: None,
             ycsb_over: Properties::default(),
+            trace: None,
             use_existing_db: false,
             replace_db: false,
             seed: 301,
@@ -202,6 +207,10 @@ impl BenchConfig {
             count.saturating_mul((key as u64 + value as u64 + 64).next_multiple_of(64))
         };
         let of = |step: &Step| match self.workload_of(*step) {
+            _ if *step == Step::Replay => self.trace.as_ref().map_or(0, |trace| {
+                let entries = trace.calls().saturating_mul(64);
+                trace.written_bytes.saturating_add(entries)
+            }),
             Ok(Some(workload)) => {
                 let records = workload.loaded.saturating_add(workload.inserts_to_come());
                 let key_bytes = RecordKeys::bytes_max(workload.padding);
@@ -220,7 +229,8 @@ impl BenchConfig {
             .iter()
             .filter_map(|step| self.workload_of(*step).ok()?);
         let longest = records.map(|workload| workload.record_bytes_max()).max();
-        longest.unwrap_or(0).max(self.value_bytes)
+        let traced = self.trace.as_ref().map_or(0, |trace| trace.value_bytes_max);
+        longest.unwrap_or(0).max(self.value_bytes).max(traced)
     }
 
     /// Names every setting that cannot work.
@@ -286,6 +296,10 @@ impl BenchConfig {
                 ),
             );
         }
+        check(
+            self.trace.is_some() || !self.steps.contains(&Step::Replay),
+            "replay replays a trace: name one (--trace)".to_string(),
+        );
         for step in &self.steps {
             let workload = self.workload_of(*step);
             check(workload.is_ok(), workload.err().unwrap_or_default());
@@ -362,10 +376,10 @@ mod tests {
             rate: Some(0.0),
             read_percent: 101,
             queue_depth: 0,
-            steps: vec![Step::FillSeq, Step::YcsbRun],
+            steps: vec![Step::FillSeq, Step::YcsbRun, Step::Replay],
             ..BenchConfig::default()
         };
-        let problems = config.validate().expect_err("nine settings are bad");
+        let problems = config.validate().expect_err("ten settings are bad");
         for name in [
             "2 digits",
             "threads",
@@ -376,6 +390,7 @@ mod tests {
             "read-percent",
             "queue-depth",
             "--ycsb",
+            "--trace",
         ] {
             assert!(problems.contains(name), "{name} in {problems}");
         }

@@ -96,7 +96,8 @@ impl Kind {
             | Step::YcsbE
             | Step::YcsbF
             | Step::YcsbRun
-            | Step::Churn => None,
+            | Step::Churn
+            | Step::Replay => None,
             Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
@@ -474,7 +475,7 @@ mod tests {
             for step in Step::ALL {
                 let mixed = matches!(
                     step,
-                    Step::UpdateRandom | Step::ReadRandomWriteRandom | Step::Queue
+                    Step::UpdateRandom | Step::ReadRandomWriteRandom | Step::Queue | Step::Replay
                 );
                 let of_ycsb = config
                     .workload_of(step)

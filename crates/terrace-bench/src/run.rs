@@ -1,7 +1,7 @@
 //! This file is one run from its first step to its last: databases made, threads started, watched.
 
 use std::io::Write;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use terrace::{Options, Prefault};
@@ -21,10 +21,10 @@ use crate::records::Records;
 use crate::report::{
     BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, Written,
 };
-use crate::step::Step;
+use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::values::Values;
-use crate::workload::{Role, Work, Ycsb};
+use crate::workload::{Replay, Role, Work, Ycsb};
 
 /// Runs every step of `config`. Lines for people go to `out` as they come, where there is one.
 pub fn run<'a>(
@@ -177,19 +177,18 @@ impl Run<'_> {
 
     /// Does one step; more than one report where a workload has threads of two kinds.
     fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
-        if step.is_fresh() {
-            if self.config.use_existing_db {
-                let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
-                return Ok(vec![StepReport {
-                    name: step.name().into(),
-                    skipped,
-                    ..Default::default()
-                }]);
-            }
+        if step.is_fresh() && !self.config.use_existing_db {
             if step == Step::KillReopen {
                 return Ok(vec![self.kill_and_reopen()?]);
             }
             self.make_fresh()?;
+        } else if step.is_fresh() && step != Step::Replay {
+            let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
+            return Ok(vec![StepReport {
+                name: step.name().into(),
+                skipped,
+                ..Default::default()
+            }]);
         }
         let before = self.counters()?;
         let usage = Usage::begin();
@@ -307,14 +306,18 @@ impl Run<'_> {
         let writers = usize::from(step.has_writer());
         let workload = self.config.workload_of(step).map_err(BenchError::Invalid)?;
         // Records may be longer than the values of numbers; those of one kind are all that a step needs.
-        let values = match &workload {
-            Some(_) => Values::mixed(0, self.config.value_bytes_max(), self.config.seed),
-            None => self.values.clone(),
+        let values = match step.contents() {
+            Some(Contents::Records | Contents::Trace) => {
+                Values::mixed(0, self.config.value_bytes_max(), self.config.seed)
+            }
+            _ => self.values.clone(),
         };
         let requests = workload.as_ref().map(|workload| {
             let records = Records::of_step(&mut self.records, step, workload);
             records.requests(workload)
         });
+        let trace = self.config.trace.as_ref().filter(|_| step == Step::Replay);
+        let replay = trace.map(|trace| Replay::of(Arc::clone(trace)));
         let meter = Meter::new(clients, writers, self.config.report_interval);
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
         let work = Work {
@@ -324,6 +327,7 @@ impl Run<'_> {
             values: &values,
             known: &self.known,
             checks: self.checks,
+            replay: replay.as_ref(),
             ycsb: Ycsb::of(workload.as_ref(), self.records.as_ref(), requests.as_ref()),
         };
         let start = Barrier::new(clients + writers);
@@ -449,6 +453,7 @@ mod tests {
         BenchConfig {
             steps: Step::ALL.to_vec(),
             ycsb: Some(crate::ycsb::properties_of("f").expect("a standard workload")),
+            trace: Some(crate::trace::tests::small()),
             num: 2000,
             reads: Some(500),
             value_bytes: 100,
@@ -490,6 +495,7 @@ mod tests {
                 Step::Queue => 3 * 4000,
                 Step::YcsbLoad => 2000,
                 Step::YcsbRun => 500,
+                Step::Replay => 4,
                 _ => 1000,
             };
             assert_eq!(done.ops, ops, "{step}");

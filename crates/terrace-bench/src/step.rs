@@ -64,6 +64,8 @@ pub enum Step {
     YcsbRun,
     /// On YCSB's records: skewed overwrites, each of another size, and few reads. Makes garbage.
     Churn,
+    /// The calls of a recorded trace; into a fresh database, unless one that is there is used.
+    Replay,
     /// A fresh database that another process fills with `num` keys; it is killed with SIGKILL, and
     /// what it left is opened, timed and verified.
     KillReopen,
@@ -84,6 +86,8 @@ pub(crate) enum Contents {
     Records,
     /// Queues.
     Queues,
+    /// The keys of a trace.
+    Trace,
 }
 
 impl Contents {
@@ -93,13 +97,14 @@ impl Contents {
             Contents::Numbers => "the numbered keys of fillseq and its like",
             Contents::Records => "the records of ycsb-load",
             Contents::Queues => "the queues of queue",
+            Contents::Trace => "the keys of replay",
         }
     }
 }
 
 impl Step {
     /// All steps, in the order in which the help lists them.
-    pub const ALL: [Step; 31] = [
+    pub const ALL: [Step; 32] = [
         Step::FillSeq,
         Step::FillBatch,
         Step::FillRandom,
@@ -127,6 +132,7 @@ impl Step {
         Step::YcsbF,
         Step::YcsbRun,
         Step::Churn,
+        Step::Replay,
         Step::KillReopen,
         Step::Drain,
         Step::Flush,
@@ -163,6 +169,7 @@ impl Step {
             Step::YcsbF => "ycsb-f",
             Step::YcsbRun => "ycsb-run",
             Step::Churn => "churn",
+            Step::Replay => "replay",
             Step::KillReopen => "killreopen",
             Step::Drain => "drain",
             Step::Flush => "flush",
@@ -180,6 +187,7 @@ impl Step {
                 | Step::FillUniqueRandom
                 | Step::Queue
                 | Step::YcsbLoad
+                | Step::Replay
                 | Step::KillReopen
         )
     }
@@ -216,6 +224,7 @@ impl Step {
         match self {
             Step::Drain | Step::Flush | Step::Wait => None,
             Step::Queue => Some(Contents::Queues),
+            Step::Replay => Some(Contents::Trace),
             Step::YcsbLoad | Step::YcsbRun | Step::Churn => Some(Contents::Records),
             _ if self.standard_workload().is_some() => Some(Contents::Records),
             _ => Some(Contents::Numbers),

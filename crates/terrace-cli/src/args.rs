@@ -33,7 +33,8 @@ Examples:
 
 The first argument of every command but bench is the database's folder. Options of the store that \
 shape the data are kept with the database: they hold until others are given, and stat shows them. \
-What belongs to one run is not kept: medium, prefault, durability, emulate, cache-size, read-only.";
+What belongs to one run is not kept: medium, prefault, durability, emulate, cache-size, direct-io, \
+read-only.";
 
 /// Terrace, an ordered key-value store for tiered memory.
 #[derive(Debug, Parser)]
@@ -113,10 +114,19 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "HOW", value_enum)]
     pub(crate) compression: Option<CompressionArg>,
 
+    /// Which of reading and writing table files goes past the operating system's cache, where the file
+    /// system can [default: none].
+    #[arg(long, global = true, value_name = "WHAT", value_enum)]
+    pub(crate) direct_io: Option<DirectIoArg>,
+
     /// Open the database without changing a byte of it: commands that read work beside others that do
     /// so too, and those that write are refused.
     #[arg(long, global = true)]
     pub(crate) read_only: bool,
+
+    /// Record the calls to the database in this file, for "terrace bench --trace".
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) record_trace: Option<PathBuf>,
 
     /// The keyspace to work in; put and load make it where it does not exist
     /// [default: default].
@@ -385,6 +395,31 @@ impl From<CompressionArg> for Compression {
             CompressionArg::None => Compression::None,
             CompressionArg::Lz4 => Compression::Lz4,
             CompressionArg::Zstd => Compression::Zstd,
+        }
+    }
+}
+
+/// `--direct-io`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DirectIoArg {
+    /// Neither: what was written or read lately is read from memory that others can have.
+    None,
+    /// Reading: blocks are kept in the store's cache and not twice.
+    Reads,
+    /// Writing: compactions push nothing out of the system's cache, and do not wait for it.
+    Writes,
+    /// Both.
+    All,
+}
+
+impl DirectIoArg {
+    /// Whether tables are read so, and whether they are written so.
+    pub(crate) fn reads_and_writes(self) -> (bool, bool) {
+        match self {
+            DirectIoArg::None => (false, false),
+            DirectIoArg::Reads => (true, false),
+            DirectIoArg::Writes => (false, true),
+            DirectIoArg::All => (true, true),
         }
     }
 }

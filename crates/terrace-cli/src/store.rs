@@ -1,6 +1,8 @@
 //! This file is how commands open their database: what the user said goes first, then what the
 //! database keeps, then the defaults.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,10 +55,14 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
     options.error_if_missing = missing == Missing::Fail;
     let bar = bar("recovering");
     let shown = bar.clone();
-    let opened = Db::builder(path)
+    let mut builder = Db::builder(path)
         .options(options)
-        .progress(move |progress| show(&shown, progress))
-        .open();
+        .progress(move |progress| show(&shown, progress));
+    if let Some(trace) = &args.record_trace {
+        let file = File::create(trace).map_err(|e| CliError::io("create", trace, e))?;
+        builder = builder.trace(BufWriter::new(file));
+    }
+    let opened = builder.open();
     bar.finish_and_clear();
     Ok(opened?)
 }
@@ -97,6 +103,9 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut leveled.level1_bytes, args.level1_size);
     set(&mut leveled.cache_bytes, args.cache_size);
     set(&mut leveled.compression, args.compression);
+    let direct = args.direct_io.map(|direct| direct.reads_and_writes());
+    set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
+    set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));
 }
 
 /// The pool that the user named; `None` for "none".
@@ -123,7 +132,7 @@ pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{CompressionArg, DurabilityArg, MediumArg};
+    use crate::args::{CompressionArg, DirectIoArg, DurabilityArg, MediumArg};
     use terrace::{Compression, Durability, MediumChoice};
 
     /// A new database has a pool in its folder; "none" means plain memory.
@@ -153,6 +162,7 @@ mod tests {
             table_size: Some(8 << 20),
             cache_size: Some(0),
             compression: Some(CompressionArg::None),
+            direct_io: Some(DirectIoArg::Writes),
             ..StoreArgs::default()
         };
         let options = options(Some(stored), &args);
@@ -163,6 +173,7 @@ mod tests {
         let leveled = &options.bottom.leveled;
         assert_eq!((leveled.table_bytes, leveled.cache_bytes), (8 << 20, 0));
         assert_eq!(leveled.compression, Compression::None);
+        assert_eq!((leveled.direct_reads, leveled.direct_writes), (false, true));
         assert_eq!(leveled.level1_bytes, 256 << 20);
     }
 }

@@ -34,7 +34,7 @@ pub struct Report {
     pub memory: Memory,
 }
 
-/// What a step of YCSB does.
+/// What a step of YCSB or a replay does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadReport {
     /// The step's name.

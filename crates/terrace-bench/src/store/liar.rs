@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
@@ -23,7 +24,12 @@ pub(crate) enum Lie {
     Keep,
     /// Puts of the key after the first one are acknowledged and forgotten.
     Stale,
+    /// It tells the truth, but stands still for [`STALL`] whenever the key is read.
+    Stall,
 }
+
+/// How long a read of a store that stalls takes.
+pub(crate) const STALL: Duration = Duration::from_millis(60);
 
 /// A store that lies about one key.
 pub(crate) struct Liar {
@@ -112,6 +118,9 @@ impl Session for &Liar {
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, BenchError> {
+        if self.lie == Lie::Stall && key == self.key {
+            std::thread::sleep(STALL);
+        }
         match self.entries().get(key) {
             Some(value) => see(value),
             None if self.lie == Lie::Invent => see(b"invented"),

@@ -6,6 +6,7 @@
 mod numbers;
 mod queue;
 mod records;
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,8 @@ use crate::store::{Direction, Session, Store};
 use crate::values::Values;
 use crate::ycsb::Workload;
 use crate::ycsb::distribution::Requests;
+
+pub(crate) use replay::Replay;
 
 /// Entries of a scan that are timed together.
 pub(crate) const SCAN_GROUP: u64 = 64;
@@ -41,6 +44,8 @@ pub(crate) struct Work<'a> {
     pub(crate) checks: bool,
     /// What the steps of YCSB need more.
     pub(crate) ycsb: Option<Ycsb<'a>>,
+    /// What is replayed.
+    pub(crate) replay: Option<&'a Replay>,
 }
 
 /// A workload of YCSB on its records.
@@ -95,6 +100,8 @@ pub(crate) enum Role {
     Load,
     /// YCSB's operations.
     Transact,
+    /// The calls of a trace.
+    Replay,
 }
 
 impl Role {
@@ -125,11 +132,12 @@ impl Role {
             | Step::YcsbF
             | Step::YcsbRun
             | Step::Churn => Some(Role::Transact),
+            Step::Replay => Some(Role::Replay),
             Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
 
-    /// How many operations one thread of them does; of YCSB's, which share theirs, see
+    /// How many operations one thread of them does; of those who share theirs, see
     /// [`Work::total_ops`].
     fn ops(self, config: &BenchConfig) -> u64 {
         match self {
@@ -149,7 +157,7 @@ impl Role {
             | Role::Mix
             | Role::ScanForward
             | Role::ScanBackward => config.reads(),
-            Role::Load | Role::Transact => 0,
+            Role::Load | Role::Transact | Role::Replay => 0,
         }
     }
 
@@ -173,6 +181,7 @@ impl Work<'_> {
         match (role, &self.ycsb) {
             (Role::Load, Some(ycsb)) => ycsb.workload.loaded,
             (Role::Transact, Some(ycsb)) => ycsb.workload.ops,
+            (Role::Replay, _) => self.replay.map_or(0, |replay| replay.trace.calls()),
             _ => role
                 .ops(self.config)
                 .saturating_mul(self.config.threads as u64),
@@ -248,6 +257,7 @@ pub(crate) fn run(
             Role::Queue => client.queue(&mut pace),
             Role::Load => records::load(&mut client, &mut pace),
             Role::Transact => records::transact(&mut client, &mut pace),
+            Role::Replay => client.replay(&mut pace),
         }
     });
     if done.is_err() {

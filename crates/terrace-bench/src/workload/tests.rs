@@ -1,12 +1,14 @@
 //! This file is workloads on stores that lie: each lie is found out, and an honest store never accused.
 
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use terrace::Design;
 
 use super::*;
 use crate::records::RecordKeys;
-use crate::store::liar::{Liar, Lie};
+use crate::schedule::Arrivals;
+use crate::store::liar::{Liar, Lie, STALL};
+use crate::trace::Trace;
 use crate::ycsb::Properties;
 
 const NUM: u64 = 64;
@@ -39,6 +41,7 @@ fn work<'a>(
         known,
         checks: true,
         ycsb: None,
+        replay: None,
     }
 }
 
@@ -249,6 +252,112 @@ fn inserts_are_found() {
         // A record that was inserted while the workload ran is missed like one that was loaded.
         let problem = problem_of(caught_in_records(Lie::Lose, &text, NUM + 16));
         assert!(problem.contains("lost an acknowledged write"), "{problem}");
+    }
+}
+
+/// A store that stands still now and then shows it in a few latencies of a closed loop, and in those of
+/// all operations that would have come meanwhile in an open one.
+#[test]
+fn a_stall_shows_in_an_open_loop() {
+    let read = |rate, arrivals| {
+        let config = BenchConfig {
+            reads: Some(400),
+            rate,
+            arrivals,
+            ..config()
+        };
+        let roles = [Role::WriteInOrder, Role::ReadRandom];
+        caught(Lie::Stall, &config, &roles).expect("it does not lie")
+    };
+    let closed = read(None, Arrivals::Constant);
+    // One key of 64 stalls: some reads of 400 do, and they alone.
+    let stall_us = STALL.as_micros() as f64;
+    assert!(closed.latency.max_us() >= stall_us);
+    assert!(closed.latency.percentile_us(50.0) < stall_us / 2.0);
+    for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
+        // All 400 would arrive in 100 ms, and the stalls take longer than that together: however fast
+        // the machine is, most of them wait for at least half a stall.
+        let open = read(Some(4000.0), arrivals);
+        assert_eq!(open.ops, 400);
+        let median = open.latency.percentile_us(50.0);
+        assert!(
+            median >= stall_us / 2.0,
+            "{median}\n{}",
+            open.latency.chart()
+        );
+    }
+}
+
+/// A trace is replayed call by call, over a store of which each lie is found out.
+#[test]
+fn replays_are_checked() {
+    let mut text = "terrace-trace\t1\n1\t1\tget\tkey48\n".to_string();
+    for round in 0..40 {
+        for key in 0..NUM {
+            let len = 20 + (round * 7 + key) % 60;
+            match (round + key) % 5 {
+                0 => text += &format!("1\t1\tdelete\tkey{key:02}\n"),
+                1 => {
+                    text += &format!(
+                        "1\t0\tbatch\t\t2\n1\t1\tput\tkey{key:02}\t{len}\n1\t2\tput\tx\t5\n"
+                    )
+                }
+                _ => text += &format!("1\t1\tput\tkey{key:02}\t{len}\n"),
+            }
+            text += &format!("1\t1\tget\tkey{key:02}\n1\t1\tscan\tkey{key:02}\t3\n");
+            text += &format!("1\t1\tscan-back\tkey{key:02}\t3\n1\t1\tget\tkey48\n");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trace");
+    std::fs::write(&path, &text).expect("a file");
+    let trace = Arc::new(Trace::load(&path).expect("it is well formed"));
+    let run_on = |lie, threads: usize| {
+        let store = Liar {
+            lie,
+            key: b"key48".to_vec(),
+            entries: Mutex::default(),
+        };
+        let config = BenchConfig {
+            threads,
+            ..config()
+        };
+        let (meter, known) = (Meter::new(threads, 0, None), Known::none_of(0));
+        let values = Values::mixed(0, trace.value_bytes_max, 1);
+        let replay = Replay::of(Arc::clone(&trace));
+        let work = Work {
+            replay: Some(&replay),
+            ..work(&config, &store, &meter, &values, &known)
+        };
+        let start = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            let (work, start) = (&work, &start);
+            let worker = |thread| move || run(work, Role::Replay, thread, 7, start);
+            let workers: Vec<_> = (0..threads).map(|t| scope.spawn(worker(t))).collect();
+            let tallies = workers
+                .into_iter()
+                .map(|worker| worker.join().expect("no panic"));
+            tallies.collect::<Result<Vec<Tally>, BenchError>>()
+        })
+    };
+    // It is the first key of the trace, so it is followed.
+    assert_eq!(trace.find(b"key48").map(|number| number % 16), Some(0));
+    for (lie, said) in [
+        (Lie::Lose, "lost an acknowledged write"),
+        (Lie::Change, "wrong value"),
+        (Lie::Stale, "old value"),
+        (Lie::Keep, "old value"),
+    ] {
+        let problem = run_on(lie, 1).map(drop).expect_err("it lied").to_string();
+        for part in [said, "key \"key48\"", "found "] {
+            assert!(problem.contains(part), "{part} in {problem}");
+        }
+    }
+    for threads in [1, 4] {
+        let tallies = run_on(Lie::None, threads).expect("an honest store");
+        let ops: u64 = tallies.iter().map(|tally| tally.ops).sum();
+        assert_eq!(ops, trace.calls());
+        assert!(tallies.iter().any(|tally| tally.checked > 0));
     }
 }
 

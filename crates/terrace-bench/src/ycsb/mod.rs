@@ -139,8 +139,6 @@ impl Lengths {
 /// A workload as its properties describe it.
 #[derive(Debug, Clone)]
 pub(crate) struct Workload {
-    /// `recordcount`: records in the database before the operations begin.
-    pub(crate) records: u64,
     /// `operationcount`: operations of all threads together.
     pub(crate) ops: u64,
     /// `insertstart` and `insertcount`: the records that are loaded.
@@ -158,9 +156,6 @@ pub(crate) struct Workload {
     pub(crate) padding: usize,
     pub(crate) scan_entries: Lengths,
     scan_entries_max: u64,
-    /// `threadcount` and `target`, where the properties have them.
-    pub(crate) threads: Option<usize>,
-    pub(crate) target: Option<f64>,
     /// Properties that were given and have no meaning here.
     pub(crate) ignored: Vec<String>,
 }
@@ -213,8 +208,10 @@ impl Workload {
             field_bytes_max.min(RECORD_BYTES_MAX / fields),
         );
         let scan_entries = read.lengths("scanlengthdistribution", "uniform", scan_min, scan_max);
+        // Threads and rate are those of a run, which whoever makes its settings takes from here.
+        read.positive("threadcount");
+        read.positive("target");
         let workload = Workload {
-            records,
             ops: read.number("operationcount", ops, 1, u64::MAX / 4),
             first,
             loaded,
@@ -227,8 +224,6 @@ impl Workload {
             padding: read.number("zeropadding", 1, 0, 200) as usize,
             scan_entries,
             scan_entries_max: scan_max,
-            threads: read.optional("threadcount").map(|threads| threads as usize),
-            target: read.optional("target"),
             ignored,
         };
         if read.problems.is_empty() {
@@ -392,16 +387,13 @@ impl Read<'_> {
         value
     }
 
-    /// A number above zero, where there is one.
-    fn optional(&mut self, name: &str) -> Option<f64> {
-        self.properties.get(name)?;
-        let value: f64 = self.take(name, 1.0, "a number")?;
-        if value.is_finite() && value >= 1.0 {
-            return Some(value);
+    /// Checks that `name` is a number from 1 on, where there is one.
+    fn positive(&mut self, name: &str) {
+        let value: f64 = self.take(name, 1.0, "a number").unwrap_or(1.0);
+        if !value.is_finite() || value < 1.0 {
+            let what = format!("{name} is {value}, but must be at least 1");
+            self.problems.push(what);
         }
-        let what = format!("{name} is {value}, but must be at least 1");
-        self.problems.push(what);
-        None
     }
 
     fn weights(&mut self) -> [f64; 5] {

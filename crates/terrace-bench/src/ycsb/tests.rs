@@ -11,7 +11,8 @@ fn workload(text: &str) -> Result<Workload, String> {
 #[test]
 fn the_standard_workloads_are_standard() {
     use Operation::{Insert, Read, ReadModifyWrite, Scan, Update};
-    let expected: [(&str, &[(Operation, f64)], Distribution); 6] = [
+    type Proportions<'a> = &'a [(Operation, f64)];
+    let expected: [(&str, Proportions<'_>, Distribution); 6] = [
         ("a", &[(Read, 0.5), (Update, 0.5)], Distribution::Zipfian),
         ("b", &[(Read, 0.95), (Update, 0.05)], Distribution::Zipfian),
         ("c", &[(Read, 1.0)], Distribution::Zipfian),
@@ -33,7 +34,7 @@ fn the_standard_workloads_are_standard() {
             assert!(off < 1e-9, "{name} {}", operation.name());
         }
         assert_eq!(workload.requests, requests, "{name}");
-        assert_eq!((workload.records, workload.ops), (1000, 2000), "{name}");
+        assert_eq!((workload.loaded, workload.ops), (1000, 2000), "{name}");
         assert_eq!(workload.record_bytes_max(), 1000, "{name}");
         assert_eq!(workload.ignored, ["workload", "readallfields"], "{name}");
     }
@@ -78,7 +79,6 @@ fn defaults_are_ycsbs() {
     assert_eq!(workload.record_bytes_max(), 1000);
     assert!(!workload.ordered && workload.padding == 1);
     assert_eq!(workload.scan_entries_max, 1000);
-    assert_eq!((workload.threads, workload.target), (None, None));
     assert_eq!(
         workload.describe(false),
         "1,000 records of 1000 B, hashed; 2,000 operations: 95 % read, 5 % update; uniform"
@@ -162,7 +162,6 @@ fn what_is_ignored_is_named() {
         "hdrhistogram.percentiles",
     ];
     assert_eq!(workload.ignored, ignored);
-    assert_eq!((workload.threads, workload.target), (Some(4), Some(5000.0)));
     for (a, b, near) in [
         ("target", "targets", true),
         ("target", "traget", true),

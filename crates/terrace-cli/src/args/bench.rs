@@ -41,6 +41,9 @@ Benchmarks of YCSB, on num records of 1000 B, with the counts of reads as operat
   ycsb-run                the workload of the property file that --ycsb names
   churn                   skewed overwrites, each of another size: makes garbage
 
+  replay                  the calls of the trace that --trace names, into a fresh database; threads
+                          take them in turn
+
 With --rate the loop is open: operations begin when they arrive, not when the last one has ended, and \
 latencies count from the moment in which an operation should have begun, so that a stall shows in all \
 that had to wait for it.
@@ -70,6 +73,9 @@ Examples:
   terrace bench --ycsb workloads/workloadb -p recordcount=1000000 --rate 50000 --threads 4
   terrace bench --benchmarks ycsb-load,churn,wait --value-size 64KiB --num 20000
   terrace bench --benchmarks queue --num 1000000 --value-size 100
+  terrace load /tmp/words words.tsv --record-trace words.trace
+  terrace bench --benchmarks replay --trace words.trace --store redb
+
   terrace bench --benchmarks killreopen --store rocksdb
   terrace bench compare papers/miodb-fig6.toml";
 
@@ -84,7 +90,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) benchmarks: Vec<Step>,
     /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
-    /// or a peer, "rocksdb" or "redb", in a build with the feature of that name [default: terrace].
+    /// or a peer, "rocksdb", "leveldb", "lmdb", "redb", "fjall" or "sled", in a build with the
+    /// feature of that name [default: terrace].
     #[arg(long, value_name = "NAME")]
     pub(crate) store: Option<StoreKind>,
     /// Keys, and writes of each writing thread [default: 300000].
@@ -136,6 +143,10 @@ pub(crate) struct BenchArgs {
     /// A property of YCSB, over that of any workload; may be given more than once.
     #[arg(short = 'p', long = "ycsb-property", value_name = "NAME=VALUE")]
     pub(crate) ycsb_property: Vec<String>,
+    /// The trace that replay replays: a recording of another command (--record-trace) or of a program
+    /// (DbBuilder::trace).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Sync every write; the same as --durability sync.
     #[arg(long, conflicts_with = "durability")]
     pub(crate) sync: bool,

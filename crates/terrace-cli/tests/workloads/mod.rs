@@ -1,6 +1,6 @@
 //! This file is the workloads of `terrace bench`: YCSB's, the open loop, and what is refused.
 
-use crate::{assert_fails, terrace, text};
+use crate::{Place, assert_fails, terrace, text};
 
 fn report(arguments: &[&str]) -> serde_json::Value {
     let mut run = terrace();
@@ -122,6 +122,37 @@ fn the_other_workloads_run() {
     assert_eq!(queue.expect("it ran")["ops"], 1500);
 }
 
+/// What commands do to a database is recorded, and replayed on other stores.
+#[test]
+fn a_recorded_trace_is_replayed() {
+    let place = Place::new();
+    let trace = place.path("trace");
+    let input: String = (0..300)
+        .map(|n| format!("key{n:04}\tvalue {n}\n"))
+        .collect();
+    let record = format!("--record-trace {} load", trace.display());
+    let loaded = place.feed(&record, &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let recorded = std::fs::read_to_string(&trace).expect("a trace");
+    assert!(recorded.starts_with("terrace-trace\t1\n"), "{recorded}");
+    assert_eq!(recorded.matches("\tput\tkey").count(), 300);
+    let scans = place.path("scans");
+    place.stdout(
+        &format!("--record-trace {} scan --limit 5", scans.display()),
+        &[],
+    );
+    let recorded = std::fs::read_to_string(&scans).expect("a trace");
+    assert!(recorded.ends_with("\tscan\t\t5\n"), "{recorded}");
+    let trace = trace.to_str().expect("text");
+    let done = report(&["--benchmarks", "replay", "--trace", trace, "--threads", "3"]);
+    assert_eq!(done["steps"][0]["ops"], 300);
+    let what = done["conditions"]["workloads"][0]["what"].to_string();
+    assert!(
+        what.contains("300 calls on 300 keys of up to 7 B, values of up to 9 B"),
+        "{what}"
+    );
+}
+
 /// What cannot be run is refused with what to do.
 #[test]
 fn bad_workloads_are_refused() {
@@ -153,6 +184,12 @@ fn bad_workloads_are_refused() {
         ),
         (&["--value-size-min", "2000"], "value-size-min"),
         (&["--read-percent", "120"], "read-percent"),
+        (&["--benchmarks", "replay"], "--trace"),
+        (
+            &["--benchmarks", "replay", "--trace", "/nowhere/t"],
+            "cannot be read",
+        ),
+        (&["--record-trace", "x"], "records no trace"),
     ] {
         assert_fails(&run(arguments), 2, said);
     }

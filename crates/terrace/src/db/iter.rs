@@ -24,6 +24,7 @@ use crate::parts::snapshots::Moment;
 use crate::types::{EntryKind, SeqNo};
 
 use super::bounds::{Bounds, Place};
+use super::trace::ScanTrace;
 
 /// Pairs in the largest chunk, and bytes after which a chunk ends early.
 const CHUNK_PAIRS: usize = 256;
@@ -122,6 +123,8 @@ pub struct Iter {
     chunk_pairs: usize,
     breadth: usize,
     failed: bool,
+    /// Tells how far the scan went, if somebody wants that.
+    trace: Option<Box<ScanTrace>>,
 }
 
 impl Drop for Iter {
@@ -185,11 +188,17 @@ impl Iter {
             chunk_pairs: 1,
             breadth: BREADTH_FIRST,
             failed: false,
+            trace: None,
         };
         // From here on dropping `iter` gives the registration back.
         engine.check_open()?;
         engine.check_keyspace(keyspace)?;
         Ok(iter)
+    }
+
+    /// Counts pairs in `trace`, which records them in the end.
+    pub(super) fn record_to(&mut self, trace: Option<ScanTrace>) {
+        self.trace = trace.map(Box::new);
     }
 
     fn is_exhausted(&self) -> bool {
@@ -456,10 +465,17 @@ impl Iterator for Iter {
     fn next(&mut self) -> Option<Result<KeyValue>> {
         loop {
             if let Some(pair) = self.fetched_front.pop_front() {
+                if let Some(trace) = &mut self.trace {
+                    trace.forward += 1;
+                }
                 return Some(Ok(pair));
             }
             if self.failed || self.is_exhausted() {
-                return self.fetched_back.pop_front().map(Ok);
+                let pair = self.fetched_back.pop_front()?;
+                if let Some(trace) = &mut self.trace {
+                    trace.forward += 1;
+                }
+                return Some(Ok(pair));
             }
             // BOUND: each fetch moves `front` towards `back`.
             if let Err(e) = self.fetch_front() {
@@ -473,10 +489,17 @@ impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Result<KeyValue>> {
         loop {
             if let Some(pair) = self.fetched_back.pop_back() {
+                if let Some(trace) = &mut self.trace {
+                    trace.backward += 1;
+                }
                 return Some(Ok(pair));
             }
             if self.failed || self.is_exhausted() {
-                return self.fetched_front.pop_back().map(Ok);
+                let pair = self.fetched_front.pop_back()?;
+                if let Some(trace) = &mut self.trace {
+                    trace.backward += 1;
+                }
+                return Some(Ok(pair));
             }
             // BOUND: each fetch moves `back` towards `front`.
             if let Err(e) = self.fetch_back() {

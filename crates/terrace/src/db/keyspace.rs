@@ -138,18 +138,23 @@ impl Keyspace {
 
     /// The value of `key`, `None` when it is absent.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.db.engine().get(self.id, key.as_ref(), None)
+        let found = self.db.engine().get(self.id, key.as_ref(), None)?;
+        self.db.trace_gets(self.id, &[key]);
+        Ok(found)
     }
 
     /// The value of `key` and the moment from which on it is absent; see [`Db::get_with_expiry`].
     pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
         let found = self.db.engine().get_expiring(self.id, key.as_ref(), None)?;
+        self.db.trace_gets(self.id, &[key]);
         Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` at one moment.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.db.engine().multi_get(self.id, keys, None)
+        let found = self.db.engine().multi_get(self.id, keys, None)?;
+        self.db.trace_gets(self.id, keys);
+        Ok(found)
     }
 
     /// All pairs.

@@ -11,6 +11,7 @@ mod keyspace;
 mod open;
 mod repair;
 mod snapshot;
+mod trace;
 
 use std::cell::RefCell;
 use std::ops::RangeBounds;
@@ -31,6 +32,7 @@ use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
 
 use bounds::Bounds;
 use iter::with_expiry;
+use trace::{ScanTrace, Trace};
 
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
@@ -62,6 +64,8 @@ pub(super) struct Handle {
     catalog: Mutex<()>,
     /// Told how far a close has come.
     progress: Option<open::ProgressHook>,
+    /// Records the calls of users, if somebody wants that.
+    trace: Option<Arc<Trace>>,
     /// Keeps other processes out until the database is closed.
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -106,6 +110,15 @@ impl Db {
     /// The database's files as it sees them.
     pub(super) fn files(&self) -> &Arc<dyn FileSystem> {
         &self.0.files
+    }
+
+    /// Records reads of `keys`, if somebody wants that.
+    #[inline]
+    pub(super) fn trace_gets<K: AsRef<[u8]>>(&self, keyspace: u32, keys: &[K]) {
+        if let Some(trace) = &self.0.trace {
+            keys.iter()
+                .for_each(|key| trace.get(keyspace, key.as_ref()));
+        }
     }
 
     pub(super) fn catalog(&self) -> &Mutex<()> {
@@ -240,7 +253,7 @@ impl Db {
             return Err(too_large(value.len()));
         }
         self.engine().check_keyspace(keyspace)?;
-        SINGLE.with_borrow_mut(|batch| {
+        let written = SINGLE.with_borrow_mut(|batch| {
             batch.clear();
             batch.push(kind, keyspace, key, value);
             let result = self.engine().write(batch, durability);
@@ -248,7 +261,11 @@ impl Db {
                 *batch = Batch::default();
             }
             result
-        })
+        });
+        if let (Some(trace), Ok(())) = (&self.0.trace, &written) {
+            trace.write(kind, keyspace, key, value);
+        }
+        written
     }
 
     /// Writes all of `batch` or nothing. Later entries of a key win over earlier ones.
@@ -269,11 +286,15 @@ impl Db {
         }
         if batch.batch.expiring() > 0 {
             let now = self.engine().ground.time.begin();
-            return self
-                .engine()
-                .write(&mut batch.batch.expiring_from(now)?, durability);
+            let mut expiring = batch.batch.expiring_from(now)?;
+            self.engine().write(&mut expiring, durability)?;
+        } else {
+            self.engine().write(&mut batch.batch, durability)?;
         }
-        self.engine().write(&mut batch.batch, durability)
+        if let Some(trace) = &self.0.trace {
+            trace.batch(&batch.batch);
+        }
+        Ok(())
     }
 
     /// The value of `key`, `None` when it is absent.
@@ -282,7 +303,9 @@ impl Db {
     /// `Corruption` when the value's checksum is wrong, `Closed`.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.engine().get(DEFAULT_KEYSPACE, key.as_ref(), None)
+        let found = self.engine().get(DEFAULT_KEYSPACE, key.as_ref(), None)?;
+        self.trace_gets(DEFAULT_KEYSPACE, &[key]);
+        Ok(found)
     }
 
     /// The value of `key`, and the moment from which on it is absent, if there is one; `None` when it is
@@ -294,13 +317,16 @@ impl Db {
         let found = self
             .engine()
             .get_expiring(DEFAULT_KEYSPACE, key.as_ref(), None)?;
+        self.trace_gets(DEFAULT_KEYSPACE, &[key]);
         Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` at one moment, in their order. Costs less than as many gets where values
     /// are in table files: keys of one block share its read.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.engine().multi_get(DEFAULT_KEYSPACE, keys, None)
+        let found = self.engine().multi_get(DEFAULT_KEYSPACE, keys, None)?;
+        self.trace_gets(DEFAULT_KEYSPACE, keys);
+        Ok(found)
     }
 
     /// A moment to read at, until the snapshot is dropped.
@@ -337,7 +363,11 @@ impl Db {
     pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
         let ground = &self.engine().ground;
         let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
-        Iter::new(self.engine(), keyspace, bounds, moment)
+        let trace = self.0.trace.as_ref();
+        let trace = trace.and_then(|trace| ScanTrace::of(trace, keyspace, &bounds));
+        let mut iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        iter.record_to(trace);
+        Ok(iter)
     }
 
     /// Moves every memtable into the buffer. What was written with `Durability::Volatile` before is
@@ -486,7 +516,7 @@ impl Handle {
                 return Err(Error::closed());
             }
             *self.lock.lock() = None;
-            return Ok(());
+            return self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
         }
         // A full pool or disk must not keep anyone from closing: the log has what is not written out.
         let written_out = engine.write_out(&|done, total| {
@@ -516,7 +546,8 @@ impl Handle {
             engine.ground.pool.mark_clean()?;
         }
         *self.lock.lock() = None;
-        result
+        let traced = self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
+        result.and(traced)
     }
 }
 

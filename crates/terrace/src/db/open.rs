@@ -7,6 +7,7 @@
 //! CRASH: a folder without OPTIONS is no database yet. A pool or MANIFEST found beside it is one whose
 //! creation was interrupted, and is made anew, unless it has the mark: then OPTIONS is missing.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +18,7 @@ use terrace_media::{
     PoolFaults, Prefault, Shutdown, SystemClock,
 };
 
+use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::designs::Design;
 use crate::engine::Engine;
@@ -48,6 +50,7 @@ pub struct DbBuilder {
     machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
+    trace: Option<Arc<Trace>>,
     pub(super) clock: Arc<dyn Clock>,
 }
 
@@ -61,6 +64,7 @@ impl DbBuilder {
             machine: None,
             faults: None,
             progress: None,
+            trace: None,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -107,6 +111,17 @@ impl DbBuilder {
     #[must_use]
     pub fn progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> DbBuilder {
         self.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Records every call to the database in `out`, one line each, for `terrace bench --trace`
+    /// (docs/trace.md has the format). Keys are recorded as they are, values by their length. A call
+    /// costs a lock and the writing of its line more, so give a buffered writer; it is flushed by
+    /// [`Db::close`], which returns an error of `out`. Reads of a [`Snapshot`](super::Snapshot) are not
+    /// recorded.
+    #[must_use]
+    pub fn trace(mut self, out: impl Write + Send + 'static) -> DbBuilder {
+        self.trace = Some(Arc::new(Trace::to(Box::new(out))));
         self
     }
 
@@ -189,6 +204,7 @@ impl DbBuilder {
             files: self.fs,
             recovery: report,
             progress: self.progress,
+            trace: self.trace,
             catalog: Mutex::new(()),
             lock: Mutex::new(lock),
         })))

@@ -11,7 +11,7 @@ use crate::parts::batch::Batch;
 use crate::stages::{Spare, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
-use super::Engine;
+use super::{Engine, governor};
 
 /// How long a stopped writer sleeps before it looks again, when nobody wakes it.
 const WAIT: Duration = Duration::from_millis(20);
@@ -31,8 +31,8 @@ impl Engine {
             return Ok(());
         }
         self.check_batch(batch)?;
-        if let Some(delay) = self.throttle.delay() {
-            self.slow_down(delay);
+        if self.throttle.governor.slows() {
+            self.slow_down(batch);
         }
         if canary::breaks(Canary::BatchSplit) && batch.len() > 1 {
             let (mut first, mut rest) = batch.split();
@@ -88,16 +88,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Slows one write down a little, so that writers come to the pace at which space comes back.
-    fn slow_down(&self, delay: Duration) {
+    /// Holds one write back for as long as the governor says.
+    fn slow_down(&self, batch: &Batch) {
         if self.jobs.workers() == Workers::Manual {
             return;
         }
+        let governor = &self.throttle.governor;
+        if governor.look_is_due() {
+            self.headroom();
+        }
+        let wait = governor.charge(batch.user_bytes(), batch.len() as u64);
+        if wait.is_zero() {
+            return;
+        }
         let started = Instant::now();
-        std::thread::sleep(delay);
-        self.ground
-            .counters
-            .stall(self.throttle.reason(), started.elapsed());
+        governor::pass(wait);
+        let waited = started.elapsed();
+        self.ground.counters.stall(self.throttle.reason(), waited);
     }
 
     /// Seals the memtable, waiting for a spare one if need be.

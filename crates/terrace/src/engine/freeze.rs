@@ -16,7 +16,7 @@ use crate::parts::ranges::Newer;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::skiplist::Target;
 use crate::parts::snapshots::Moment;
-use crate::stages::{Drain, NamedFile, Source, Step};
+use crate::stages::{Credit, Drain, NamedFile, Source, Step};
 use crate::types::{EntryKind, SeqNo};
 
 use super::Engine;
@@ -77,6 +77,7 @@ impl Engine {
                 changes: vec![Change::LastSeq { seq }],
             },
             logs: Vec::new(),
+            credit: Credit::default(),
             forget: Box::new(|| {}),
         })?;
         // BOUND: each step moves entries on, or ends.

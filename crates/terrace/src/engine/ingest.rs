@@ -197,7 +197,7 @@ impl Ingest {
         let into_buffer = match &mut self.sink {
             Sink::Bottom(intake) => {
                 intake.close()?;
-                engine.wait_until(&|| engine.pipeline.bottom.pressure() < 1.0)?;
+                engine.wait_until(&|| engine.pipeline.bottom.pressure().part < 1.0)?;
                 false
             }
             Sink::Buffer { batch, tables } => {

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ pub(crate) struct Jobs {
     pub(super) state: Mutex<State>,
     /// Notified when a job ends, when one may begin, and when the database stops.
     changed: Condvar,
+    /// How many jobs that merge, drain or reclaim are being run.
+    busy: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -47,7 +50,7 @@ pub(super) struct State {
     /// Jobs that were begun and that nobody runs at this moment.
     pub(super) queue: Vec<Parked>,
     /// Parts of jobs that nobody has begun. Merges and drains come before them.
-    parts: VecDeque<Box<dyn Job>>,
+    pub(super) parts: VecDeque<Box<dyn Job>>,
     running: usize,
     stopping: bool,
     /// How many callers wait for an empty buffer.
@@ -69,6 +72,7 @@ impl Jobs {
             workers,
             state: Mutex::default(),
             changed: Condvar::new(),
+            busy: AtomicUsize::new(0),
             threads: Mutex::default(),
         }
     }
@@ -76,6 +80,11 @@ impl Jobs {
     /// Who runs jobs.
     pub(crate) fn workers(&self) -> Workers {
         self.workers
+    }
+
+    /// Whether anything is being merged, drained or reclaimed.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
     }
 
     /// Counts the callers who wait for an empty buffer: one more, or one less.
@@ -197,7 +206,14 @@ impl Engine {
     }
 
     /// Runs a job until it ends, waits for space, or the database stops.
-    fn run(self: &Arc<Self>, mut job: Box<dyn Job>, class: Class) {
+    fn run(self: &Arc<Self>, job: Box<dyn Job>, class: Class) {
+        let counts = usize::from(class == Class::Rest);
+        self.jobs.busy.fetch_add(counts, Ordering::Relaxed);
+        self.run_steps(job, class);
+        self.jobs.busy.fetch_sub(counts, Ordering::Relaxed);
+    }
+
+    fn run_steps(self: &Arc<Self>, mut job: Box<dyn Job>, class: Class) {
         let mut full_at = None;
         let result = loop {
             match self.step_job(&mut job) {
@@ -208,6 +224,9 @@ impl Engine {
                     }
                     if let Some(until) = self.pace(job.kind(), class) {
                         break Ok(Waits::Pace(until));
+                    }
+                    if self.should_give_way(job.kind()) {
+                        break Ok(Waits::Nothing);
                     }
                 }
                 Ok(Step::Split(parts)) => self.add_parts(parts),
@@ -325,7 +344,8 @@ impl Engine {
             if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {
                 return Ok(Some(state.queue.remove(at).job));
             }
-            let held_up = self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure() >= 1.0;
+            let held_up =
+                self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
             if held_up {
                 return Ok(None);
             }
@@ -333,6 +353,9 @@ impl Engine {
                 Some(sealed) => self.pipeline.admit(sealed).map(Some),
                 None => Ok(None),
             };
+        }
+        if let Some(job) = self.take_preferred(state, &headroom)? {
+            return Ok(Some(job));
         }
         if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
             return Ok(Some(state.queue.remove(at).job));
@@ -354,24 +377,8 @@ impl Engine {
             Some(buffer) => buffer.next_job(),
             None => Ok(None),
         };
-        let drain = |urgency| {
-            let Some(buffer) = &self.pipeline.buffer else {
-                return Ok(None);
-            };
-            if self.pipeline.bottom.pressure() >= 1.0 {
-                return Ok(None);
-            }
-            let bytes_max = self.pipeline.bottom.drain_bytes_max();
-            let durable = self.pipeline.bottom.is_durable();
-            match buffer.next_drain(urgency, bytes_max, durable)? {
-                Some(drain) => self.pipeline.bottom.absorb(drain).map(Some),
-                None => Ok(None),
-            }
-        };
-        let mut reclaim = |urgency| match parts.pop_front() {
-            Some(part) => Ok(Some(part)),
-            None => self.pipeline.bottom.next_job(urgency),
-        };
+        let drain = |urgency| self.begin_drain(urgency);
+        let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
         type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
         let order: [Find<'_>; 3] = match urgency {
             Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
@@ -385,7 +392,33 @@ impl Engine {
         Ok(None)
     }
 
-    fn first_ready(&self, state: &State, wanted: impl Fn(JobKind) -> bool) -> Option<usize> {
+    pub(super) fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
+            return Ok(None);
+        };
+        if bottom.pressure().part >= 1.0 {
+            return Ok(None);
+        }
+        let drain = buffer.next_drain(urgency, bottom.drain_bytes_max(), bottom.is_durable())?;
+        drain.map(|drain| bottom.absorb(drain)).transpose()
+    }
+
+    pub(super) fn begin_reclaim(
+        &self,
+        parts: &mut VecDeque<Box<dyn Job>>,
+        urgency: Urgency,
+    ) -> Result<Option<Box<dyn Job>>> {
+        match parts.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.pipeline.bottom.next_job(urgency),
+        }
+    }
+
+    pub(super) fn first_ready(
+        &self,
+        state: &State,
+        wanted: impl Fn(JobKind) -> bool,
+    ) -> Option<usize> {
         let ready = self.ready(state);
         ready
             .into_iter()

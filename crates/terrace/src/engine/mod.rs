@@ -11,6 +11,7 @@
 mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;
+mod governor;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
 pub(crate) mod read;
@@ -19,6 +20,7 @@ pub(crate) mod settle;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
+mod turns;
 pub(crate) mod view;
 mod waiting;
 
@@ -161,7 +163,8 @@ impl Engine {
     pub(crate) fn headroom(&self) -> throttle::Headroom {
         let pressure = self.pipeline.bottom.pressure();
         let logs = self.pipeline.front.log_file_bytes();
-        self.throttle.headroom(&self.ground, pressure, logs)
+        let busy = self.jobs.is_busy();
+        self.throttle.headroom(&self.ground, pressure, logs, busy)
     }
 
     /// Builds a view of what the stages show now.

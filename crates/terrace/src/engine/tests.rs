@@ -95,3 +95,37 @@ fn a_moment_stays_as_it_was() {
         }
     }
 }
+
+/// While the pool is short and level 0 is not, a compaction gives way to a drain, and only then.
+#[test]
+fn compactions_give_way_to_drains() {
+    use crate::stages::{JobKind, Urgency};
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = crate::testing::small_options();
+    options.design = Some(Design::MioDbSsd);
+    options.pool.path = None;
+    options.pool.medium = crate::MediumChoice::Auto;
+    options.front.memtable_bytes = 64 << 10;
+    // So many that nothing is due for its level.
+    options.buffer.levels = 8;
+    let db = Db::open(folder.path(), options).unwrap();
+    let engine = db.engine();
+    let mut seen = [0, 0];
+    for n in 0..10_000u32 {
+        db.put(n.wrapping_mul(0x9E37_79B9).to_be_bytes(), vec![1; 500])
+            .unwrap();
+        let short = engine.headroom().urgency() == Urgency::Space;
+        let expected = [short && engine.pipeline.bottom.haste() == 0.0, false, false];
+        if engine.pipeline.bottom.haste() == 0.0 {
+            let kinds = [JobKind::Compact, JobKind::Drain, JobKind::Merge];
+            assert_eq!(kinds.map(|kind| engine.should_give_way(kind)), expected);
+            seen[usize::from(short)] += 1;
+        }
+    }
+    assert!(
+        seen[0] > 100 && seen[1] > 100,
+        "{seen:?} {:?}",
+        engine.headroom()
+    );
+}

@@ -11,26 +11,22 @@
 //! memtable whose log would go over it waits for a drain. So nothing keeps a log for ever: neither a
 //! keyspace that nobody writes, nor memtables that were flushed almost empty.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::metrics::StallReason;
-use crate::stages::{Ground, SpareBytes, Urgency};
+use crate::stages::{Ground, Pressure, SpareBytes, Urgency};
 
 use super::Pipeline;
-
-/// The longest that one write is slowed by.
-const DELAY_MAX: Duration = Duration::from_micros(200);
+use super::governor::Governor;
 
 /// The state of the throttle.
 pub(crate) struct Throttle {
-    reserve: u64,
-    /// Nanoseconds by which each write is slowed.
-    delay_nanos: AtomicU64,
-    /// Why: the place of a reason in `REASONS`.
-    reason: AtomicU8,
+    pool: Limits,
     /// What log files may take, where draining gives them back.
-    log_cap: Option<u64>,
+    logs: Option<Limits>,
+    /// Why writers are slowed: the place of a reason in `REASONS`.
+    reason: AtomicU8,
+    pub(crate) governor: Governor,
 }
 
 const REASONS: [StallReason; 3] = [
@@ -39,62 +35,113 @@ const REASONS: [StallReason; 3] = [
     StallReason::LogCap,
 ];
 
-/// How much is free, against the reserve.
+/// From how many free bytes on something is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How many bytes there are.
+    cap: u64,
+    /// Kept free for background work.
+    reserve: u64,
+    /// Fewer free ones: data is moved down that need not move yet.
+    short: u64,
+    /// Fewer free ones: writers are slowed, more and more until there are as few as the second of these.
+    slow: (u64, u64),
+}
+
+/// How much of something is free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    free: u64,
+    /// How much more drains in progress will have freed when they end, as far as they have come.
+    credit: u64,
+    limits: Limits,
+}
+
+impl Limits {
+    /// Those of `cap` bytes, of which drains take at most `drain` at once and give them back when they
+    /// end, and others take `piece` at once.
+    ///
+    /// While a drain is on its way, writers take as much as it will give back. So that they need not
+    /// stop before it ends, there must be room for all of it when it begins; and half as much again
+    /// below and above for the governor to find its rate in.
+    fn drained(cap: u64, reserve: u64, piece: u64, drain: u64) -> Limits {
+        // Of what is so small that this would be most of it, drains and writers get less.
+        let most = (cap / 8 * 5).saturating_sub(reserve + piece) / 7 * 4;
+        let drain = drain.min(most);
+        let stop = reserve + piece + drain / 4 * 3;
+        Limits {
+            cap,
+            reserve,
+            short: stop + drain,
+            slow: (stop + drain, stop),
+        }
+    }
+}
+
+impl Room {
+    fn is_short(&self) -> bool {
+        self.free < self.limits.short
+    }
+
+    /// What it makes of writers.
+    fn pressure(&self) -> Pressure {
+        let (from, to) = self.limits.slow;
+        let range = (from - to).max(1);
+        let missing = from.saturating_sub(self.free.saturating_add(self.credit));
+        Pressure {
+            part: missing.min(range) as f64 / range as f64,
+            range,
+        }
+    }
+}
+
+/// How much is free.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headroom {
-    pub(crate) free: u64,
-    pub(crate) reserve: u64,
-    /// What log files take, and may take.
-    pub(crate) logs: Option<(u64, u64)>,
+    pool: Room,
+    /// Of what log files may take.
+    logs: Option<Room>,
 }
 
 impl Headroom {
     /// How urgently space is needed.
     pub(crate) fn urgency(&self) -> Urgency {
-        if self.pool_is_short() {
-            return Urgency::Space;
-        }
-        let logs_short = self.logs.is_some_and(|(live, cap)| live > cap - cap / 4);
-        if logs_short {
+        if self.pool_is_short() || self.logs.is_some_and(|logs| logs.is_short()) {
             Urgency::Space
         } else {
             Urgency::None
         }
     }
 
-    /// By how many nanoseconds a write is slowed for each of `REASONS`, under the `pressure` of the bottom.
-    fn delays(&self, pressure: f64) -> [u64; 3] {
-        let most = DELAY_MAX.as_nanos() as u64;
-        // From nothing at one and a half reserves to the most at one.
-        let over = self.free.saturating_sub(self.reserve);
-        let half = (self.reserve / 2).max(1);
-        let missing = half.saturating_sub(over);
-        let pool = most * (missing * 1000 / half) / 1000;
-        let behind = (most as f64 * pressure.clamp(0.0, 1.0)) as u64;
-        // From nothing at seven eighths of the cap to the most at the cap.
-        let logs = self.logs.map_or(0, |(live, cap)| {
-            let eighth = (cap / 8).max(1);
-            let over = live.saturating_sub(cap - eighth).min(eighth);
-            most * (over * 1000 / eighth) / 1000
-        });
-        [pool, behind, logs]
+    /// What makes writers slower, as `REASONS` are, beside the pressure of the bottom.
+    fn pressures(&self, bottom: Pressure) -> [Pressure; 3] {
+        let logs = self.logs.map(|logs| logs.pressure());
+        [self.pool.pressure(), bottom, logs.unwrap_or_default()]
+    }
+
+    /// How much the pool or logs press.
+    pub(crate) fn pressing(&self) -> f64 {
+        let logs = self.logs.map_or(0.0, |logs| logs.pressure().part);
+        self.pool.pressure().part.max(logs)
     }
 
     /// Whether the pool should be given room.
     pub(crate) fn pool_is_short(&self) -> bool {
-        self.free < 2 * self.reserve
+        self.pool.is_short()
     }
 
     /// Whether a put may take `bytes` more of the pool.
     pub(crate) fn allows(&self, bytes: SpareBytes) -> bool {
-        self.free >= self.reserve + bytes.pool
+        self.pool.free >= self.pool.limits.reserve + bytes.pool
     }
 
     /// Whether log files may take `bytes` more. A log that is larger than what they may take is let in
     /// when they take little.
     pub(crate) fn allows_log(&self, bytes: SpareBytes) -> bool {
-        self.logs
-            .is_none_or(|(live, cap)| live + bytes.log_file <= cap || live <= cap / 2)
+        self.logs.is_none_or(|logs| {
+            let half = logs.limits.cap - logs.limits.cap / 2;
+            logs.free >= bytes.log_file.min(half)
+        })
     }
 }
 
@@ -103,40 +150,52 @@ impl Throttle {
     pub(crate) fn new(ground: &Ground, pipeline: &Pipeline) -> Throttle {
         let options = &ground.options;
         let spare = pipeline.front.spare_bytes(None);
-        let memtables = 2 * spare.pool;
-        let table = match pipeline.buffer {
-            Some(_) => options.table_bytes_max(),
-            None => 0,
-        };
-        let wanted = table + memtables + 2 * options.bottom.extent_bytes;
-        // A pool hardly larger than its memtables must leave room for data too.
-        let reserve = wanted.min(options.pool.size_bytes / 4);
         // Those of the active memtable, of the spare, of what is being sealed or flushed, and one table.
         let least = (options.front.sealed_count_max as u64 + 4) * spare.log_file;
         let drains_free_logs = !ground.pool_outlives() && pipeline.bottom.is_durable();
-        let log_cap = drains_free_logs.then_some(options.front.log_bytes_max.max(least));
+        let drain = pipeline.bottom.drain_bytes_max();
+        let logs = drains_free_logs.then(|| {
+            let cap = options.front.log_bytes_max.max(least);
+            Limits::drained(cap, 0, spare.log_file, drain)
+        });
         Throttle {
-            reserve,
-            delay_nanos: AtomicU64::new(0),
+            pool: pool_limits(ground, pipeline, spare),
+            logs,
             reason: AtomicU8::new(0),
-            log_cap,
+            governor: Governor::new(),
         }
     }
 
-    /// Free space now, beside log files of so many bytes. Also sets how much writers are slowed, for its
-    /// sake or under the `pressure` of the bottom.
-    pub(crate) fn headroom(&self, ground: &Ground, pressure: f64, log_bytes: u64) -> Headroom {
+    /// Free space now, beside log files of so many bytes. Also sets how fast writers may be, for its
+    /// sake or under the `pressure` of the bottom; `busy`: background work has something to do.
+    pub(crate) fn headroom(
+        &self,
+        ground: &Ground,
+        pressure: Pressure,
+        log_bytes: u64,
+        busy: bool,
+    ) -> Headroom {
         let usage = ground.pool.usage();
+        // Before the use that it is set against: of a drain that ends in between, both are seen as free, and
+        // writers are a little too fast for a moment, not stopped.
+        let credit = ground.credits.bytes();
         let headroom = Headroom {
-            free: usage.cap.saturating_sub(usage.allocated),
-            reserve: self.reserve,
-            logs: self.log_cap.map(|cap| (log_bytes, cap)),
+            pool: Room {
+                free: usage.cap.saturating_sub(usage.allocated),
+                credit,
+                limits: self.pool,
+            },
+            logs: self.logs.map(|limits| Room {
+                free: limits.cap.saturating_sub(log_bytes),
+                credit,
+                limits,
+            }),
         };
-        let delays = headroom.delays(pressure);
-        let longest = (0..delays.len()).max_by_key(|&at| (delays[at], delays.len() - at));
-        let at = longest.unwrap_or(0);
+        let pressures = headroom.pressures(pressure);
+        let most = |a: &usize, b: &usize| pressures[*a].part.total_cmp(&pressures[*b].part);
+        let at = (0..pressures.len()).rev().max_by(most).unwrap_or(0);
         self.reason.store(at as u8, Ordering::Relaxed);
-        self.delay_nanos.store(delays[at], Ordering::Relaxed);
+        self.governor.steer(pressures[at], &ground.counters, busy);
         headroom
     }
 
@@ -144,14 +203,30 @@ impl Throttle {
     pub(crate) fn reason(&self) -> StallReason {
         REASONS[usize::from(self.reason.load(Ordering::Relaxed)) % REASONS.len()]
     }
+}
 
-    /// How long the next write is to be slowed.
-    #[inline]
-    pub(crate) fn delay(&self) -> Option<Duration> {
-        match self.delay_nanos.load(Ordering::Relaxed) {
-            0 => None,
-            nanos => Some(Duration::from_nanos(nanos)),
-        }
+fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limits {
+    let options = &ground.options;
+    let cap = options.pool.size_bytes;
+    if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
+        // Nothing that is drained needs room in the pool, only what is flushed.
+        let memtable = spare.pool.max(options.front.memtable_bytes);
+        let reserve = memtable.min(cap / 4);
+        return Limits::drained(cap, reserve, memtable, pipeline.bottom.drain_bytes_max());
+    }
+    let memtables = 2 * spare.pool;
+    let table = match pipeline.buffer {
+        Some(_) => options.table_bytes_max(),
+        None => 0,
+    };
+    let wanted = table + memtables + 2 * options.bottom.extent_bytes;
+    // A pool hardly larger than its memtables must leave room for data too.
+    let reserve = wanted.min(cap / 4);
+    Limits {
+        cap,
+        reserve,
+        short: 2 * reserve,
+        slow: (reserve + reserve / 2, reserve),
     }
 }
 
@@ -160,67 +235,100 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    const MOST: u64 = DELAY_MAX.as_nanos() as u64;
 
-    fn headroom(free: u64, logs: Option<(u64, u64)>) -> Headroom {
-        Headroom {
+    fn room(limits: Limits, free: u64, credit: u64) -> Room {
+        Room {
             free,
+            credit,
+            limits,
+        }
+    }
+
+    /// Limits of pools and logs, of the usual sizes and of a few bytes.
+    fn limits() -> Vec<Limits> {
+        let mut all = vec![Limits {
+            cap: 512 * MIB,
             reserve: 64 * MIB,
-            logs,
+            short: 128 * MIB,
+            slow: (96 * MIB, 64 * MIB),
+        }];
+        for cap in [1 << 30, 8 << 30, 64 * MIB, 32 << 10, 8, 0] {
+            for reserve in [0, cap / 8, cap / 4] {
+                for drain in [0, cap / 8, cap / 4, cap] {
+                    all.push(Limits::drained(cap, reserve, cap / 16, drain));
+                }
+            }
         }
+        all
     }
 
-    /// Checks a curve from where there is no need to where there is the most: it begins at nothing, ends at
-    /// the longest delay, never falls, and never jumps.
-    fn check(what: &str, curve: &[u64]) {
-        assert_eq!(curve.first(), Some(&0), "{what}: slowed without need");
-        assert_eq!(curve.last(), Some(&MOST), "{what}");
-        for pair in curve.windows(2) {
-            assert!(pair[0] <= pair[1], "{what} falls: {pair:?}");
-            assert!(pair[1] - pair[0] <= MOST / 50, "{what} jumps: {pair:?}");
-        }
-    }
-
-    /// Each reason slows writers smoothly, by at most the longest delay, and not before there is need.
+    /// Pressure begins at nothing where all is free, ends at the stop, and never falls or jumps between.
     #[test]
-    fn writers_are_slowed_smoothly() {
-        let steps = 0..=1000u64;
-        let pool = |step| headroom(200 * MIB - step * (200 * MIB / 1000), None).delays(0.0)[0];
-        check("the pool", &steps.clone().map(pool).collect::<Vec<_>>());
-        let behind = |step| headroom(u64::MAX, None).delays(step as f64 / 1000.0)[1];
-        check("compaction", &steps.clone().map(behind).collect::<Vec<_>>());
-        let cap = 1000 * MIB;
-        let logs = |step| headroom(u64::MAX, Some((step * MIB, cap))).delays(0.0)[2];
-        check("logs", &steps.map(logs).collect::<Vec<_>>());
+    fn pressure_rises_smoothly() {
+        for limits in limits() {
+            let (from, to) = limits.slow;
+            assert!(
+                limits.reserve <= to && to <= from && from <= limits.short,
+                "{limits:?}"
+            );
+            let mut last = 1.0;
+            for step in 0..=1000 {
+                let part = room(limits, limits.cap / 1000 * step, 0).pressure().part;
+                assert!((0.0..=last).contains(&part), "{limits:?}: {part} at {step}");
+                last = part;
+            }
+            assert_eq!(room(limits, from, 0).pressure().part, 0.0, "{limits:?}");
+            if from > to {
+                assert_eq!(room(limits, to, 0).pressure().part, 1.0, "{limits:?}");
+            }
+        }
     }
 
-    /// The ends of the curves are where the documents say.
+    /// Writers are not slowed where nothing is drained for them, and a drain at its largest fits between where it
+    /// begins and where they stop.
     #[test]
-    fn delays_begin_and_end_where_they_should() {
-        assert_eq!(headroom(96 * MIB, None).delays(0.0), [0, 0, 0]);
-        assert!(headroom(95 * MIB, None).delays(0.0)[0] > 0);
-        assert_eq!(headroom(64 * MIB, None).delays(0.0), [MOST, 0, 0]);
-        assert_eq!(headroom(0, None).delays(0.0), [MOST, 0, 0]);
-        let logs = |live| headroom(u64::MAX, Some((live, 800))).delays(0.0)[2];
-        assert_eq!((logs(700), logs(800), logs(80_000)), (0, MOST, MOST));
-        assert!(logs(701) > 0);
-        for pressure in [-1.0, 0.0, f64::NAN] {
-            assert_eq!(headroom(u64::MAX, None).delays(pressure), [0, 0, 0]);
-        }
-        assert_eq!(headroom(u64::MAX, None).delays(7.0), [0, MOST, 0]);
+    fn a_drain_fits_before_the_stop() {
+        let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
+        let middle = (limits.slow.0 + limits.slow.1) / 2;
+        assert!(middle - 256 * MIB >= limits.reserve, "{limits:?}");
+        let begun = room(limits, middle, 0).pressure().part;
+        assert!((begun - 0.5).abs() < 0.01, "{begun}");
+        let ended = room(limits, middle - 200 * MIB, 200 * MIB).pressure().part;
+        assert!(
+            (begun - ended).abs() < 0.01,
+            "a drain on its way changes nothing: {ended}"
+        );
     }
 
-    /// Caps and reserves of a few bytes divide by nothing.
+    /// What presses most is what counts, and logs are let in while there is room.
     #[test]
-    fn tiny_limits_are_limits() {
-        for n in 0..20 {
-            let tiny = Headroom {
-                free: n,
-                reserve: 1,
-                logs: Some((n, 1)),
-            };
-            assert!(tiny.delays(0.0).into_iter().all(|delay| delay <= MOST));
-            tiny.urgency();
-        }
+    fn each_reason_counts() {
+        let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
+        let headroom = |pool, logs| Headroom {
+            pool: room(limits, pool, 0),
+            logs: Some(room(limits, logs, 0)),
+        };
+        let bottom = |part| Pressure { part, range: 1 };
+        let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|p| p.part);
+        assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 3]);
+        assert_eq!(parts(headroom(0, 1 << 30), 0.25), [1.0, 0.25, 0.0]);
+        assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0]);
+        assert_eq!(headroom(1 << 30, 1 << 30).urgency(), Urgency::None);
+        assert_eq!(
+            headroom(1 << 30, limits.short - 1).urgency(),
+            Urgency::Space
+        );
+        assert_eq!(
+            headroom(limits.short - 1, 1 << 30).urgency(),
+            Urgency::Space
+        );
+        let bytes = |log_file| SpareBytes { pool: 0, log_file };
+        assert!(headroom(0, 8).allows_log(bytes(8)));
+        assert!(!headroom(0, 8).allows_log(bytes(9)));
+        assert!(
+            headroom(0, 1 << 29).allows_log(bytes(1 << 40)),
+            "too large, but let in"
+        );
+        assert!(!headroom(64 * MIB - 1, 0).allows(bytes(0)));
     }
 }

@@ -18,6 +18,8 @@ use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
+use super::Credits;
+
 /// What every stage stands on.
 pub(crate) struct Ground {
     pub(crate) pool: Pool,
@@ -33,6 +35,8 @@ pub(crate) struct Ground {
     pub(crate) totals_before: Totals,
     /// How fast background work may write table files.
     pub(crate) pace: Pace,
+    /// What drains in progress will give back to the pool.
+    pub(crate) credits: Credits,
     pub(crate) options: Options,
     ids: AtomicU64,
 }
@@ -62,6 +66,7 @@ impl Ground {
             counters: Counters::default(),
             totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
+            credits: Credits::default(),
             options,
             ids: AtomicU64::new(ids),
         }

@@ -11,6 +11,7 @@
 
 pub(crate) mod bottom;
 pub(crate) mod buffer;
+mod drain;
 pub(crate) mod front;
 mod ground;
 pub(crate) mod names;
@@ -28,12 +29,12 @@ use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit, FileMeta};
-use crate::parts::ranges::layout::SHADOW;
-use crate::parts::ranges::{LateKeys, RangeDelete, Spans};
+use crate::parts::ranges::{LateKeys, Spans};
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::{Node, Target};
 use crate::types::{Durability, EntryKind, SeqNo};
 
+pub(crate) use drain::{Credit, Credits, Drain};
 pub(crate) use ground::Ground;
 
 /// A point read.
@@ -295,6 +296,7 @@ impl SealedTable {
                 changes: vec![Change::LastSeq { seq: seq_last }],
             },
             logs,
+            credit: Credit::default(),
             forget,
         }
     }
@@ -481,65 +483,6 @@ pub(crate) trait NewerVersions: Send {
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
 }
 
-/// Entries on their way to the bottom, in order.
-pub(crate) struct Drain {
-    /// Runs before the first entry is read; may wait and sync.
-    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
-    pub(crate) cursor: MergeCursor,
-    /// What the buffer's newer tables have.
-    pub(crate) newer: Option<Box<dyn NewerVersions>>,
-    /// The newest number of what is drained; nothing that stays above is so old.
-    pub(crate) seq_last: SeqNo,
-    /// Range deletes up to this number are durable: they may hide what is drained.
-    pub(crate) durable: SeqNo,
-    /// Removes what was drained, once it is durable in the bottom.
-    pub(crate) edit: Edit,
-    /// The logs that have its entries, needed until those outlive the process without them.
-    pub(crate) logs: Vec<u64>,
-    /// Lets the buffer forget it, once the bottom shows it.
-    pub(crate) forget: Box<dyn FnOnce() + Send>,
-}
-
-impl Drain {
-    /// Settles the source and goes to its first entry; again, when the drain begins again.
-    pub(crate) fn start(&mut self) -> Result<()> {
-        if let Some(settle) = self.settle.take() {
-            settle()?;
-        }
-        self.cursor.hold();
-        self.cursor.seek(&Target::first_of(0, &[]))?;
-        // What is drained belongs to one job: nobody relinks it.
-        self.cursor.release();
-        Ok(())
-    }
-
-    /// The range deletes of what is drained, which come behind all other entries; then goes to the
-    /// first entry. For a drain that has started.
-    pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
-        let mut ranges = Vec::new();
-        self.cursor.seek(&Target::first_of(SHADOW, &[]))?;
-        while let Some(entry) = self.cursor.entry()? {
-            ranges.push(RangeDelete::from_entry(
-                entry.keyspace,
-                entry.key,
-                entry.seq,
-                0,
-            )?);
-            self.cursor.advance()?;
-        }
-        self.cursor.seek(&Target::first_of(0, &[]))?;
-        Ok(ranges)
-    }
-
-    /// The number of the newest version of a key in the buffer's newer tables.
-    pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
-        match &self.newer {
-            Some(newer) => newer.newest(keyspace, key, hash),
-            None => Ok(None),
-        }
-    }
-}
-
 /// Sorted entries on their way into a bottom, past the stages above. Nobody sees any of them before the
 /// completion is applied; dropped before, they leave nothing.
 pub(crate) trait Intake: Send {
@@ -563,6 +506,15 @@ pub(crate) struct RangeRequest {
     pub(crate) id: u64,
 }
 
+/// How far something is on its way from where writers need not care to where nothing more fits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pressure {
+    /// 0: writers go on unslowed. 1: nothing more should come down.
+    pub(crate) part: f64,
+    /// How many bytes it is from the one to the other.
+    pub(crate) range: u64,
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
@@ -584,9 +536,10 @@ pub(crate) trait Bottom: Send + Sync {
     fn is_drained(&self) -> bool;
     /// Whether what it has taken outlives the process.
     fn is_durable(&self) -> bool;
-    /// How far it is behind with its own work: at 0 writers go on unslowed, at 1 nothing more should
-    /// come down.
-    fn pressure(&self) -> f64;
+    /// Whether what comes down leaves the pool, so that a drain needs no room there.
+    fn is_outside_pool(&self) -> bool;
+    /// How far it is behind with its own work.
+    fn pressure(&self) -> Pressure;
     /// How near it is to pressure: at 0 its work may take its time, at 1 writers are about to be
     /// slowed.
     fn haste(&self) -> f64;

@@ -4,11 +4,12 @@ mod compare;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::sync::Arc;
 
 use terrace::{Durability, Options, Prefault};
 use terrace_bench::results::{End, Phase, Record, RunId, VERSION};
 use terrace_bench::{
-    BenchConfig, Properties, Step, StoreKind, properties_of, run, run_and_show, victim,
+    BenchConfig, Properties, Step, StoreKind, Trace, properties_of, run, run_and_show, victim,
 };
 
 use crate::args::{BenchArgs, BenchCommand, StoreArgs};
@@ -61,6 +62,12 @@ fn print_records(config: &BenchConfig) -> Result<(), CliError> {
 }
 
 fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> {
+    if store.record_trace.is_some() {
+        return Err(CliError::Usage(
+            "bench records no trace of itself: record one of another command, or of your program"
+                .to_string(),
+        ));
+    }
     if store.keyspace.is_some() {
         return Err(CliError::Usage(
             "bench works in the default keyspace only".to_string(),
@@ -92,6 +99,8 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     let ycsb = args.ycsb.as_deref().map(properties_of).transpose();
     let ycsb = ycsb.map_err(CliError::Usage)?;
     let ycsb_over = properties_over(args).map_err(CliError::Usage)?;
+    let trace = args.trace.as_deref().map(Trace::load).transpose();
+    let trace = trace.map_err(CliError::Usage)?;
     // Threads and target of a workload file are those of the run, unless the command line has others.
     let in_file = |name: &str| {
         let of_file = ycsb.as_ref().filter(|_| steps.contains(&Step::YcsbRun));
@@ -118,6 +127,7 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         writer_rate: args.writer_rate,
         ycsb,
         ycsb_over,
+        trace: trace.map(Arc::new),
         use_existing_db: args.use_existing_db,
         replace_db: args.replace_db,
         seed: args.seed.unwrap_or(defaults.seed),

@@ -8,7 +8,7 @@ use super::Body;
 use super::output::Output;
 use crate::error::{ErrorKind, Result};
 use crate::parts::ranges::layout::SHADOW;
-use crate::stages::{Completion, Drain, Job, JobKind, Step, retired};
+use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
 use crate::types::{EntryKind, key_hash};
 
 /// Entries and bytes of one step.
@@ -22,6 +22,9 @@ pub(super) struct Absorb {
     run: u64,
     /// `None` until all entries are in place: what snapshots read is asked then.
     output: Option<Output>,
+    /// That of the drain, once its entries are written: it goes with the job, when the pool has its space
+    /// back.
+    credit: Credit,
     finished: bool,
 }
 
@@ -34,6 +37,7 @@ impl Absorb {
             drain: Some(drain),
             run,
             output: None,
+            credit: Credit::default(),
             finished: false,
         }
     }
@@ -43,6 +47,7 @@ impl Absorb {
         let mut ranges = Vec::new();
         if self.output.is_none() {
             drain.start()?;
+            drain.credit.restart();
             ranges = drain.range_deletes()?;
         }
         // The snapshots are looked at now and not before: those that a writer of the last moment
@@ -54,7 +59,7 @@ impl Absorb {
         };
         let output = self.output.get_or_insert_with(begin);
         let (mut entries, mut bytes) = (0, 0);
-        loop {
+        let done = loop {
             // Behind everything else are the range deletes, which go with the tables.
             let entry = drain
                 .cursor
@@ -62,15 +67,15 @@ impl Absorb {
                 .filter(|entry| entry.keyspace < SHADOW);
             let Some(entry) = entry else {
                 output.close_table(None)?;
-                return Ok(true);
+                break true;
             };
             if !output.same_key(&entry) {
                 if output.is_full() {
                     output.close_table(Some((entry.keyspace, entry.key)))?;
-                    return Ok(false);
+                    break false;
                 }
                 if entries >= STEP_ENTRIES || bytes >= STEP_BYTES {
-                    return Ok(false);
+                    break false;
                 }
             }
             // A version that a newer table hides would be written only to be dropped.
@@ -85,7 +90,9 @@ impl Absorb {
             }
             entries += 1;
             drain.cursor.advance()?;
-        }
+        };
+        drain.credit.pass(u64::from(entries));
+        Ok(done)
     }
 }
 
@@ -122,6 +129,7 @@ impl Job for Absorb {
             None => Default::default(),
         };
         let body = Arc::clone(&self.body);
+        self.credit = drain.credit;
         let mut edit = drain.edit;
         edit.changes.extend(changes);
         // What the logs had is in named files from this edit on.

@@ -53,7 +53,7 @@ use crate::parts::cache::FileCache;
 use crate::parts::ranges::Spans;
 use crate::parts::sstable::{ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, Ground, Intake, Job, RangeRequest, Source, Sources, Urgency,
+    Bottom, Drain, Folder, Ground, Intake, Job, Pressure, RangeRequest, Source, Sources, Urgency,
 };
 use crate::types::{Compression, SeqNo};
 
@@ -168,14 +168,22 @@ impl Body {
     }
 
     /// How far level 0 has come from the first of two numbers of runs to the second, or the debt
-    /// from the first of two numbers of bytes to the second, whichever is further; 0 before the
-    /// first.
-    fn between(&self, runs: (f64, f64), debt: (f64, f64)) -> f64 {
+    /// from the first of two numbers of bytes to the second, whichever is further.
+    fn between(&self, runs: (usize, usize), debt: (u64, u64)) -> Pressure {
         let version = self.version();
+        let memtable = self.ground.options.front.memtable_bytes;
         let part =
-            |value: f64, (from, to): (f64, f64)| ((value - from) / (to - from).max(1.0)).max(0.0);
-        let bytes = pick::debt(&version, &self.shelf.options);
-        part(version.runs.len() as f64, runs).max(part(bytes as f64, debt))
+            |value: f64, from: f64, to: f64| ((value - from) / (to - from).max(1.0)).max(0.0);
+        let runs = Pressure {
+            part: part(version.runs.len() as f64, runs.0 as f64, runs.1 as f64),
+            range: (runs.1.saturating_sub(runs.0) as u64).saturating_mul(memtable),
+        };
+        let owed = pick::debt(&version, &self.shelf.options);
+        let debt = Pressure {
+            part: part(owed as f64, debt.0 as f64, debt.1 as f64),
+            range: debt.1.saturating_sub(debt.0),
+        };
+        if runs.part >= debt.part { runs } else { debt }
     }
 
     /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
@@ -235,22 +243,22 @@ impl Bottom for Leveled {
         self.body.version().runs.is_empty()
     }
 
-    fn pressure(&self) -> f64 {
+    fn is_outside_pool(&self) -> bool {
+        true
+    }
+
+    fn pressure(&self) -> Pressure {
         let options = &self.body.shelf.options;
-        let stop = options.debt_stop_bytes as f64;
-        self.body.between(
-            (options.runs_slow as f64, options.runs_stop as f64),
-            (stop / 2.0, stop),
-        )
+        let stop = options.debt_stop_bytes;
+        self.body
+            .between((options.runs_slow, options.runs_stop), (stop / 2, stop))
     }
 
     fn haste(&self) -> f64 {
         let options = &self.body.shelf.options;
-        let stop = options.debt_stop_bytes as f64;
-        self.body.between(
-            (options.runs_compact as f64, options.runs_slow as f64),
-            (stop / 8.0, stop / 2.0),
-        )
+        let stop = options.debt_stop_bytes;
+        let runs = (options.runs_compact, options.runs_slow);
+        self.body.between(runs, (stop / 8, stop / 2)).part
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

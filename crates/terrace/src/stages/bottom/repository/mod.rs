@@ -45,8 +45,8 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList, Target};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Probe, RangeRequest, ReadStats, Source,
-    Sources, Urgency,
+    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Pressure, Probe, RangeRequest, ReadStats,
+    Source, Sources, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
 
@@ -333,9 +333,13 @@ impl Bottom for Repository {
         true
     }
 
-    fn pressure(&self) -> f64 {
+    fn is_outside_pool(&self) -> bool {
+        false
+    }
+
+    fn pressure(&self) -> Pressure {
         // Its work is held against the free space of the pool, which slows writers by itself.
-        0.0
+        Pressure::default()
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

@@ -195,7 +195,7 @@ impl Buffer for Elastic {
         bottom_is_durable: bool,
     ) -> Result<Option<Drain>> {
         let tables = self.tables.0.lock();
-        let mut bytes = 0;
+        let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();
         // Oldest first. Drained together, tables become one run, and of the versions of a key one is
         // written, without a merge that changes links only for that.
@@ -208,6 +208,8 @@ impl Buffer for Elastic {
             }
             body.busy = true;
             bytes += body.bytes;
+            held += body.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
+            entries += body.entries;
             drop(body);
             taken.push(Arc::clone(table));
         }
@@ -237,6 +239,7 @@ impl Buffer for Elastic {
             durable,
             edit: Edit { changes },
             logs: logs.collect(),
+            credit: self.ground.credits.open(held, entries),
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
         }))
     }

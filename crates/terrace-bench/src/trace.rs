@@ -1,0 +1,350 @@
+//! This file is a recorded trace as the benchmark replays it: calls, and the keys that they are about.
+//!
+//! The format is in docs/trace.md; the library writes it. A trace is read into memory before anything is
+//! measured. Keys are numbered in the order in which they come, so that a call needs a number only. The
+//! keys of another keyspace than the default one get its number and a slash before them: a peer has no
+//! keyspaces.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use crate::units;
+
+/// The keyspace whose keys stay as they are.
+const DEFAULT_KEYSPACE: &[u8] = b"1";
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Writes a value of so many bytes.
+    Put(u32),
+    Delete,
+    Get,
+    /// Reads so many entries, upward.
+    Scan(u32),
+    /// Reads so many entries, downward.
+    ScanBack(u32),
+}
+
+/// Calls that are one: a single one, or the writes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    first: u32,
+    count: u32,
+}
+
+/// A recorded trace of calls, to be replayed by [`Step::Replay`](crate::Step::Replay).
+#[derive(Debug, Default)]
+pub struct Trace {
+    /// Each call and the number of its key.
+    calls: Vec<(Call, u32)>,
+    groups: Vec<Group>,
+    keys: Vec<Box<[u8]>>,
+    numbers: HashMap<Box<[u8]>, u32>,
+    /// Deletes of ranges, which are left out.
+    pub(crate) ranges_left_out: u64,
+    /// The longest value that is written.
+    pub(crate) value_bytes_max: usize,
+    /// Key and value bytes of all puts.
+    pub(crate) written_bytes: u64,
+}
+
+impl Trace {
+    /// Reads the trace at `path`. An error says what is wrong, and in which line.
+    pub fn load(path: &Path) -> Result<Trace, String> {
+        let shown = path.display();
+        let file =
+            File::open(path).map_err(|e| format!("the trace {shown} cannot be read: {e}"))?;
+        Trace::read(BufReader::new(file))
+            .map_err(|e| format!("the trace {shown} cannot be read: {e}"))
+    }
+
+    fn read(mut lines: impl BufRead) -> Result<Trace, String> {
+        let mut trace = Trace::default();
+        let mut line = Vec::new();
+        let mut number = 0;
+        // Writes that are still missing of the batch whose header was read.
+        let mut of_batch = 0u32;
+        loop {
+            line.clear();
+            let read = lines
+                .read_until(b'\n', &mut line)
+                .map_err(|e| e.to_string())?;
+            number += 1;
+            // A line without its end is what a process that was killed has left.
+            if read == 0 || line.pop() != Some(b'\n') {
+                break;
+            }
+            let problem = |what: String| format!("line {number}: {what}");
+            if number == 1 {
+                check_header(&line)?;
+                continue;
+            }
+            trace.add(&line, &mut of_batch).map_err(problem)?;
+        }
+        if number == 1 {
+            return Err("it is empty".to_string());
+        }
+        // A batch whose writes are not all there is not whole, and was not.
+        if of_batch > 0
+            && let Some(group) = trace.groups.pop()
+        {
+            trace.calls.truncate(group.first as usize);
+        }
+        if trace.groups.is_empty() {
+            return Err("it has no calls".to_string());
+        }
+        Ok(trace)
+    }
+
+    fn add(&mut self, line: &[u8], of_batch: &mut u32) -> Result<(), String> {
+        let mut fields = line.split(|byte| *byte == b'\t');
+        let mut field = |name: &str| fields.next().ok_or_else(|| format!("it has no {name}"));
+        let (_time, keyspace, call) = (field("time")?, field("keyspace")?, field("call")?);
+        let key = unescape(field("key")?)?;
+        let count = |field: Result<&[u8], String>| -> Result<u32, String> {
+            let text = String::from_utf8_lossy(field?).into_owned();
+            text.parse().map_err(|_| format!("{text:?} is no count"))
+        };
+        let call = match call {
+            b"put" => Call::Put(count(field("length"))?),
+            b"delete" => Call::Delete,
+            b"get" => Call::Get,
+            b"scan" => Call::Scan(count(field("count"))?),
+            b"scan-back" => Call::ScanBack(count(field("count"))?),
+            b"batch" if *of_batch == 0 => {
+                *of_batch = count(field("count"))?;
+                if *of_batch > 0 {
+                    self.begin_group(0)?;
+                }
+                return Ok(());
+            }
+            b"delete-range" => {
+                self.ranges_left_out += 1;
+                *of_batch = of_batch.saturating_sub(1);
+                return Ok(());
+            }
+            other => {
+                let other = other.escape_ascii();
+                return Err(format!("there is no call \"{other}\" here"));
+            }
+        };
+        let is_write = matches!(call, Call::Put(_) | Call::Delete);
+        if *of_batch > 0 && !is_write {
+            return Err("a batch has writes only".to_string());
+        }
+        let key = self.number_of(keyspace, key)?;
+        if let Call::Put(bytes) = call {
+            self.value_bytes_max = self.value_bytes_max.max(bytes as usize);
+            self.written_bytes += self.keys[key as usize].len() as u64 + u64::from(bytes);
+        }
+        match (*of_batch, self.groups.last_mut()) {
+            (1.., Some(group)) => {
+                group.count += 1;
+                *of_batch -= 1;
+            }
+            _ => self.begin_group(1)?,
+        }
+        self.calls.push((call, key));
+        Ok(())
+    }
+
+    fn begin_group(&mut self, count: u32) -> Result<(), String> {
+        let first = u32::try_from(self.calls.len());
+        let first = first.map_err(|_| "a trace has at most 4294967295 calls".to_string())?;
+        self.groups.push(Group { first, count });
+        Ok(())
+    }
+
+    fn number_of(&mut self, keyspace: &[u8], mut key: Vec<u8>) -> Result<u32, String> {
+        if keyspace != DEFAULT_KEYSPACE {
+            key.splice(0..0, [keyspace, b"/"].concat());
+        }
+        if let Some(number) = self.numbers.get(key.as_slice()) {
+            return Ok(*number);
+        }
+        let number = u32::try_from(self.keys.len());
+        let number = number.map_err(|_| "a trace has at most 4294967295 keys".to_string())?;
+        self.keys.push(key.clone().into());
+        self.numbers.insert(key.into(), number);
+        Ok(number)
+    }
+
+    /// What is in it, for people.
+    pub(crate) fn describe(&self) -> String {
+        let left_out = match self.ranges_left_out {
+            0 => String::new(),
+            count => format!("; {} deletes of ranges left out", units::count(count)),
+        };
+        format!(
+            "{} calls on {} keys of up to {} B, values of up to {} B{left_out}",
+            units::count(self.calls()),
+            units::count(self.keys()),
+            self.keys.iter().map(|key| key.len()).max().unwrap_or(0),
+            self.value_bytes_max
+        )
+    }
+
+    /// How many groups of calls there are.
+    pub(crate) fn groups(&self) -> u64 {
+        self.groups.len() as u64
+    }
+
+    /// How many calls there are.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
+    /// How many keys there are.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
+    /// The calls of group number `at`, each with the number of its key; none past the last group.
+    #[inline]
+    pub(crate) fn group(&self, at: u64) -> &[(Call, u32)] {
+        let Some(group) = self.groups.get(at as usize) else {
+            return &[];
+        };
+        &self.calls[group.first as usize..][..group.count as usize]
+    }
+
+    /// The key with this number.
+    #[inline]
+    pub(crate) fn key(&self, number: u32) -> &[u8] {
+        &self.keys[number as usize]
+    }
+
+    /// The number of `key`; `None` for one that no call is about.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<u32> {
+        self.numbers.get(key).copied()
+    }
+}
+
+fn check_header(line: &[u8]) -> Result<(), String> {
+    match line.strip_prefix(b"terrace-trace\t") {
+        Some(b"1") => Ok(()),
+        Some(version) => Err(format!(
+            "it has the format \"{}\", and this program knows 1: use the program that recorded it",
+            version.escape_ascii()
+        )),
+        None => Err("it is no trace: its first line is not \"terrace-trace\" and a number".into()),
+    }
+}
+
+fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut key = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte != b'\\' {
+            key.push(*byte);
+            continue;
+        }
+        let byte = rest.strip_prefix(b"x").and_then(|digits| {
+            let digits = std::str::from_utf8(digits.get(..2)?).ok()?;
+            u8::from_str_radix(digits, 16).ok()
+        });
+        key.push(byte.ok_or_else(|| {
+            let text = text.escape_ascii();
+            format!("the key \"{text}\" has a backslash that no x and two digits follow")
+        })?);
+        rest = &rest[3..];
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A trace of four calls.
+    pub(crate) fn small() -> Arc<Trace> {
+        let text =
+            "terrace-trace\t1\n1\t1\tput\tk\t9\n1\t1\tget\tk\n1\t1\tget\tl\n2\t1\tscan\t\t5\n";
+        Arc::new(read(text).expect("it is well formed"))
+    }
+
+    fn read(text: &str) -> Result<Trace, String> {
+        Trace::read(text.as_bytes())
+    }
+
+    const WHOLE: &str = "terrace-trace\t1\n\
+                         5\t1\tput\ta key\t100\n\
+                         6\t1\tget\t\\x00\\x5c\n\
+                         7\t0\tbatch\t\t3\n\
+                         7\t1\tput\tb\t7\n\
+                         7\t2\tput\tb\t9\n\
+                         7\t1\tdelete\ta key\n\
+                         8\t1\tdelete-range\ta\tb\n\
+                         9\t1\tscan\t\t4\n\
+                         9\t1\tscan-back\tb\t2\n";
+
+    /// Every call is read, batches in one piece, keys with every byte, keyspaces apart.
+    #[test]
+    fn a_trace_is_read() {
+        let trace = read(WHOLE).expect("it is well formed");
+        let calls: Vec<Vec<(Call, u32)>> = (0..trace.groups())
+            .map(|at| trace.group(at).to_vec())
+            .collect();
+        let expected = vec![
+            vec![(Call::Put(100), 0)],
+            vec![(Call::Get, 1)],
+            vec![(Call::Put(7), 2), (Call::Put(9), 3), (Call::Delete, 0)],
+            vec![(Call::Scan(4), 4)],
+            vec![(Call::ScanBack(2), 2)],
+        ];
+        assert_eq!(calls, expected);
+        let keys: Vec<&[u8]> = (0..5).map(|number| trace.key(number)).collect();
+        assert_eq!(keys, [&b"a key"[..], b"\x00\\", b"b", b"2/b", b""]);
+        assert_eq!(trace.find(b"2/b"), Some(3));
+        assert_eq!(trace.find(b"c"), None);
+        assert_eq!((trace.calls(), trace.keys()), (7, 5));
+        assert_eq!((trace.ranges_left_out, trace.value_bytes_max), (1, 100));
+        assert_eq!(trace.group(5), []);
+    }
+
+    /// What a killed process left of its last line, and of its last batch, is not replayed.
+    #[test]
+    fn a_torn_end_is_left_out() {
+        let groups = |text: &str| read(text).expect("it is well formed").groups();
+        assert_eq!(groups(WHOLE.trim_end()), 4);
+        let in_batch = WHOLE.find("7\t1\tdelete").expect("it is there");
+        assert_eq!(groups(&WHOLE[..in_batch]), 2);
+        assert_eq!(groups(&WHOLE[..in_batch + 5]), 2);
+    }
+
+    /// What is no trace says so, with its line.
+    #[test]
+    fn bad_lines_are_named() {
+        for (text, said) in [
+            ("", "empty"),
+            ("key\tvalue\n", "no trace"),
+            ("terrace-trace\t2\n", "knows 1"),
+            ("terrace-trace\t1\n", "no calls"),
+            (
+                "terrace-trace\t1\n1\t1\tput\tk\n",
+                "line 2: it has no length",
+            ),
+            (
+                "terrace-trace\t1\n1\t1\tput\tk\tx\n",
+                "line 2: \"x\" is no count",
+            ),
+            ("terrace-trace\t1\n1\t1\tmerge\tk\n", "no call \"merge\""),
+            ("terrace-trace\t1\n1\t1\tget\ta\\q\n", "backslash"),
+            ("terrace-trace\t1\n1\t1\tget\ta\\x1\n", "backslash"),
+            ("terrace-trace\t1\n1\n", "it has no keyspace"),
+            (
+                "terrace-trace\t1\n1\t0\tbatch\t\t2\n1\t1\tget\tk\n",
+                "line 3: a batch has writes only",
+            ),
+        ] {
+            let problem = read(text).map(drop).expect_err(text);
+            assert!(problem.contains(said), "{said} in {problem}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Governor: how fast writers may write while the store cannot move data down as fast.
+//!
+//! Pressure says how near the store is to the point where writers would have to stop: 0 is no need,
+//! 1 is that point. While there is none, nothing is limited and nothing is counted. From then on the
+//! governor looks for the rate at which pressure stays at one half, which is the rate at which
+//! background work keeps up, whatever limits that: a slow disk, a compaction of many levels, a
+//! neighbour. Background work comes and goes in pieces as large as a memtable or a table, so pressure jumps;
+//! the rate must not. A proportional part reacts to each jump by a small factor, an integral part
+//! finds the rate over a second or so.
+//!
+//! Every write is charged for its bytes, whoever writes, and waits for as long as the rate asks: a
+//! few microseconds at each write instead of a long stop at some. What one waited too long, as
+//! sleepers do, is credited to those that follow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::metrics::{Counters, OpCounter};
+use crate::stages::Pressure;
+
+/// The pressure that the governor aims at: as far from stopping writers as from leaving background
+/// work without any.
+const AIM: f64 = 0.5;
+/// In how many seconds the rate changes by a factor of e for each unit that pressure is off the aim.
+/// Shorter: jumps of pressure pass into the rate. Longer: the reserve is used up before a slower disk
+/// is noticed.
+const INTEGRAL_SECONDS_MIN: f64 = 1.0;
+/// By which factor a unit of pressure changes the rate at once.
+const PROPORTIONAL: f64 = 4.0;
+/// From this pressure on, writers are slowed more and more, so that they come to the stop, if
+/// ever, at a crawl.
+const NEAR_STOP: f64 = 0.75;
+/// The part of the rate that is left at the stop.
+const CRAWL: f64 = 1.0 / 16.0;
+/// The lowest rate in bytes a second; that writers stop is for others to decide.
+const RATE_MIN: f64 = 1024.0 * 1024.0;
+/// What is written is measured over at least this time.
+const WINDOW: f64 = 0.02;
+/// The time over which it is averaged, in seconds.
+const AVERAGE: f64 = 0.3;
+/// How often writers that are slowed look how things are, in nanoseconds.
+const LOOK_NANOS: u64 = 2_000_000;
+/// What an entry is charged beside its key and value: its place in log and memtable.
+const ENTRY_BYTES: u64 = 32;
+/// The time for which nobody wrote and that may be made up for at full speed, in nanoseconds.
+const CREDIT_NANOS: u64 = 1_000_000;
+/// BOUND: no write waits longer; the rest is left to those that follow.
+const WAIT_MAX: Duration = Duration::from_millis(50);
+/// The shortest wait for which the core is offered to others: they keep it longer than this.
+const YIELD_MIN: Duration = Duration::from_micros(20);
+/// The shortest wait that is worth a sleep, which takes this much longer than it should.
+const SLEEP_MIN: Duration = Duration::from_micros(60);
+
+/// The limit on the rate of writers. Any number of threads.
+pub(crate) struct Governor {
+    started: Instant,
+    /// Nanoseconds that a mebibyte takes; 0: no limit.
+    cost: AtomicU64,
+    /// When the next write is due, in nanoseconds since the start.
+    next: AtomicU64,
+    /// When somebody should look again, in nanoseconds since the start.
+    look: AtomicU64,
+    /// LOCK: held for a few floating-point operations.
+    control: Mutex<Control>,
+}
+
+impl Governor {
+    pub(crate) fn new() -> Governor {
+        Governor {
+            started: Instant::now(),
+            cost: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            look: AtomicU64::new(0),
+            control: Mutex::new(Control::default()),
+        }
+    }
+
+    /// Whether writers are slowed.
+    #[inline]
+    pub(crate) fn slows(&self) -> bool {
+        self.cost.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it is time to tell the pressure again; true for one of those that ask.
+    pub(crate) fn look_is_due(&self) -> bool {
+        let now = self.started.elapsed().as_nanos() as u64;
+        let due = self.look.load(Ordering::Relaxed);
+        now >= due
+            && self
+                .look
+                .compare_exchange(due, now + LOOK_NANOS, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Sets the rate for this pressure. `busy`: background work has something to do.
+    pub(crate) fn steer(&self, pressure: Pressure, counters: &Counters, busy: bool) {
+        let now = self.started.elapsed().as_secs_f64();
+        let bytes = counters.sum(OpCounter::UserBytes);
+        let entries = counters.sum(OpCounter::Puts);
+        let written = bytes + entries * ENTRY_BYTES;
+        let rate = self.control.lock().step(now, written, pressure, busy);
+        let cost = rate.map_or(0, |rate| ((1u64 << 20) as f64 * 1e9 / rate) as u64);
+        self.cost.store(cost, Ordering::Relaxed);
+    }
+
+    /// Charges a write of `entries` with so many bytes; how long it has to wait.
+    pub(crate) fn charge(&self, bytes: u64, entries: u64) -> Duration {
+        let bytes = bytes.saturating_add(entries.saturating_mul(ENTRY_BYTES));
+        let now = self.started.elapsed().as_nanos() as u64;
+        charge(&self.next, now, bytes, self.cost.load(Ordering::Relaxed))
+    }
+}
+
+/// Takes the next place of `next` at a `cost` a mebibyte; how long it is until then.
+fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
+    let nanos = (u128::from(bytes) * u128::from(cost)) >> 20;
+    let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+    let from = |next: u64| next.max(now.saturating_sub(CREDIT_NANOS));
+    let before = next
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            // What is owed never grows beyond what one write would wait for: rates change.
+            let most = now + WAIT_MAX.as_nanos() as u64;
+            Some(from(next).saturating_add(nanos).min(most))
+        })
+        .unwrap_or(now);
+    let due = from(before).saturating_add(nanos);
+    Duration::from_nanos(due.saturating_sub(now)).min(WAIT_MAX)
+}
+
+/// Lets so much time pass, as exactly as the system can: most waits are shorter than what a sleep takes, and
+/// many are shorter than what it costs to leave the core.
+pub(crate) fn pass(wait: Duration) {
+    if wait >= SLEEP_MIN {
+        std::thread::sleep(wait);
+        return;
+    }
+    let started = Instant::now();
+    // BOUND: SLEEP_MIN.
+    while started.elapsed() < wait {
+        if wait < YIELD_MIN {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Finds the rate. Pure: time and everything else are told.
+#[derive(Default)]
+struct Control {
+    /// The rate at which background work is thought to keep up, in bytes a second; `None` while nothing
+    /// is limited.
+    rate: Option<f64>,
+    /// When the last step was, in seconds.
+    at: f64,
+    /// Since when what is written is being measured, and what had been written then.
+    window: (f64, u64),
+    /// What is written in a second.
+    demand: f64,
+}
+
+impl Control {
+    /// The rate to allow from `now` on, a time in seconds, when so many bytes have been written since
+    /// the start. `None`: any.
+    fn step(&mut self, now: f64, written: u64, pressure: Pressure, busy: bool) -> Option<f64> {
+        // As the threads come, which may be out of order.
+        let elapsed = (now - self.at).max(0.0);
+        self.at = self.at.max(now);
+        self.measure(now, written);
+        let range = pressure.range as f64;
+        // A pressure that is not a number is none.
+        let pressure = if pressure.part > 0.0 {
+            pressure.part.min(1.0)
+        } else {
+            0.0
+        };
+        let rate = match self.rate {
+            None if pressure == 0.0 => return None,
+            // At first as fast as before, or slower as pressure goes up.
+            None => self.demand / factor(0.0),
+            Some(rate) => {
+                // Where nothing is left to do, waiting for it would be waiting for nothing.
+                let off = if busy { AIM - pressure } else { AIM };
+                // Where writers do not come near their limit, pressure says nothing about it.
+                let used = self.demand > rate * factor(pressure) / 2.0;
+                // The more bytes a unit of pressure stands for, the longer it takes to follow the rate.
+                let time = match busy {
+                    true => (2.0 * range / rate).max(INTEGRAL_SECONDS_MIN),
+                    false => INTEGRAL_SECONDS_MIN,
+                };
+                match used || off > 0.0 {
+                    true => rate * (off * elapsed / time).min(1.0).exp(),
+                    false => rate,
+                }
+            }
+        };
+        let rate = rate.max(RATE_MIN);
+        let allowed = rate * factor(pressure);
+        if pressure == 0.0 && self.demand < allowed * 0.7 {
+            self.rate = None;
+            return None;
+        }
+        self.rate = Some(rate);
+        Some(allowed.max(RATE_MIN))
+    }
+
+    fn measure(&mut self, now: f64, written: u64) {
+        let (since, before) = self.window;
+        let time = now - since;
+        if time < WINDOW {
+            return;
+        }
+        let fresh = written.saturating_sub(before) as f64 / time;
+        let weight = 1.0 - (-time / AVERAGE).exp();
+        self.demand += (fresh - self.demand) * weight;
+        self.window = (now, written);
+    }
+}
+
+/// What pressure does to the rate at once.
+fn factor(pressure: f64) -> f64 {
+    let near = ((pressure - NEAR_STOP) / (1.0 - NEAR_STOP)).clamp(0.0, 1.0);
+    PROPORTIONAL.powf(AIM - pressure) * CRAWL.powf(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: f64 = 1e6;
+
+    /// A store whose background work moves `supply` bytes a second, in tables of `table` bytes, of what
+    /// comes in memtables of `memtable` bytes; pressure goes from 0 to 1 over `range` bytes.
+    struct Plant {
+        supply: f64,
+        memtable: f64,
+        table: f64,
+        range: f64,
+        /// Bytes that are in memory when there begins to be pressure.
+        easy: f64,
+    }
+
+    /// What a run was like after its first part.
+    struct Seen {
+        /// The part of what background work could do that it had to do.
+        busy: f64,
+        /// The lowest and highest rate of writers, as parts of the supply.
+        rates: (f64, f64),
+        /// The part of the time for which writers were stopped.
+        stopped: f64,
+    }
+
+    impl Plant {
+        /// Writers that could write `demand` bytes a second do so for so many seconds.
+        fn run(&self, demand: f64, seconds: f64, settled: f64) -> Seen {
+            let mut control = Control::default();
+            let (mut written, mut moved, mut now) = (0.0, 0.0, 0.0);
+            let (mut seconds_stopped, mut moved_before) = (0.0, None);
+            let mut rates = (f64::MAX, 0.0f64);
+            let tick = 0.002;
+            while now < seconds {
+                // Memtables are taken whole, and tables given back whole.
+                let taken = (written / self.memtable).ceil() * self.memtable;
+                let freed = (moved / self.table).floor() * self.table;
+                let part = ((taken - freed - self.easy) / self.range).clamp(0.0, 1.0);
+                let pressure = Pressure {
+                    part,
+                    range: self.range as u64,
+                };
+                let allowed = control.step(now, written as u64, pressure, moved < written);
+                let rate = allowed.unwrap_or(demand).min(demand);
+                // Where the stop is, nobody writes.
+                let stopped = part >= 1.0;
+                written += if stopped { 0.0 } else { rate * tick };
+                moved = (moved + self.supply * tick).min(written);
+                now += tick;
+                if now >= settled {
+                    moved_before.get_or_insert(moved);
+                    seconds_stopped += if stopped { tick } else { 0.0 };
+                    rates = (rates.0.min(rate), rates.1.max(rate));
+                }
+            }
+            let time = seconds - settled;
+            Seen {
+                busy: (moved - moved_before.unwrap_or(0.0)) / (time * self.supply),
+                rates: (rates.0 / self.supply, rates.1 / self.supply),
+                stopped: seconds_stopped / time,
+            }
+        }
+    }
+
+    /// Stores with slow and fast disks, small and large memory.
+    fn plants() -> impl Iterator<Item = Plant> {
+        let sizes = [
+            (64.0, 1.0, 256.0),
+            (64.0, 64.0, 1000.0),
+            (4.0, 16.0, 40.0),
+            (64.0, 256.0, 8000.0),
+        ];
+        let supplies = [20.0, 200.0, 900.0];
+        supplies.into_iter().flat_map(move |supply| {
+            sizes
+                .into_iter()
+                .map(move |(memtable, table, range)| Plant {
+                    supply: supply * MB,
+                    memtable: memtable * MB,
+                    table: table * MB,
+                    range: range * MB,
+                    easy: 600.0 * MB,
+                })
+        })
+    }
+
+    /// Writers faster than background work come to its pace: they are never stopped, it is never idle, and what
+    /// they may write does not jump.
+    #[test]
+    fn writers_come_to_the_pace_of_background_work() {
+        for plant in plants() {
+            let what = format!(
+                "{}, pieces {} {}, range {}",
+                plant.supply, plant.memtable, plant.table, plant.range
+            );
+            let seen = plant.run(1500.0 * MB, 120.0, 60.0);
+            assert!(
+                seen.busy > 0.99,
+                "{what}: {} of what was possible",
+                seen.busy
+            );
+            assert!(seen.stopped == 0.0, "{what}: stopped for {}", seen.stopped);
+            assert!(
+                seen.rates.0 > 0.3 && seen.rates.1 < 3.0,
+                "{what}: {:?}",
+                seen.rates
+            );
+        }
+    }
+
+    /// Writers slower than background work are not slowed once it has caught up.
+    #[test]
+    fn slow_writers_are_left_alone() {
+        for plant in plants() {
+            let demand = plant.supply * 0.8;
+            let seen = plant.run(demand, 120.0, 60.0);
+            assert!(
+                (seen.rates.0 - 0.8).abs() < 1e-9,
+                "{}: {:?}",
+                plant.supply,
+                seen.rates
+            );
+        }
+    }
+
+    /// Where nothing is left to do and pressure stays, as in a pool full of live data, nobody is held
+    /// back for it more and more.
+    #[test]
+    fn nobody_waits_for_idle_work() {
+        let mut control = Control::default();
+        let pressure = Pressure {
+            part: 0.6,
+            range: 1 << 30,
+        };
+        let mut written = 0.0;
+        let mut rate = 0.0;
+        for tick in 0..60_000 {
+            let allowed = control.step(f64::from(tick) * 0.002, written as u64, pressure, false);
+            rate = allowed.unwrap_or(f64::MAX).min(400.0 * MB);
+            written += rate * 0.002;
+        }
+        assert!(rate > 300.0 * MB, "{rate}");
+    }
+
+    /// No pressure, no limit; and numbers that are none change nothing.
+    #[test]
+    fn without_need_there_is_no_limit() {
+        let mut control = Control::default();
+        for part in [0.0, -1.0, f64::NAN] {
+            let pressure = Pressure { part, range: 0 };
+            assert_eq!(control.step(1.0, 1 << 40, pressure, true), None);
+        }
+        let pressure = Pressure {
+            part: 7.0,
+            range: 0,
+        };
+        let crawl = control.step(2.0, 2 << 40, pressure, true);
+        assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 * CRAWL));
+    }
+
+    /// Writes wait for the sum of what all of them cost, less what some waited too long.
+    #[test]
+    fn every_write_is_charged() {
+        // A mebibyte a millisecond.
+        let cost = 1_000_000;
+        let next = AtomicU64::new(0);
+        let start = 1_000_000_000;
+        let kib = |now| charge(&next, now, 1 << 10, cost).as_nanos() as u64;
+        // After a rest a millisecond's worth is free.
+        for _ in 0..1024 {
+            assert_eq!(kib(start), 0);
+        }
+        assert!(kib(start) < 1000);
+        assert!((1000..2000).contains(&kib(start)));
+        assert_eq!(charge(&next, start, u64::MAX, u64::MAX), WAIT_MAX);
+        assert_eq!(
+            kib(start),
+            WAIT_MAX.as_nanos() as u64,
+            "no more is owed than one waits for"
+        );
+        assert_eq!(kib(start + (1 << 30)), 0, "nor for longer");
+        let later = start + (1 << 31);
+        assert_eq!(charge(&next, later, 1 << 20, 0), Duration::ZERO, "no limit");
+    }
+}

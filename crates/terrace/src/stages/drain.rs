@@ -1,0 +1,163 @@
+//! This file is what goes from the buffer to the bottom: a drain, and the credit for what it will give
+//! back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Result;
+use crate::parts::iter::MergeCursor;
+use crate::parts::manifest::Edit;
+use crate::parts::ranges::RangeDelete;
+use crate::parts::ranges::layout::SHADOW;
+use crate::parts::skiplist::Target;
+use crate::types::SeqNo;
+
+use super::NewerVersions;
+
+/// Entries on their way to the bottom, in order.
+pub(crate) struct Drain {
+    /// Runs before the first entry is read; may wait and sync.
+    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
+    pub(crate) cursor: MergeCursor,
+    /// What the buffer's newer tables have.
+    pub(crate) newer: Option<Box<dyn NewerVersions>>,
+    /// The newest number of what is drained; nothing that stays above is so old.
+    pub(crate) seq_last: SeqNo,
+    /// Range deletes up to this number are durable: they may hide what is drained.
+    pub(crate) durable: SeqNo,
+    /// Removes what was drained, once it is durable in the bottom.
+    pub(crate) edit: Edit,
+    /// The logs that have its entries, needed until those outlive the process without them.
+    pub(crate) logs: Vec<u64>,
+    /// What it will give back, shown as it goes on.
+    pub(crate) credit: Credit,
+    /// Lets the buffer forget it, once the bottom shows it.
+    pub(crate) forget: Box<dyn FnOnce() + Send>,
+}
+
+impl Drain {
+    /// Settles the source and goes to its first entry; again, when the drain begins again.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        if let Some(settle) = self.settle.take() {
+            settle()?;
+        }
+        self.cursor.hold();
+        self.cursor.seek(&Target::first_of(0, &[]))?;
+        // What is drained belongs to one job: nobody relinks it.
+        self.cursor.release();
+        Ok(())
+    }
+
+    /// The range deletes of what is drained, which come behind all other entries; then goes to the
+    /// first entry. For a drain that has started.
+    pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
+        let mut ranges = Vec::new();
+        self.cursor.seek(&Target::first_of(SHADOW, &[]))?;
+        while let Some(entry) = self.cursor.entry()? {
+            ranges.push(RangeDelete::from_entry(
+                entry.keyspace,
+                entry.key,
+                entry.seq,
+                0,
+            )?);
+            self.cursor.advance()?;
+        }
+        self.cursor.seek(&Target::first_of(0, &[]))?;
+        Ok(ranges)
+    }
+
+    /// The number of the newest version of a key in the buffer's newer tables.
+    pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
+        match &self.newer {
+            Some(newer) => newer.newest(keyspace, key, hash),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Bytes of the pool that drains in progress will give back, as far as they have come. Drains give back all
+/// at once, when they end; writers who are slowed should not feel that.
+#[derive(Clone, Default)]
+pub(crate) struct Credits(Arc<AtomicU64>);
+
+impl Credits {
+    /// The credit of a drain that has so many entries and will give back so many bytes.
+    pub(crate) fn open(&self, bytes: u64, entries: u64) -> Credit {
+        Credit {
+            credits: self.clone(),
+            bytes,
+            entries,
+            passed: 0,
+            given: 0,
+        }
+    }
+
+    /// The sum of all credits.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The part of `Credits` that one drain has. Gone with it.
+#[derive(Default)]
+pub(crate) struct Credit {
+    credits: Credits,
+    bytes: u64,
+    entries: u64,
+    passed: u64,
+    given: u64,
+}
+
+impl Credit {
+    /// So many more entries are where they go.
+    pub(crate) fn pass(&mut self, entries: u64) {
+        self.passed = self.passed.saturating_add(entries);
+        self.give();
+    }
+
+    /// The drain begins again.
+    pub(crate) fn restart(&mut self) {
+        self.passed = 0;
+        self.give();
+    }
+
+    fn give(&mut self) {
+        let part = u128::from(self.passed.min(self.entries)) * u128::from(self.bytes);
+        let now = (part / u128::from(self.entries.max(1))) as u64;
+        // Wraps where it falls, and the sum with it: each takes back only what it gave.
+        let change = now.wrapping_sub(self.given);
+        self.credits.0.fetch_add(change, Ordering::Relaxed);
+        self.given = now;
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        self.restart();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Credit grows with what has passed, up to what will be given back, and goes when its drain does.
+    #[test]
+    fn credit_follows_the_drain() {
+        let credits = Credits::default();
+        let mut one = credits.open(1000, 10);
+        let mut other = credits.open(500, 0);
+        one.pass(3);
+        assert_eq!(credits.bytes(), 300);
+        other.pass(1);
+        one.pass(70);
+        assert_eq!(credits.bytes(), 1000, "no more than it has");
+        one.restart();
+        assert_eq!(credits.bytes(), 0);
+        one.pass(5);
+        drop(other);
+        assert_eq!(credits.bytes(), 500);
+        drop(one);
+        assert_eq!(credits.bytes(), 0);
+    }
+}
