@@ -1,10 +1,11 @@
 //! This file is what a run of the benchmark is asked to do, with db_bench's names and meanings.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace::{KEY_BYTES_MAX, Options};
+use terrace::{Durability, KEY_BYTES_MAX, Options};
 
 use crate::records::RecordKeys;
 use crate::schedule::Arrivals;
@@ -76,6 +77,9 @@ pub struct BenchConfig {
     /// The pool's cap; `None` derives it from `num` and the sizes, and for a database that is used
     /// as it is, keeps its own.
     pub pool_bytes: Option<u64>,
+    /// What this program is started with for killreopen, so that it comes to [`crate::victim`] with this
+    /// same configuration once `--victim FOLDER` is added; `None` where it cannot be started so.
+    pub victim_args: Option<Vec<OsString>>,
 }
 
 impl Default for BenchConfig {
@@ -107,6 +111,7 @@ impl Default for BenchConfig {
             db: None,
             options: Options::default(),
             pool_bytes: None,
+            victim_args: None,
         }
     }
 }
@@ -174,6 +179,11 @@ impl BenchConfig {
             .saturating_add(memtables)
             .saturating_add(8 * self.options.bottom.extent_bytes);
         bytes.saturating_add((16 << 20) - 1) & !((16 << 20) - 1)
+    }
+
+    /// Bytes that the run may take on the file system of its database, about.
+    pub fn needed_bytes(&self) -> u64 {
+        self.place_bytes(&self.store_options())
     }
 
     /// Bytes that the database may take on its file system: the pool, and table files with what a
@@ -324,6 +334,11 @@ impl BenchConfig {
                 "this build has no {0}: build it with --features {0}",
                 self.store
             ),
+        );
+        check(
+            !(self.steps.contains(&Step::KillReopen)
+                && self.options.durability == Durability::Volatile),
+            "killreopen loses what is not logged: take durability buffered or sync".to_string(),
         );
         check(
             self.report_interval != Some(Duration::ZERO),

@@ -32,6 +32,8 @@ pub enum BenchError {
     },
     /// The results could not be written out.
     Output(io::Error),
+    /// The process that killreopen starts failed before it was killed.
+    Victim(String),
     /// A read gave a value that was never written under that key, or missed one that was.
     WrongValue(String),
 }
@@ -158,7 +160,9 @@ impl BenchError {
 impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BenchError::Invalid(what) | BenchError::WrongValue(what) => f.write_str(what),
+            BenchError::Invalid(what) | BenchError::WrongValue(what) | BenchError::Victim(what) => {
+                f.write_str(what)
+            }
             BenchError::Store(e) => e.fmt(f),
             BenchError::Peer { store, what } => write!(f, "{store} failed: {what}"),
             BenchError::Medium(e) => write!(f, "the limit line cannot be measured: {e}"),
@@ -176,6 +180,7 @@ impl std::error::Error for BenchError {
             BenchError::Invalid(_)
             | BenchError::Peer { .. }
             | BenchError::Medium(_)
+            | BenchError::Victim(_)
             | BenchError::WrongValue(_) => None,
         }
     }

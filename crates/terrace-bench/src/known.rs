@@ -56,6 +56,12 @@ impl Known {
         }
     }
 
+    /// How many keys must be there, by those that are followed.
+    pub(crate) fn estimate(&self) -> u64 {
+        let ones = |word: &AtomicU64| u64::from(word.load(Ordering::Relaxed).count_ones());
+        self.bits.iter().map(ones).sum::<u64>() * EVERY
+    }
+
     /// Whether the key of `number` must be there; never for one that is not followed.
     #[inline]
     pub(crate) fn must_have(&self, number: u64) -> bool {
@@ -82,6 +88,7 @@ mod tests {
             let followed = number % EVERY == 0 && number != 32;
             assert_eq!(known.must_have(number), followed, "{number}");
         }
+        assert_eq!(known.estimate(), 4992);
         known.put(1 << 40);
         assert!(!known.must_have(1 << 40), "beyond the numbers of the run");
     }

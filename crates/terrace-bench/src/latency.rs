@@ -64,6 +64,35 @@ impl Latency {
         ns as f64 / 1e3
     }
 
+    /// The mean latency, in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.histogram.mean() / 1e3
+    }
+
+    /// How many latencies are up to so many microseconds and above the limit before: limits grow by a
+    /// twentieth of a power of ten, and those of no latency are left out.
+    pub fn histogram(&self) -> Vec<(f64, u64)> {
+        let mut limits: Vec<(i32, u64)> = Vec::new();
+        for value in self.histogram.iter_recorded() {
+            let ns = value.value_iterated_to().max(1);
+            let limit = ((ns as f64).log10() * 20.0).ceil() as i32;
+            match limits.last_mut() {
+                Some((last, count)) if *last == limit => *count += value.count_at_value(),
+                _ => limits.push((limit, value.count_at_value())),
+            }
+        }
+        let us = |limit: i32| {
+            let ns = 10f64.powf(f64::from(limit) / 20.0);
+            // Four digits are more than the limits are apart.
+            let unit = 10f64.powf(ns.log10().floor() - 3.0);
+            ((ns / unit).round() * unit).round() / 1e3
+        };
+        limits
+            .into_iter()
+            .map(|(limit, n)| (us(limit), n))
+            .collect()
+    }
+
     /// The longest latency, in microseconds.
     pub fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3

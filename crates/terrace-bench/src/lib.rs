@@ -24,6 +24,7 @@
 //! # Ok::<(), terrace_bench::BenchError>(())
 //! ```
 
+pub mod compare;
 mod config;
 mod error;
 mod keys;
@@ -31,11 +32,16 @@ mod known;
 mod latency;
 mod limit;
 mod machine;
+mod measure;
 mod meter;
 mod out;
+pub mod page;
 mod place;
+mod plot;
+pub mod profile;
 mod records;
 mod report;
+pub mod results;
 mod run;
 mod schedule;
 mod shuffle;
@@ -54,12 +60,13 @@ pub use error::BenchError;
 pub use latency::Latency;
 pub use limit::Limits;
 pub use machine::{Machine, Memory};
+pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, victim};
 pub use report::{
     BlockReads, CacheReport, CauseReport, Conditions, FileLevelReport, FileSettings, HEADING,
-    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport, Written,
-    cache_line, file_levels,
+    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport,
+    StoreFacts, Written, cache_line, file_levels,
 };
-pub use run::run;
+pub use run::{run, run_and_show};
 pub use schedule::Arrivals;
 pub use step::{DEFAULT_STEPS, Step};
 pub use store::{About, StoreKind};

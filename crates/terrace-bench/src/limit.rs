@@ -98,7 +98,7 @@ impl Kind {
             | Step::YcsbRun
             | Step::Churn
             | Step::Replay => None,
-            Step::Drain | Step::Flush | Step::Wait => None,
+            Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
 
@@ -480,7 +480,8 @@ mod tests {
                 let of_ycsb = config
                     .workload_of(step)
                     .is_ok_and(|workload| workload.is_some());
-                let has_one = !step.settles() && !mixed && !of_ycsb && step != Step::YcsbRun;
+                let is_timed = !step.settles() && step != Step::KillReopen;
+                let has_one = is_timed && !mixed && !of_ycsb && step != Step::YcsbRun;
                 assert_eq!(limits.of(step).is_some(), has_one, "{step}");
                 assert!(limits.of(step).is_none_or(|rate| rate > 0.0), "{step}");
             }

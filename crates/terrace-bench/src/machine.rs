@@ -3,15 +3,17 @@
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine that a run was measured on.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
+    /// What sets the speed of the cores, as "performance"; `None` where Linux does not say.
+    pub governor: Option<String>,
     /// The kernel's release.
     pub kernel: String,
     /// Installed memory in bytes.
@@ -33,6 +35,9 @@ impl Machine {
         Machine {
             cpu: cpu.unwrap_or_else(|| "unknown".to_string()),
             cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            governor: fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+                .ok()
+                .map(|governor| governor.trim().to_string()),
             kernel: if kernel.is_empty() {
                 "unknown".into()
             } else {
@@ -44,7 +49,7 @@ impl Machine {
 }
 
 /// The memory of this process.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// The most that was resident at once, the mapped pool included (VmHWM).
     pub peak_bytes: u64,

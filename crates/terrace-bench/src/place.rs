@@ -15,6 +15,7 @@ use terrace::Options;
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
+use crate::measure::PoolFile;
 use crate::store::StoreKind;
 
 /// The file that says which peer's files are beside it, in the folder [`PEER_FOLDER`].
@@ -83,6 +84,18 @@ impl Place {
         fs::create_dir_all(&folder).map_err(|e| BenchError::io("create", &folder, e))?;
         fs::write(&marker, self.store.name()).map_err(|e| BenchError::io("write", &marker, e))?;
         Ok(folder)
+    }
+
+    /// Where the pool's file is, and what it takes.
+    pub(crate) fn pool_file(&self) -> PoolFile {
+        use std::os::unix::fs::MetadataExt;
+        match &self.pool {
+            None => PoolFile::None,
+            Some(pool) if pool.starts_with(&self.db) => {
+                PoolFile::Inside(pool.metadata().map_or(0, |file| file.blocks() * 512))
+            }
+            Some(_) => PoolFile::Elsewhere,
+        }
     }
 
     /// The path beside which the pool of the limit line is made, on the same file system as the
@@ -161,7 +174,7 @@ fn is_empty_folder(path: &Path) -> bool {
 }
 
 /// Makes a temporary folder that `bytes` and a little more for the limit line fit into.
-fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> {
+pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> {
     let in_memory = Path::new("/dev/shm");
     let temporary = std::env::temp_dir();
     let mut parent = temporary.as_path();
@@ -183,7 +196,8 @@ fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> {
         .map_err(|e| BenchError::io("make a temporary folder in", parent, e))
 }
 
-fn free_bytes(path: &Path) -> u64 {
+/// Bytes that may still be written to the file system of `path`.
+pub(crate) fn free_bytes(path: &Path) -> u64 {
     rustix::fs::statvfs(path).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 

@@ -1,40 +1,45 @@
 //! This file is one run from its first step to its last: databases made, threads started, watched.
 
-use std::fmt;
 use std::io::Write;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use terrace::{MediumChoice, Options, Prefault};
+use terrace::{Options, Prefault};
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
 use crate::known::Known;
 use crate::latency::Latency;
 use crate::limit::Limits;
-use crate::machine::{Machine, Memory, ProcessIo, bytes_under, file_system_of};
+use crate::machine::{Memory, ProcessIo, bytes_under};
+use crate::measure::watch::{spinner, stalls_between, watch};
+use crate::measure::{KindReport, OpKind, RecoveryReport, SpaceReport, Usage, kill};
 use crate::meter::{Meter, Tally};
 use crate::out::Out;
 use crate::place::Place;
 use crate::records::Records;
 use crate::report::{
-    BlockReads, Conditions, FileSettings, HEADING, IntervalReport, LatencyReport, Report,
-    StallReport, StepReport, WorkloadReport, Written,
+    BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, Written,
 };
 use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
-use crate::units;
 use crate::values::Values;
 use crate::workload::{Replay, Role, Work, Ycsb};
-
-/// How often the progress bar moves.
-const TICK: Duration = Duration::from_millis(100);
 
 /// Runs every step of `config`. Lines for people go to `out` as they come, where there is one.
 pub fn run<'a>(
     config: &'a BenchConfig,
     out: Option<&'a mut dyn Write>,
+) -> Result<Report, BenchError> {
+    run_and_show(config, out, &mut |_, _| Ok(()))
+}
+
+/// As [`run`], and shows each step's report to `see` as soon as it has ended. An error of `see` ends
+/// the run.
+pub fn run_and_show<'a>(
+    config: &'a BenchConfig,
+    out: Option<&'a mut dyn Write>,
+    see: &mut dyn FnMut(&Conditions, &StepReport) -> std::io::Result<()>,
 ) -> Result<Report, BenchError> {
     config.validate().map_err(BenchError::Invalid)?;
     let options = config.store_options();
@@ -49,7 +54,7 @@ pub fn run<'a>(
     let begun = Instant::now();
     let store = open(config, &options, &place, config.use_existing_db)?;
     let open_s = begun.elapsed().as_secs_f64();
-    let conditions = conditions(config, &options, &place, store.as_ref(), &limits, open_s);
+    let conditions = Conditions::of(config, &options, &place, store.as_ref(), &limits, open_s);
     let mut run = Run {
         config,
         options,
@@ -68,7 +73,9 @@ pub fn run<'a>(
     run.out.line(format_args!("\n{HEADING}"));
     let mut steps = Vec::new();
     for (i, step) in config.steps.iter().enumerate() {
-        for report in run.step(*step, i as u64)? {
+        for mut report in run.step(*step, i as u64)? {
+            report.index = i;
+            see(&conditions, &report).map_err(BenchError::Output)?;
             run.out.line(format_args!("{report}"));
             if let Some(chart) = &report.chart {
                 run.out.line(format_args!("{}", chart.trim_end()));
@@ -77,12 +84,10 @@ pub fn run<'a>(
         }
         run.out.check()?;
     }
-    let mut space = run.open_store()?.space();
-    space.folder_bytes = bytes_under(run.place.db());
     let report = Report {
         conditions,
         steps,
-        space,
+        space: run.space()?,
         memory: Memory::read(),
     };
     run.out
@@ -135,67 +140,6 @@ fn open(
     })
 }
 
-fn conditions(
-    config: &BenchConfig,
-    options: &Options,
-    place: &Place,
-    store: &dyn Store,
-    limits: &Limits,
-    open_s: f64,
-) -> Conditions {
-    let is_terrace = config.store == StoreKind::Terrace;
-    let pool = options.pool.path.as_ref().map(|path| place.db().join(path));
-    let temporary = if place.is_temporary() {
-        " (temporary)"
-    } else {
-        ""
-    };
-    Conditions {
-        machine: Machine::read(),
-        store: config.store.name(),
-        about: store.about(),
-        design: is_terrace.then(|| options.design_of_new().to_string()),
-        forced_dax: options.pool.medium == MediumChoice::ForceDax,
-        emulation: options.pool.emulation.map(|emulation| {
-            format!(
-                "{} GB/s of writes, {} ns write latency",
-                emulation.write_gbps, emulation.write_latency_ns
-            )
-        }),
-        db: format!("{}{temporary}", place.db().display()),
-        file_system: file_system_of(pool.as_deref().unwrap_or(place.db())),
-        build: if cfg!(debug_assertions) {
-            "debug: no figure of it means anything"
-        } else {
-            "release"
-        },
-        durability: options.durability.to_string(),
-        num: config.num,
-        reads: config.reads(),
-        key_bytes: config.key_bytes,
-        value_bytes: config.value_bytes,
-        value_bytes_min: config.value_bytes_min(),
-        workloads: WorkloadReport::of(config),
-        rate: config.rate,
-        arrivals: config.rate.map(|_| config.arrivals.name()),
-        writer_rate: config.writer_rate,
-        threads: config.threads,
-        batch_count: config.batch_count,
-        seed: config.seed,
-        memtable_bytes: options.front.memtable_bytes,
-        pool_bytes: is_terrace.then_some(options.pool.size_bytes),
-        table_files: FileSettings::of(options).filter(|_| is_terrace),
-        prefault: is_terrace.then_some(match options.pool.prefault {
-            Prefault::Ahead => "ahead of need",
-            Prefault::All => "all at creation",
-            Prefault::None => "none",
-        }),
-        open_s,
-        limit_pool: limits.pool.clone(),
-        limit_prepared_s: limits.prepared.as_secs_f64(),
-    }
-}
-
 impl Run<'_> {
     fn open_store(&self) -> Result<&dyn Store, BenchError> {
         let missing = || BenchError::Invalid("the database could not be reopened".to_string());
@@ -234,6 +178,9 @@ impl Run<'_> {
     /// Does one step; more than one report where a workload has threads of two kinds.
     fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
         if step.is_fresh() && !self.config.use_existing_db {
+            if step == Step::KillReopen {
+                return Ok(vec![self.kill_and_reopen()?]);
+            }
             self.make_fresh()?;
         } else if step.is_fresh() && step != Step::Replay {
             let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
@@ -244,21 +191,92 @@ impl Run<'_> {
             }]);
         }
         let before = self.counters()?;
+        let usage = Usage::begin();
         let (mut reports, user_bytes) = match Role::of(step) {
             Some(role) => self.workload(step, role, index)?,
             None => (vec![self.settle(step)?], 0),
         };
-        let after = self.counters()?;
+        let (usage, after) = (usage.end(), self.counters()?);
+        if step.puts() {
+            self.is_empty = false;
+        }
+        let space = self.space_used()?;
         if let Some(report) = reports.first_mut() {
             report.written = Written::between(&before, &after, user_bytes);
             report.blocks = BlockReads::between(before.0.blocks, after.0.blocks);
             report.stalls = stalls_between(&before.0, &after.0);
             report.open_s = self.open_s.take();
-        }
-        if step.puts() {
-            self.is_empty = false;
+            (report.usage, report.space) = (usage, space);
         }
         Ok(reports)
+    }
+
+    /// What the database holds, by tier.
+    fn space(&self) -> Result<Space, BenchError> {
+        let mut space = self.open_store()?.space();
+        space.folder_bytes = bytes_under(self.place.db());
+        Ok(space)
+    }
+
+    /// What the database takes, against what lives in it.
+    fn space_used(&self) -> Result<SpaceReport, BenchError> {
+        let entry_bytes = (self.config.key_bytes + self.config.value_bytes) as u64;
+        // Of records of YCSB, and of values of mixed sizes, it is not known how many bytes live.
+        let same_size =
+            self.records.is_none() && self.config.value_bytes_min() == self.config.value_bytes;
+        let known = Some(&self.known).filter(|_| self.checks && same_size);
+        let pool = self.place.pool_file();
+        Ok(SpaceReport::of(&self.space()?, pool, known, entry_bytes))
+    }
+
+    /// Has another process fill a fresh database, kills it, and opens what it left.
+    fn kill_and_reopen(&mut self) -> Result<StepReport, BenchError> {
+        let name = Step::KillReopen.name();
+        let report = StepReport {
+            name: name.into(),
+            ..StepReport::default()
+        };
+        let skipped = match (self.config.store, &self.config.victim_args) {
+            (StoreKind::Empty, _) => Some("a store that keeps nothing has nothing to recover"),
+            (_, None) => Some("this program cannot start a second process of itself"),
+            _ => None,
+        };
+        if let Some(why) = skipped {
+            let skipped = Some(why.to_string());
+            return Ok(StepReport { skipped, ..report });
+        }
+        let bar = spinner(name);
+        drop(self.store.take());
+        self.place.remove()?;
+        kill::kill_a_victim(self.config, &self.place.store_folder(false)?)?;
+        // As users open a pool: faulting in all of it has nothing to do with recovery.
+        let mut options = self.options.clone();
+        options.pool.prefault = Prefault::Ahead;
+        let usage = Usage::begin();
+        let begun = Instant::now();
+        let store = open(self.config, &options, &self.place, true)?;
+        let open_s = begun.elapsed().as_secs_f64();
+        self.known = Known::none_of(self.config.num);
+        self.records = None;
+        let (verified, verify_s) = kill::verify(self.config, store.as_ref(), &self.known)?;
+        let usage = usage.end();
+        store.close()?;
+        self.store = Some(open(self.config, &self.options, &self.place, true)?);
+        (self.is_empty, self.checks) = (false, true);
+        bar.finish_and_clear();
+        Ok(StepReport {
+            elapsed_s: open_s,
+            checked: verified,
+            open_s: self.open_s.take(),
+            recovery: Some(RecoveryReport {
+                open_s,
+                verified,
+                verify_s,
+            }),
+            usage,
+            space: self.space_used()?,
+            ..report
+        })
     }
 
     fn settle(&mut self, step: Step) -> Result<StepReport, BenchError> {
@@ -338,7 +356,17 @@ impl Run<'_> {
                 })
                 .collect();
             let total = work.total_ops(role);
-            intervals = watch(step, &meter, total, work.config.report_interval, out);
+            let counters = || work.store.counters();
+            intervals = watch(
+                step,
+                &meter,
+                total,
+                work.config.report_interval,
+                &counters,
+                &mut |bar, report| {
+                    bar.suspend(|| out.line(format_args!("{}", report.line(step.name()))));
+                },
+            );
             let died = || BenchError::WrongValue("a client thread died".to_string());
             workers
                 .into_iter()
@@ -349,7 +377,8 @@ impl Run<'_> {
             .into_iter()
             .collect::<Result<Vec<Tally>, BenchError>>()?;
         let (readers, others) = tallies.split_at(clients);
-        let mut report = self.report(step.name(), readers, self.limits.of(step));
+        let kind = OpKind::of(step);
+        let mut report = self.report(step.name(), kind, readers, self.limits.of(step));
         report.intervals = intervals;
         if let Some(records) = &mut self.records {
             records.settle();
@@ -360,7 +389,8 @@ impl Run<'_> {
         let mut reports = vec![report];
         reports.extend(StepReport::of_kinds(readers));
         if !others.is_empty() {
-            reports.push(self.report("  (writer)", others, self.limits.of(Step::Overwrite)));
+            let (kind, limit) = (Some(OpKind::Write), self.limits.of(Step::Overwrite));
+            reports.push(self.report("  (writer)", kind, others, limit));
         }
         Ok((
             reports,
@@ -368,7 +398,13 @@ impl Run<'_> {
         ))
     }
 
-    fn report(&self, name: &str, tallies: &[Tally], limit: Option<f64>) -> StepReport {
+    fn report(
+        &self,
+        name: &str,
+        kind: Option<OpKind>,
+        tallies: &[Tally],
+        limit: Option<f64>,
+    ) -> StepReport {
         let mut latency = Latency::default();
         let (mut ops, mut bytes, mut checked) = (0, 0, 0);
         let mut elapsed = Duration::ZERO;
@@ -389,6 +425,7 @@ impl Run<'_> {
             mb_per_s: bytes as f64 / 1e6 / seconds,
             checked,
             latency: Some(LatencyReport::of(&latency).unwrap_or_default()),
+            kinds: KindReport::of_all(kind, tallies, &latency),
             limit_ops_per_s: limit,
             limit_fraction: limit
                 .filter(|limit| *limit > 0.0)
@@ -402,84 +439,6 @@ impl Run<'_> {
 /// A different stream of numbers for each thread of each step, the same in every run.
 fn thread_seed(seed: u64, step: u64, thread: u64) -> u64 {
     seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (step << 40) ^ (thread << 20)
-}
-
-/// Moves the bar and prints the intervals until every worker has ended.
-fn watch(
-    step: Step,
-    meter: &Meter,
-    total: u64,
-    interval: Option<Duration>,
-    out: &mut Out<'_>,
-) -> Vec<IntervalReport> {
-    let bar = ProgressBar::new(total);
-    let template = "{msg:<17} [{bar:40}] {human_pos}/{human_len} {rate} {eta}";
-    let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
-    bar.set_style(style.with_key(
-        "rate",
-        |state: &ProgressState, line: &mut dyn fmt::Write| {
-            // A bar that cannot be drawn is no reason to end a run.
-            let _ = write!(line, "{} op/s", units::count(state.per_sec() as u64));
-        },
-    ));
-    bar.set_message(step.name());
-    let begun = Instant::now();
-    let mut reports = Vec::new();
-    loop {
-        let ended = meter.wait(TICK);
-        bar.set_position(meter.done());
-        if let Some(span) = interval {
-            // A worker hands an interval over at the end of the operation that crosses its border,
-            // so a line waits one tick; what comes later is in the next line's place.
-            let passed = begun.elapsed().saturating_sub(TICK).as_nanos() / span.as_nanos().max(1);
-            let ready = if ended {
-                meter.interval_count()
-            } else {
-                passed as usize
-            };
-            while reports.len() < ready {
-                let latency = meter.interval(reports.len());
-                let start = span.saturating_mul(reports.len() as u32);
-                let whole = begun.elapsed().saturating_sub(start).min(span);
-                let report = IntervalReport {
-                    end_s: (start + whole).as_secs_f64(),
-                    seconds: whole.as_secs_f64(),
-                    ops: latency.count(),
-                    p99_us: latency.percentile_us(99.0),
-                    max_us: latency.max_us(),
-                };
-                bar.suspend(|| out.line(format_args!("{}", report.line(step.name()))));
-                reports.push(report);
-            }
-        }
-        if ended {
-            bar.finish_and_clear();
-            return reports;
-        }
-    }
-}
-
-fn spinner(name: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    bar.set_message(name);
-    bar.enable_steady_tick(TICK);
-    bar
-}
-
-fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallReport> {
-    let earlier = |reason| before.stalls.iter().find(|(name, ..)| *name == reason);
-    let stalls = after.stalls.iter().map(|(reason, count, time)| {
-        let (counted, timed) =
-            earlier(*reason).map_or((0, Duration::ZERO), |(_, count, time)| (*count, *time));
-        StallReport {
-            reason,
-            count: count.saturating_sub(counted),
-            seconds: time.saturating_sub(timed).as_secs_f64(),
-        }
-    });
-    stalls
-        .filter(|stall| stall.count > 0 || stall.seconds > 0.0)
-        .collect()
 }
 
 #[cfg(test)]
@@ -523,6 +482,8 @@ mod tests {
             assert!(text.contains(step.name()), "{text}");
             let ops = match step {
                 step if step.settles() => 0,
+                // There is no program here that could be started again.
+                Step::KillReopen => 0,
                 step if step.standard_workload().is_some() => 500,
                 Step::FillSeq
                 | Step::FillBatch
@@ -538,7 +499,15 @@ mod tests {
                 _ => 1000,
             };
             assert_eq!(done.ops, ops, "{step}");
-            assert_eq!(done.latency.is_some(), !step.settles(), "{step}");
+            let is_timed = !step.settles() && step != Step::KillReopen;
+            assert_eq!(done.latency.is_some(), is_timed, "{step}");
+            assert_eq!(!done.kinds.is_empty(), is_timed, "{step}");
+            assert_eq!(done.skipped.is_some(), step == Step::KillReopen, "{step}");
+            assert_eq!(
+                done.space.used_bytes > 0,
+                step != Step::KillReopen,
+                "{step}"
+            );
         }
         let checked: u64 = report.steps.iter().map(|step| step.checked).sum();
         assert!(checked > 0, "values are compared");

@@ -66,6 +66,9 @@ pub enum Step {
     Churn,
     /// The calls of a recorded trace; into a fresh database, unless one that is there is used.
     Replay,
+    /// A fresh database that another process fills with `num` keys; it is killed with SIGKILL, and
+    /// what it left is opened, timed and verified.
+    KillReopen,
     /// Everything into the bottom, merges and reclaim settled.
     Drain,
     /// Every memtable into the buffer.
@@ -101,7 +104,7 @@ impl Contents {
 
 impl Step {
     /// All steps, in the order in which the help lists them.
-    pub const ALL: [Step; 31] = [
+    pub const ALL: [Step; 32] = [
         Step::FillSeq,
         Step::FillBatch,
         Step::FillRandom,
@@ -130,6 +133,7 @@ impl Step {
         Step::YcsbRun,
         Step::Churn,
         Step::Replay,
+        Step::KillReopen,
         Step::Drain,
         Step::Flush,
         Step::Wait,
@@ -166,6 +170,7 @@ impl Step {
             Step::YcsbRun => "ycsb-run",
             Step::Churn => "churn",
             Step::Replay => "replay",
+            Step::KillReopen => "killreopen",
             Step::Drain => "drain",
             Step::Flush => "flush",
             Step::Wait => "wait",
@@ -183,6 +188,7 @@ impl Step {
                 | Step::Queue
                 | Step::YcsbLoad
                 | Step::Replay
+                | Step::KillReopen
         )
     }
 

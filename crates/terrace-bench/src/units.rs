@@ -67,6 +67,18 @@ pub fn bytes(bytes: u64) -> String {
     format!("{} {name}iB", three_digits(value))
 }
 
+/// As [`bytes`], without zeros behind the point: `1 KiB`, `1.5 GiB`.
+pub fn short_bytes(count: u64) -> String {
+    let text = bytes(count);
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            let number = number.trim_end_matches('0').trim_end_matches('.');
+            format!("{number} {unit}")
+        }
+        _ => text,
+    }
+}
+
 /// `n` with commas between groups of three digits.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -150,6 +162,9 @@ mod tests {
         assert_eq!(bytes(17), "17 B");
         assert_eq!(bytes(1536 << 20), "1.50 GiB");
         assert_eq!(bytes(512 << 20), "512 MiB");
+        assert_eq!(short_bytes(1 << 20), "1 MiB");
+        assert_eq!(short_bytes(1536 << 20), "1.5 GiB");
+        assert_eq!(short_bytes(100), "100 B");
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");

@@ -8,12 +8,14 @@ use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault
 use terrace_bench::units;
 
 mod bench;
+mod compare;
 mod parse;
 mod tools;
 
 use parse::{parse_design, parse_emulation};
 
 pub(crate) use bench::BenchArgs;
+pub(crate) use compare::{BenchCommand, CompareArgs, ReportArgs};
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
     ManifestDumpArgs, RepairArgs, SstDumpArgs,
@@ -97,9 +99,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "MODE", value_enum)]
     pub(crate) durability: Option<DurabilityArg>,
 
-    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency;
-    /// for measurement only.
-    #[arg(long, global = true, value_name = "GB/S[:NS]", value_parser = parse_emulation)]
+    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency, or to
+    /// one with a name: "none", "optane" (2.3:90), "cxl" (20:250); for measurement only.
+    #[arg(long, global = true, value_name = "DEVICE|GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
 
     /// The size of a table file. Of designs with table files, as the options up to --compression
@@ -491,7 +493,10 @@ mod tests {
                 write_latency_ns: 0
             })
         );
-        assert!(parse_emulation("fast").is_err());
+        assert!(parse_emulation("fast").is_err_and(|e| e.contains("optane, cxl")));
+        assert_eq!(parse_emulation("optane"), parse_emulation("2.3:90"));
+        assert_eq!(parse_emulation("cxl"), parse_emulation("20:250"));
+        assert_eq!(parse_emulation("none"), parse_emulation("0"));
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         assert!(parse_seconds("-1").is_err());
         assert!(parse_design("nodb").is_err_and(|e| e.contains("miodb")));

@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use terrace::{Db, Keyspace, Options, Progress, Sizes};
+use terrace::{Db, Emulation, Keyspace, Options, Progress, Sizes};
 
 use crate::args::StoreArgs;
 use crate::error::CliError;
@@ -92,7 +92,11 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut options.pool.size_bytes, args.pool_size);
     set(&mut options.pool.medium, args.medium);
     set(&mut options.pool.prefault, args.prefault);
-    set(&mut options.pool.emulation, args.emulate.map(Some));
+    let slows = |e: &Emulation| e.write_gbps > 0.0 || e.write_latency_ns > 0;
+    set(
+        &mut options.pool.emulation,
+        args.emulate.map(|emulation| Some(emulation).filter(slows)),
+    );
     set(&mut options.front.memtable_bytes, args.memtable_size);
     let leveled = &mut options.bottom.leveled;
     set(&mut leveled.table_bytes, args.table_size);

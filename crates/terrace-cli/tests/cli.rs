@@ -7,8 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use compare::report;
 use tempfile::TempDir;
 
+mod compare;
 mod expiry;
 mod options;
 mod tools;
@@ -392,8 +394,7 @@ fn table_files_are_reported() {
         let people = text(&run("fillrandom,drain,readrandom", &[]));
         let people = people + &text(&place.stdout("stat", &[]));
         let more = ["--use-existing-db", "--json"];
-        let report: serde_json::Value =
-            serde_json::from_slice(&run("overwrite,readrandom", &more)).expect("JSON");
+        let report = report(&run("overwrite,readrandom", &more));
         let stat = place.json("stat", &[]);
         let has_files = design != "miodb";
         for part in [
@@ -483,7 +484,7 @@ fn a_tiny_benchmark_reports() {
         "100",
     ];
     let steps = "fillseq,fillrandom,overwrite,readrandom,readmissing,readseq,readreverse,\
-                 seekrandom,deleterandom,readwhilewriting,drain,flush,wait";
+                 seekrandom,deleterandom,readwhilewriting,killreopen,drain,flush,wait";
     let run = |arguments: &[&str]| {
         let mut run = terrace();
         run.args(["bench", "--benchmarks", steps])
@@ -494,8 +495,7 @@ fn a_tiny_benchmark_reports() {
         output.stdout
     };
     let people = text(&run(&["--threads", "2", "--histogram"]));
-    let report: serde_json::Value =
-        serde_json::from_slice(&run(&["--json", "--sync", "--batch-size", "7"])).expect("JSON");
+    let report = report(&run(&["--json", "--sync", "--batch-size", "7"]));
     let reported = report["steps"].as_array().expect("a list");
     for step in steps.split(',') {
         assert!(people.contains(step), "{step} in {people}");
@@ -516,6 +516,23 @@ fn a_tiny_benchmark_reports() {
     }
     assert_eq!(report["conditions"]["durability"], "sync");
     assert_eq!(reported[0]["ops"], 500);
+    assert_eq!(reported[0]["kinds"][0]["kind"], "write");
+    assert!(reported[0]["usage"]["peak_private_bytes"].as_u64() > Some(1 << 20));
+    assert!(
+        reported[0]["space"]["used_bytes"].as_u64() > Some(50_000),
+        "{report}"
+    );
+    let killed = reported.iter().find(|phase| phase["name"] == "killreopen");
+    let killed = killed.expect("it was done");
+    assert_eq!(killed["recovery"]["verified"], 500, "{killed}");
+    assert!(
+        killed["recovery"]["open_s"].as_f64() > Some(0.0),
+        "{killed}"
+    );
+    assert!(
+        people.contains("after SIGKILL; 500 acknowledged writes"),
+        "{people}"
+    );
     assert!(reported[0]["limit_ops_per_s"].as_f64() > Some(0.0));
 }
 
@@ -530,7 +547,7 @@ fn other_stores_are_measured() {
     };
     let output = run(&["--store", "empty", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = report(&output.stdout);
     assert_eq!(report["conditions"]["store"], "empty");
     assert_eq!(report["steps"][0]["ops"], 500);
     let people = text(&run(&["--store", "empty"]).stdout);
@@ -569,7 +586,7 @@ fn a_benchmark_keeps_its_database() {
     );
     assert_fails(&run("fillseq", &[]), 2, "--replace-db");
     let again = run("readrandom", &["--use-existing-db"]);
-    let report: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    let report = report(&again.stdout);
     assert_eq!(report["steps"][0]["found"], 300);
     assert!(run("fillseq", &["--replace-db"]).status.success());
     assert!(Path::new(&place.db()).exists());

@@ -1,24 +1,25 @@
 //! This file is the table files in reports: their levels and the cache of their blocks.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use terrace::{CacheMetrics, Compression, FileLevelMetrics, Options};
 
 use crate::table::Table;
 use crate::units;
 
 /// How table files are made and read.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileSettings {
     /// The size of a table file.
     pub table_bytes: u64,
     /// The largest size of the first level below level 0.
     pub level1_bytes: u64,
     /// How levels below level 1 are compressed.
-    pub compression: &'static str,
+    pub compression: Cow<'static, str>,
     /// How levels 0 and 1 are compressed.
-    pub compression_upper: &'static str,
+    pub compression_upper: Cow<'static, str>,
     /// The budget of cached blocks.
     pub cache_bytes: u64,
 }
@@ -26,10 +27,12 @@ pub struct FileSettings {
 impl FileSettings {
     /// The settings of a design with table files; `None` for others.
     pub(crate) fn of(options: &Options) -> Option<FileSettings> {
-        let name = |compression: Compression| match compression {
-            Compression::None => "none",
-            Compression::Lz4 => "lz4",
-            Compression::Zstd => "zstd",
+        let name = |compression: Compression| {
+            Cow::from(match compression {
+                Compression::None => "none",
+                Compression::Lz4 => "lz4",
+                Compression::Zstd => "zstd",
+            })
         };
         let leveled = &options.bottom.leveled;
         options
@@ -60,7 +63,7 @@ impl fmt::Display for FileSettings {
 }
 
 /// One level of table files.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FileLevelReport {
     /// Its number; 0 receives drains.
     pub level: u32,
@@ -97,7 +100,7 @@ impl FileLevelReport {
 }
 
 /// The cache of blocks of table files.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheReport {
     /// The budget.
     pub capacity_bytes: u64,
@@ -119,7 +122,7 @@ impl CacheReport {
 }
 
 /// Blocks that point reads asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockReads {
     /// Those that the cache had.
     pub hits: u64,

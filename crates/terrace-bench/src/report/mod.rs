@@ -1,23 +1,28 @@
 //! This file is the results of a run as plain data, for programs; `print.rs` has the lines for people.
 
+mod conditions;
 mod files;
 mod print;
 mod workloads;
 mod written;
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use terrace::Metrics;
 
 use crate::latency::Latency;
-use crate::machine::{Machine, Memory};
-use crate::store::About;
+use crate::machine::Memory;
+use crate::measure::{KindReport, RecoveryReport, SpaceReport, UsageReport};
+
+pub use conditions::{Conditions, StoreFacts};
 
 pub use files::{BlockReads, CacheReport, FileLevelReport, FileSettings, cache_line, file_levels};
 pub use print::HEADING;
 pub use written::{CauseReport, PurposeReport, Written};
 
 /// Everything that a run found out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Report {
     /// Under which conditions.
     pub conditions: Conditions,
@@ -29,75 +34,11 @@ pub struct Report {
     pub memory: Memory,
 }
 
-/// What a run was measured on and with.
-#[derive(Debug, Clone, Serialize)]
-pub struct Conditions {
-    /// The machine.
-    pub machine: Machine,
-    /// The store: its name on the command line.
-    pub store: &'static str,
-    /// What it is and really does.
-    pub about: About,
-    /// The design of the store; `None` for a peer.
-    pub design: Option<String>,
-    /// Whether the instructions of persistent memory were forced onto another medium.
-    pub forced_dax: bool,
-    /// The emulated device, if any.
-    pub emulation: Option<String>,
-    /// The database's folder.
-    pub db: String,
-    /// The mount that holds the pool, or the files where there is none: type and options.
-    pub file_system: String,
-    /// How this program was built.
-    pub build: &'static str,
-    /// The durability that was asked for; what the store does is in `about`.
-    pub durability: String,
-    /// Keys, and writes of each thread.
-    pub num: u64,
-    /// Operations of each reading thread.
-    pub reads: u64,
-    /// Bytes of a key.
-    pub key_bytes: usize,
-    /// Bytes of a value, of mixed sizes the longest.
-    pub value_bytes: usize,
-    /// Bytes of the shortest value.
-    pub value_bytes_min: usize,
-    /// What the steps of YCSB and replays do.
-    pub workloads: Vec<WorkloadReport>,
-    /// Operations a second that arrive at all client threads together; `None` in a closed loop.
-    pub rate: Option<f64>,
-    /// How they follow each other: "constant" or "poisson"; `None` in a closed loop.
-    pub arrivals: Option<&'static str>,
-    /// Writes a second of the thread that writes beside readers; `None` where it writes all it can.
-    pub writer_rate: Option<f64>,
-    /// Client threads.
-    pub threads: usize,
-    /// Entries of a write.
-    pub batch_count: usize,
-    /// The seed of keys and values.
-    pub seed: u64,
-    /// The size of a memtable or write buffer in bytes.
-    pub memtable_bytes: u64,
-    /// The pool's cap in bytes; `None` where there is none.
-    pub pool_bytes: Option<u64>,
-    /// How table files are made, where the design has them.
-    pub table_files: Option<FileSettings>,
-    /// When the pool's pages are faulted in; `None` where there is none.
-    pub prefault: Option<&'static str>,
-    /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
-    /// figure of any workload contains it.
-    pub open_s: f64,
-    /// The pool of the limit line; `None` where no limit was measured.
-    pub limit_pool: Option<String>,
-    /// Seconds that its creation and pre-faulting took.
-    pub limit_prepared_s: f64,
-}
-
 /// What a step of YCSB or a replay does.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadReport {
     /// The step's name.
-    pub step: &'static str,
+    pub step: Cow<'static, str>,
     /// Its records, operations and distributions, in words.
     pub what: String,
     /// Properties that were given and have no meaning here.
@@ -105,13 +46,15 @@ pub struct WorkloadReport {
 }
 
 /// What one step did.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// The step's name. One that begins with two blanks is a part of the step before it: "(writer)" is
     /// the thread that writes beside readers, "(read)" and its like are operations of one kind.
     pub name: String,
     /// Why it was not done, if it was not.
     pub skipped: Option<String>,
+    /// Which one of the run's steps it is, from 0.
+    pub index: usize,
     /// Operations, entries of batches counted one by one.
     pub ops: u64,
     /// Seconds from the first operation's start to the last one's end.
@@ -126,6 +69,8 @@ pub struct StepReport {
     pub checked: u64,
     /// Percentiles and maximum of the latency; `None` for steps that only wait.
     pub latency: Option<LatencyReport>,
+    /// Latencies and their distribution by kind of operation.
+    pub kinds: Vec<KindReport>,
     /// Stalls of writers by reason, those that happened during the step.
     pub stalls: Vec<StallReport>,
     /// What the medium alone allows.
@@ -138,6 +83,12 @@ pub struct StepReport {
     pub blocks: BlockReads,
     /// Seconds that opening the fresh database took before the step, pre-faulting included.
     pub open_s: Option<f64>,
+    /// Processor time and memory.
+    pub usage: UsageReport,
+    /// What the database takes at the end of the step, against what lives in it.
+    pub space: SpaceReport,
+    /// How a killed store came back; of killreopen alone.
+    pub recovery: Option<RecoveryReport>,
     /// One entry for each `--report-interval`.
     pub intervals: Vec<IntervalReport>,
     /// The distribution as text, where it was asked for.
@@ -146,10 +97,14 @@ pub struct StepReport {
 }
 
 /// Latencies in microseconds.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyReport {
+    /// The mean.
+    pub mean_us: f64,
     /// The median.
     pub p50_us: f64,
+    /// 90 percent are at most this.
+    pub p90_us: f64,
     /// 99 percent are at most this.
     pub p99_us: f64,
     /// 99.9 percent are at most this.
@@ -164,7 +119,9 @@ impl LatencyReport {
     /// The figures of `latency`; `None` where it is empty.
     pub fn of(latency: &Latency) -> Option<LatencyReport> {
         (latency.count() > 0).then(|| LatencyReport {
+            mean_us: latency.mean_us(),
             p50_us: latency.percentile_us(50.0),
+            p90_us: latency.percentile_us(90.0),
             p99_us: latency.percentile_us(99.0),
             p99_9_us: latency.percentile_us(99.9),
             p99_99_us: latency.percentile_us(99.99),
@@ -174,10 +131,10 @@ impl LatencyReport {
 }
 
 /// Stalls of one reason.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StallReport {
     /// Why.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// How often.
     pub count: u64,
     /// For how long altogether, in seconds.
@@ -185,7 +142,7 @@ pub struct StallReport {
 }
 
 /// One interval of a workload.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IntervalReport {
     /// When it ended, in seconds since the workload began.
     pub end_s: f64,
@@ -197,10 +154,12 @@ pub struct IntervalReport {
     pub p99_us: f64,
     /// The longest, in microseconds.
     pub max_us: f64,
+    /// Stalls of writers in it, by reason.
+    pub stalls: Vec<StallReport>,
 }
 
 /// Bytes of a database by tier.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Space {
     /// Memtables, active and sealed.
     pub memtable_bytes: u64,

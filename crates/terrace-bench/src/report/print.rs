@@ -26,16 +26,17 @@ impl IntervalReport {
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = &self.machine;
+        let governor = m.governor.as_deref().unwrap_or("unknown");
         writeln!(
             f,
-            "machine     {}, {} cores, {} memory, Linux {}",
+            "machine     {}, {} cores (governor {governor}), {} memory, Linux {}",
             m.cpu,
             m.cores,
             units::bytes(m.memory_bytes),
             m.kernel
         )?;
         write!(f, "store       {}", self.about.name)?;
-        match (self.pool_bytes, self.prefault) {
+        match (self.pool_bytes, &self.prefault) {
             (Some(bytes), Some(prefault)) => writeln!(
                 f,
                 ", memtable {}, pool cap {}, prefault {prefault}",
@@ -56,7 +57,11 @@ impl fmt::Display for Conditions {
             writeln!(f, "emulated    {emulation}")?;
         }
         writeln!(f, "durability  {}", self.about.durability)?;
-        writeln!(f, "build       {}", self.build)?;
+        write!(f, "build       {}", self.build)?;
+        match &self.commit {
+            Some(commit) => writeln!(f, ", commit {commit}")?,
+            None => writeln!(f)?,
+        }
         writeln!(
             f,
             "workload    {} keys of {} B, values of {}{} B, {} reads, {} thread{}, batches of {}, \
@@ -93,7 +98,7 @@ impl fmt::Display for Conditions {
                 "            without a meaning here, and ignored: {names}"
             )?;
         }
-        if let (Some(rate), Some(arrivals)) = (self.rate, self.arrivals) {
+        if let (Some(rate), Some(arrivals)) = (self.rate, &self.arrivals) {
             writeln!(
                 f,
                 "open loop   {rate} operations a second, {arrivals} arrivals; latencies count from \
@@ -120,6 +125,16 @@ impl fmt::Display for StepReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.skipped {
             return write!(f, "{:<17} skipped: {why}", self.name);
+        }
+        if let Some(recovery) = &self.recovery {
+            return write!(
+                f,
+                "{:<17} open again {:.3} s after SIGKILL; {} acknowledged writes read in {:.2} s, all right",
+                self.name,
+                recovery.open_s,
+                units::count(recovery.verified),
+                recovery.verify_s
+            );
         }
         let Some(l) = &self.latency else {
             return write!(f, "{:<17} {:>12.2} s", self.name, self.elapsed_s);
@@ -159,6 +174,7 @@ impl fmt::Display for Report {
         self.write_stalls(f)?;
         self.write_written(f)?;
         self.write_blocks(f)?;
+        self.write_usage(f)?;
         self.write_space(f)?;
         let m = &self.memory;
         let checked: u64 = self.steps.iter().map(|step| step.checked).sum();
@@ -223,7 +239,7 @@ impl Report {
         if rows.is_empty() {
             Ok(())
         } else {
-            let by = self.conditions.about.counted_by;
+            let by = &self.conditions.about.counted_by;
             write!(f, "\n{}  counted by {by}\n", written_table(&rows))
         }
     }
@@ -246,6 +262,39 @@ impl Report {
         } else {
             write!(f, "\n{table}")
         }
+    }
+
+    /// What each step cost the process, and what the database takes after it.
+    fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            "cost of each step",
+            "CPU user",
+            "CPU system",
+            "peak memory",
+            "of it private",
+            "space used",
+            "live data",
+            "amplification",
+        ]);
+        let steps = self.steps.iter().filter(|step| step.usage.peak_bytes > 0);
+        for step in steps {
+            let (usage, space) = (&step.usage, &step.space);
+            let since = if usage.peak_is_of_phase { "" } else { " (run)" };
+            let none = || "-".to_string();
+            table.row([
+                step.name.clone(),
+                format!("{:.2} s", usage.cpu_user_s),
+                format!("{:.2} s", usage.cpu_system_s),
+                format!("{}{since}", units::bytes(usage.peak_bytes)),
+                units::bytes(usage.peak_private_bytes),
+                units::bytes(space.used_bytes),
+                space.live_bytes.map_or_else(none, units::bytes),
+                space
+                    .amplification
+                    .map_or_else(none, |amp| format!("{amp:.2}")),
+            ]);
+        }
+        write!(f, "\n{table}")
     }
 
     fn write_space(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -300,7 +349,7 @@ impl Report {
 
 /// What was written, in columns: those of purposes and files in which nothing was are left out.
 fn written_table(rows: &[(&str, Written)]) -> Table {
-    type Cell = Box<dyn Fn(&Written) -> u64>;
+    type Cell<'a> = Box<dyn Fn(&Written) -> u64 + 'a>;
     let purposes = Purpose::ALL.into_iter().enumerate().map(|(at, purpose)| {
         let cell: Cell = Box::new(move |w| w.purposes.get(at).map_or(0, |p| p.bytes));
         (purpose.name(), cell)
@@ -308,10 +357,10 @@ fn written_table(rows: &[(&str, Written)]) -> Table {
     let mut columns: Vec<(&str, Cell)> = vec![("by user", Box::new(|w| w.user_bytes))];
     columns.extend(purposes);
     columns.push(("pool", Box::new(|w| w.pool_bytes)));
-    let mut causes: Vec<&'static str> = Vec::new();
+    let mut causes: Vec<&str> = Vec::new();
     for file in rows.iter().flat_map(|(_, written)| &written.files) {
-        if !causes.contains(&file.cause) {
-            causes.push(file.cause);
+        if !causes.contains(&&*file.cause) {
+            causes.push(&file.cause);
         }
     }
     columns.extend(causes.into_iter().map(|cause| {
@@ -380,6 +429,7 @@ mod tests {
                 p99_9_us: 123_456.7,
                 p99_99_us: 1_234_567.0,
                 max_us: 1_234_567.0,
+                ..LatencyReport::default()
             }),
             limit_ops_per_s: Some(23_456_789.0),
             limit_fraction: Some(0.5263),
@@ -399,7 +449,7 @@ mod tests {
         written.add(&Written {
             user_bytes,
             purposes: vec![PurposeReport {
-                purpose: "log",
+                purpose: "log".into(),
                 bytes: pool_bytes,
                 lines: 1,
                 flushes: 1,
@@ -408,11 +458,11 @@ mod tests {
             pool_bytes,
             files: vec![
                 CauseReport {
-                    cause: "log files",
+                    cause: "log files".into(),
                     bytes: 1,
                 },
                 CauseReport {
-                    cause: "table files",
+                    cause: "table files".into(),
                     bytes: table_file_bytes,
                 },
             ],

@@ -53,14 +53,14 @@ impl WorkloadReport {
         let of = |step: &Step| {
             if let (Step::Replay, Some(trace)) = (*step, &config.trace) {
                 return Some(WorkloadReport {
-                    step: step.name(),
+                    step: step.name().into(),
                     what: trace.describe(),
                     ignored: Vec::new(),
                 });
             }
             let workload = config.workload_of(*step).ok()??;
             Some(WorkloadReport {
-                step: step.name(),
+                step: step.name().into(),
                 what: workload.describe(*step == Step::YcsbLoad),
                 ignored: workload.ignored,
             })

@@ -1,13 +1,15 @@
 //! This file is what was written by whom: bytes to each tier by cause, and what they are to users' bytes.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use terrace::{Counts, Purpose};
 
 use crate::machine::ProcessIo;
 use crate::store::Counters;
 
 /// Bytes written to the pool, by purpose, to files, by cause, and by users.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Written {
     /// Key and value bytes that users wrote.
     pub user_bytes: u64,
@@ -33,19 +35,19 @@ pub struct Written {
 }
 
 /// Bytes that one cause wrote to files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CauseReport {
     /// As the store names it.
-    pub cause: &'static str,
+    pub cause: Cow<'static, str>,
     /// Bytes.
     pub bytes: u64,
 }
 
 /// What one purpose cost.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurposeReport {
     /// Its name.
-    pub purpose: &'static str,
+    pub purpose: Cow<'static, str>,
     /// Bytes made durable, in whole cache lines.
     pub bytes: u64,
     /// Cache lines.
@@ -60,7 +62,7 @@ impl PurposeReport {
     fn of(purpose: Purpose, counts: &Counts) -> PurposeReport {
         let c = counts.get(purpose);
         PurposeReport {
-            purpose: purpose.name(),
+            purpose: purpose.name().into(),
             bytes: c.bytes,
             lines: c.lines,
             flushes: c.flushes,
@@ -91,14 +93,14 @@ impl Written {
             .map(|(cause, bytes)| {
                 let earlier = before.files.iter().find(|(name, _)| name == cause);
                 CauseReport {
-                    cause,
+                    cause: (*cause).into(),
                     bytes: bytes.saturating_sub(earlier.map_or(0, |(_, bytes)| *bytes)),
                 }
             })
             .collect();
         if after.files.is_empty() && counted.is_none() {
             files.push(CauseReport {
-                cause: PROCESS,
+                cause: PROCESS.into(),
                 bytes: process_write_bytes,
             });
         }
@@ -136,7 +138,7 @@ impl Written {
         for more in &other.files {
             match self.files.iter_mut().find(|sum| sum.cause == more.cause) {
                 Some(sum) => sum.bytes += more.bytes,
-                None => self.files.push(*more),
+                None => self.files.push(more.clone()),
             }
         }
         if self.purposes.is_empty() {

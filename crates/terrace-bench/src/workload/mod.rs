@@ -133,7 +133,7 @@ impl Role {
             | Step::YcsbRun
             | Step::Churn => Some(Role::Transact),
             Step::Replay => Some(Role::Replay),
-            Step::Drain | Step::Flush | Step::Wait => None,
+            Step::KillReopen | Step::Drain | Step::Flush | Step::Wait => None,
         }
     }
 

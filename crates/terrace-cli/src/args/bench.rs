@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use terrace_bench::{Arrivals, Step, StoreKind, units};
 
+use super::compare::BenchCommand;
 use super::parse::parse_seconds;
 
 const BENCH_HELP: &str = "\
@@ -28,6 +29,8 @@ Benchmarks, with db_bench's names and meanings (each thread does the whole numbe
   seekrandomwhilewriting  seekrandom, while one more thread overwrites
   queue                   puts num keys at the end of a queue, and takes each off its head: seeks it
                           from where the queue began, past all that was deleted, and deletes it
+  killreopen              another process fills a fresh database and is killed with SIGKILL; what it
+                          left is opened, timed, and every key read and compared
   drain flush wait        let background work settle: everything to the bottom; memtables to the
                           buffer; until it rests by itself
 
@@ -55,6 +58,12 @@ readreverse are timed 64 entries at a time. Opening, pool creation and pre-fault
 figure but their own. Values that this run wrote are checked when they are read, and of one key in \
 16 it is known whether it must be there; a wrong value or a lost key ends the run with the evidence.
 
+With --json each phase is a line as soon as it has ended, and the run's end is one more; \
+docs/benchmarking.md has the fields.
+
+terrace bench compare runs a matrix of stores, workloads and sizes from a file and makes a report; \
+terrace bench report makes one of results that are there.
+
 Examples:
   terrace bench
   terrace bench --benchmarks fillrandom,drain,readrandom --num 1000000 --value-size 4096
@@ -65,12 +74,17 @@ Examples:
   terrace bench --benchmarks ycsb-load,churn,wait --value-size 64KiB --num 20000
   terrace bench --benchmarks queue --num 1000000 --value-size 100
   terrace load /tmp/words words.tsv --record-trace words.trace
-  terrace bench --benchmarks replay --trace words.trace --store redb";
+  terrace bench --benchmarks replay --trace words.trace --store redb
+
+  terrace bench --benchmarks killreopen --store rocksdb
+  terrace bench compare papers/miodb-fig6.toml";
 
 /// `terrace bench`
 #[derive(Debug, Args)]
-#[command(after_help = BENCH_HELP)]
+#[command(after_help = BENCH_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
     /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
     /// readreverse,seekrandom,overwrite,readmissing,deleterandom; with --ycsb: ycsb-load,ycsb-run].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -154,4 +168,7 @@ pub(crate) struct BenchArgs {
     /// Print a line every so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) report_interval: Option<Duration>,
+    /// Be the process that killreopen kills.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) victim: Option<PathBuf>,
 }

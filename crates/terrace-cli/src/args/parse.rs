@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use terrace::{Design, Emulation};
+use terrace_bench::profile;
 
 pub(super) fn parse_design(text: &str) -> Result<Design, String> {
     text.parse().map_err(|_| {
@@ -12,10 +13,23 @@ pub(super) fn parse_design(text: &str) -> Result<Design, String> {
 }
 
 pub(super) fn parse_emulation(text: &str) -> Result<Emulation, String> {
+    if text == "none" {
+        return Ok(Emulation {
+            write_gbps: 0.0,
+            write_latency_ns: 0,
+        });
+    }
+    if let Some(emulation) = profile::named(text) {
+        return Ok(emulation);
+    }
     let (gbps, ns) = text.split_once(':').unwrap_or((text, "0"));
-    let write_gbps: f64 = gbps
-        .parse()
-        .map_err(|_| format!("{gbps:?} is not a number of GB/s"))?;
+    let write_gbps: f64 = gbps.parse().map_err(|_| {
+        let names: Vec<&str> = profile::PROFILES.iter().map(|(name, _)| *name).collect();
+        format!(
+            "{gbps:?} is neither a number of GB/s nor one of none, {}",
+            names.join(", ")
+        )
+    })?;
     if !write_gbps.is_finite() || write_gbps < 0.0 {
         return Err(format!("{gbps:?} is not a number of GB/s"));
     }

@@ -7,7 +7,7 @@ fn report(arguments: &[&str]) -> serde_json::Value {
     run.args(["bench", "--json", "--memtable-size", "256KiB"]);
     let output = run.args(arguments).output().expect("the benchmark runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    crate::compare::report(&output.stdout)
 }
 
 /// A property file of YCSB is read, the command line goes before it, and the report says what was done

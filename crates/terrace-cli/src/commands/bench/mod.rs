@@ -1,27 +1,64 @@
 //! This file is `terrace bench`: its arguments become the settings of the benchmark.
 
+mod compare;
+
+use std::ffi::OsString;
+use std::io::Write;
 use std::sync::Arc;
 
 use terrace::{Durability, Options, Prefault};
-use terrace_bench::{BenchConfig, Properties, Step, StoreKind, Trace, properties_of, run};
+use terrace_bench::results::{End, Phase, Record, RunId, VERSION};
+use terrace_bench::{
+    BenchConfig, Properties, Step, StoreKind, Trace, properties_of, run, run_and_show, victim,
+};
 
-use crate::args::{BenchArgs, StoreArgs};
+use crate::args::{BenchArgs, BenchCommand, StoreArgs};
 use crate::error::CliError;
-use crate::output::Output;
 use crate::store::{POOL_FILE, apply};
 
 pub(super) fn bench(args: &BenchArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
+    match &args.command {
+        Some(BenchCommand::Compare(compare)) => return compare::compare(compare),
+        Some(BenchCommand::Report(report)) => return compare::report(report),
+        None => {}
+    }
     let config = config(args, store)?;
+    if let Some(folder) = &args.victim {
+        return Ok(victim(&config, folder)?);
+    }
     if !json {
         run(&config, Some(&mut std::io::stdout().lock()))?;
         return Ok(());
     }
-    let report = run(&config, None)?;
-    let report = serde_json::to_string(&report)
-        .map_err(|e| CliError::Failed(format!("the results cannot be written as JSON: {e}")))?;
-    let mut out = Output::new();
-    out.line(report)?;
-    out.finish()
+    print_records(&config)
+}
+
+/// Prints each phase as a line as soon as it has ended, and then one for the run.
+fn print_records(config: &BenchConfig) -> Result<(), CliError> {
+    let run = RunId::begin();
+    let print = |record: &Record| -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        // One write a line: whoever reads along gets whole lines.
+        let mut out = std::io::stdout().lock();
+        out.write_all(&line)?;
+        out.flush()
+    };
+    let report = run_and_show(config, None, &mut |conditions, phase| {
+        print(&Record::Phase(Box::new(Phase {
+            terrace_bench: VERSION,
+            run: run.clone(),
+            conditions: conditions.clone(),
+            phase: phase.clone(),
+        })))
+    })?;
+    print(&Record::End(Box::new(End {
+        terrace_bench: VERSION,
+        run,
+        space: report.space,
+        memory: report.memory,
+    })))
+    .map_err(CliError::output)
 }
 
 fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> {
@@ -100,6 +137,7 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         db: args.db.clone(),
         options,
         pool_bytes: store.pool_size,
+        victim_args: Some(std::env::args_os().skip(1).collect::<Vec<OsString>>()),
     })
 }
 

@@ -1,0 +1,490 @@
+//! This file is the results of a comparison by what they are results of: one cell for each store,
+//! workload, size and phase, with all of its repeats, their median and their spread.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::report::{Conditions, StallReport, StepReport, Written};
+use crate::results::{Failure, Phase, Planned, Record, RunId};
+
+/// What can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+pub enum Measure {
+    /// Operations a second.
+    #[serde(rename = "throughput")]
+    Throughput,
+    /// The mean latency in microseconds.
+    #[serde(rename = "mean")]
+    Mean,
+    /// A percentile of the latency in microseconds.
+    #[serde(rename = "p50")]
+    P50,
+    /// See `P50`.
+    #[serde(rename = "p90")]
+    P90,
+    /// See `P50`.
+    #[serde(rename = "p99")]
+    P99,
+    /// See `P50`.
+    #[serde(rename = "p99.9")]
+    P999,
+    /// Bytes written for each byte that users wrote, since the last fresh database.
+    #[serde(rename = "write_amp")]
+    WriteAmp,
+    /// Seconds in which writers were stalled, all reasons together.
+    #[serde(rename = "stalls")]
+    Stalls,
+    /// Bytes that the database takes.
+    #[serde(rename = "space")]
+    Space,
+    /// Seconds of processor time.
+    #[serde(rename = "cpu")]
+    Cpu,
+    /// Seconds until a killed store was open again.
+    #[serde(rename = "recovery")]
+    Recovery,
+    /// Seconds that the phase took.
+    #[serde(rename = "seconds")]
+    Seconds,
+}
+
+/// What a cell has the results of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The workload.
+    pub workload: String,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Bytes of data, where the comparison states them.
+    pub data_bytes: Option<u64>,
+    /// The phase's name; of a part, that of the whole before its own.
+    pub phase: String,
+    /// Its place among the phases.
+    pub index: usize,
+    /// The store.
+    pub store: String,
+}
+
+/// What one repeat found out in one phase.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// The phase.
+    pub phase: StepReport,
+    /// What was written since the last fresh database, this phase included.
+    pub written: Written,
+}
+
+/// All repeats of one phase of one store.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// What it is.
+    pub key: Key,
+    /// Whether the phase only prepares those that are compared.
+    pub prepares: bool,
+    /// Whether it is a part of the phase before it: the thread that writes beside readers.
+    pub is_part: bool,
+    /// The repeats that there are.
+    pub samples: Vec<Sample>,
+    /// The conditions of the first of them.
+    pub conditions: Conditions,
+}
+
+impl Cell {
+    /// The measure of every repeat that has it, ascending.
+    pub fn values(&self, measure: Measure) -> Vec<f64> {
+        let mut values: Vec<f64> = self
+            .samples
+            .iter()
+            .filter_map(|sample| sample.value(measure))
+            .collect();
+        values.sort_by(f64::total_cmp);
+        values
+    }
+
+    /// The median of the repeats: of an even number, the mean of the two in the middle.
+    pub fn median(&self, measure: Measure) -> Option<f64> {
+        let values = self.values(measure);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            len if len.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
+            _ => Some(values[middle]),
+        }
+    }
+
+    /// How far the repeats are apart, as a part of the median; `None` of fewer than two.
+    pub fn spread(&self, measure: Measure) -> Option<f64> {
+        let values = self.values(measure);
+        let (first, last) = (values.first()?, values.last()?);
+        let median = self.median(measure).filter(|median| *median > 0.0)?;
+        (values.len() > 1).then(|| (last - first) / median)
+    }
+
+    /// The repeat whose throughput is the median one, for pictures of a single run.
+    pub fn typical(&self) -> Option<&Sample> {
+        let mut samples: Vec<&Sample> = self.samples.iter().collect();
+        samples.sort_by(|a, b| a.phase.ops_per_s.total_cmp(&b.phase.ops_per_s));
+        samples.get(samples.len().saturating_sub(1) / 2).copied()
+    }
+}
+
+impl Sample {
+    fn value(&self, measure: Measure) -> Option<f64> {
+        let (phase, latency) = (&self.phase, self.phase.latency.as_ref());
+        match measure {
+            Measure::Throughput => latency.map(|_| phase.ops_per_s),
+            Measure::Mean => latency.map(|latency| latency.mean_us),
+            Measure::P50 => latency.map(|latency| latency.p50_us),
+            Measure::P90 => latency.map(|latency| latency.p90_us),
+            Measure::P99 => latency.map(|latency| latency.p99_us),
+            Measure::P999 => latency.map(|latency| latency.p99_9_us),
+            Measure::WriteAmp => {
+                let written = &self.written;
+                let bytes = written.pool_bytes + written.file_bytes;
+                (written.user_bytes > 0).then(|| bytes as f64 / written.user_bytes as f64)
+            }
+            Measure::Stalls => {
+                let seconds = |sum, stall: &StallReport| sum + stall.seconds;
+                latency.map(|_| phase.stalls.iter().fold(0.0, seconds))
+            }
+            Measure::Space => Some(phase.space.used_bytes as f64),
+            Measure::Cpu => Some(phase.usage.cpu_user_s + phase.usage.cpu_system_s),
+            Measure::Recovery => phase.recovery.map(|recovery| recovery.open_s),
+            Measure::Seconds => Some(phase.elapsed_s),
+        }
+    }
+}
+
+/// All results of a comparison.
+#[derive(Debug, Clone, Default)]
+pub struct Cells {
+    cells: Vec<Cell>,
+    failures: Vec<Failure>,
+    runs: Vec<RunId>,
+}
+
+impl Cells {
+    /// Sorts `records` into cells. Of one run that was done more than once the last one counts. What
+    /// the phases of a run that failed have found does not, nor what belongs to no comparison.
+    pub fn of<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Cells {
+        let mut last: BTreeMap<String, (u64, &str)> = BTreeMap::new();
+        let mut failed: BTreeSet<&str> = BTreeSet::new();
+        let ended = |record: &&Record| !matches!(record, Record::Phase(_));
+        for record in records.clone().filter(ended) {
+            let run = record.run();
+            if matches!(record, Record::Failed(_)) {
+                failed.insert(&run.id);
+            }
+            if let Some(planned) = &run.planned {
+                let at = last.entry(place_of(planned)).or_default();
+                *at = (*at).max((run.began_ms, &run.id));
+            }
+        }
+        let counts = |record: &&Record| {
+            let run = record.run();
+            let planned = run.planned.as_ref();
+            planned.is_some_and(|p| last.get(&place_of(p)).is_some_and(|(_, id)| *id == run.id))
+        };
+        let mut cells = Cells::default();
+        // Of each run, what it wrote since its last fresh database, and its last whole phase.
+        let mut runs: BTreeMap<&str, (Written, String)> = BTreeMap::new();
+        for record in records.filter(counts) {
+            match record {
+                Record::Phase(phase) if failed.contains(phase.run.id.as_str()) => {}
+                Record::Phase(phase) => {
+                    let (written, whole) = runs.entry(&phase.run.id).or_default();
+                    if phase.phase.open_s.is_some() || phase.phase.recovery.is_some() {
+                        *written = Written::default();
+                    }
+                    written.add(&phase.phase.written);
+                    // A part of a phase follows it, and has a name that begins with blanks.
+                    let name = &phase.phase.name;
+                    if name.starts_with(' ') {
+                        cells.add(phase, &format!("{whole} {}", name.trim()), written);
+                    } else {
+                        whole.clone_from(name);
+                        cells.add(phase, name, written);
+                    }
+                }
+                Record::Failed(failure) => cells.failures.push(Failure::clone(failure)),
+                Record::End(end) => cells.runs.push(end.run.clone()),
+            }
+        }
+        cells.sort();
+        cells
+    }
+
+    /// Puts what is compared with one another beside one another: by workload, phase, size and store,
+    /// each in the order in which it came first.
+    fn sort(&mut self) {
+        let mut names: Vec<String> = Vec::new();
+        for cell in &self.cells {
+            for name in [&cell.key.workload, &cell.key.store] {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+        }
+        let place = |name: &String| names.iter().position(|there| there == name);
+        self.cells.sort_by_key(|cell| {
+            let key = &cell.key;
+            let (workload, store) = (place(&key.workload), place(&key.store));
+            (
+                workload,
+                key.index,
+                key.phase.clone(),
+                key.value_bytes,
+                key.data_bytes,
+                store,
+            )
+        });
+    }
+
+    fn add(&mut self, phase: &Phase, name: &str, written: &Written) {
+        let Some(planned) = &phase.run.planned else {
+            return;
+        };
+        let key = Key {
+            workload: planned.workload.clone(),
+            value_bytes: planned.value_bytes,
+            data_bytes: planned.data_bytes,
+            phase: name.to_string(),
+            index: phase.phase.index,
+            store: planned.store.clone(),
+        };
+        let sample = Sample {
+            phase: phase.phase.clone(),
+            written: written.clone(),
+        };
+        match self.cells.iter_mut().find(|cell| cell.key == key) {
+            Some(cell) => cell.samples.push(sample),
+            None => self.cells.push(Cell {
+                prepares: phase.phase.index < planned.prepare_count,
+                is_part: phase.phase.name.starts_with(' '),
+                key,
+                samples: vec![sample],
+                conditions: phase.conditions.clone(),
+            }),
+        }
+    }
+
+    /// All cells, in the order in which they were measured first.
+    pub fn all(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// The runs that failed.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// The runs that ended as they should.
+    pub fn runs(&self) -> &[RunId] {
+        &self.runs
+    }
+
+    /// The same of another store.
+    pub fn beside(&self, key: &Key, store: &str) -> Option<&Cell> {
+        self.cells.iter().find(|cell| {
+            let other = &cell.key;
+            other.store == store
+                && other.workload == key.workload
+                && other.value_bytes == key.value_bytes
+                && other.data_bytes == key.data_bytes
+                && other.index == key.index
+                && other.phase == key.phase
+        })
+    }
+}
+
+/// Where in a comparison a run stands, whatever program did it.
+fn place_of(planned: &Planned) -> String {
+    format!(
+        "{}\n{}\n{}\n{:?}\n{}",
+        planned.store, planned.workload, planned.value_bytes, planned.data_bytes, planned.repeat
+    )
+}
+
+/// What can be said of a store against the baseline.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// So many times the baseline's figure.
+    Ratio(f64),
+    /// The repeats of both lie in one another's range, or one has a single run: a ratio that says
+    /// little.
+    Unclear(f64),
+    /// The repeats of the named store are too far apart, by this part of their median.
+    TooWide(String, f64),
+    /// One of them has no result.
+    Nothing,
+}
+
+/// Compares the medians of two cells, where their repeats allow it.
+pub fn verdict(cell: &Cell, baseline: &Cell, measure: Measure, spread_max: f64) -> Verdict {
+    for each in [cell, baseline] {
+        if let Some(spread) = each.spread(measure).filter(|spread| *spread > spread_max) {
+            return Verdict::TooWide(each.key.store.clone(), spread);
+        }
+    }
+    let (Some(a), Some(b)) = (cell.median(measure), baseline.median(measure)) else {
+        return Verdict::Nothing;
+    };
+    if b <= 0.0 {
+        return Verdict::Nothing;
+    }
+    let (of_a, of_b) = (cell.values(measure), baseline.values(measure));
+    let apart = match (of_a.first(), of_a.last(), of_b.first(), of_b.last()) {
+        (Some(a0), Some(a1), Some(b0), Some(b1)) => a1 < b0 || b1 < a0,
+        _ => false,
+    };
+    if apart && of_a.len() > 1 && of_b.len() > 1 {
+        Verdict::Ratio(a / b)
+    } else {
+        Verdict::Unclear(a / b)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::machine::Memory;
+    use crate::report::LatencyReport;
+    use crate::report::Space;
+    use crate::results::{End, VERSION};
+
+    /// The records of one run with a single phase of this throughput.
+    pub(crate) fn run(id: u64, store: &str, repeat: u32, ops_per_s: f64) -> Vec<Record> {
+        let run = RunId {
+            id: id.to_string(),
+            began_ms: id,
+            planned: Some(Planned {
+                store: store.to_string(),
+                workload: "w".to_string(),
+                value_bytes: 1024,
+                repeat,
+                ..Planned::default()
+            }),
+        };
+        let phase = StepReport {
+            name: "fillrandom".to_string(),
+            ops_per_s,
+            latency: Some(LatencyReport::default()),
+            ..StepReport::default()
+        };
+        vec![
+            Record::Phase(Box::new(Phase {
+                terrace_bench: VERSION,
+                run: run.clone(),
+                conditions: Conditions::default(),
+                phase,
+            })),
+            Record::End(Box::new(End {
+                terrace_bench: VERSION,
+                run,
+                space: Space::default(),
+                memory: Memory::default(),
+            })),
+        ]
+    }
+
+    fn cells(runs: &[(&str, u32, f64)]) -> Cells {
+        let records: Vec<Record> = runs
+            .iter()
+            .enumerate()
+            .flat_map(|(id, (store, repeat, ops))| run(id as u64, store, *repeat, *ops))
+            .collect();
+        Cells::of(records.iter())
+    }
+
+    fn said(runs: &[(&str, u32, f64)]) -> Verdict {
+        let cells = cells(runs);
+        let cell = |store| cells.all().iter().find(|cell| cell.key.store == store);
+        let (a, b) = (cell("a").expect("a cell"), cell("b").expect("a cell"));
+        verdict(a, b, Measure::Throughput, 0.1)
+    }
+
+    /// The median is the middle of the repeats, the spread how far they are apart.
+    #[test]
+    fn repeats_have_a_middle_and_a_spread() {
+        let cells = cells(&[("a", 0, 100.0), ("a", 1, 130.0), ("a", 2, 110.0)]);
+        let cell = &cells.all()[0];
+        assert_eq!(cell.median(Measure::Throughput), Some(110.0));
+        let spread = cell.spread(Measure::Throughput).expect("three repeats");
+        assert!((spread - 30.0 / 110.0).abs() < 1e-9);
+        assert_eq!(cell.typical().expect("a run").phase.ops_per_s, 110.0);
+        assert_eq!(cell.median(Measure::Recovery), None);
+    }
+
+    /// A verdict is given where repeats are close to one another and apart from the other store's.
+    #[test]
+    fn verdicts_are_earned() {
+        let apart = [
+            ("a", 0, 200.0),
+            ("b", 0, 100.0),
+            ("a", 1, 204.0),
+            ("b", 1, 98.0),
+        ];
+        assert_eq!(said(&apart), Verdict::Ratio(202.0 / 99.0));
+        let wide = [
+            ("a", 0, 200.0),
+            ("b", 0, 100.0),
+            ("a", 1, 260.0),
+            ("b", 1, 98.0),
+        ];
+        assert!(matches!(said(&wide), Verdict::TooWide(store, _) if store == "a"));
+        let mixed = [
+            ("a", 0, 100.0),
+            ("b", 0, 101.0),
+            ("a", 1, 103.0),
+            ("b", 1, 98.0),
+        ];
+        assert!(matches!(said(&mixed), Verdict::Unclear(_)));
+        let single = [("a", 0, 200.0), ("b", 0, 100.0)];
+        assert_eq!(said(&single), Verdict::Unclear(2.0));
+    }
+
+    /// A part of a phase is a cell of its own, and none of the phase before it.
+    #[test]
+    fn parts_stand_by_themselves() {
+        let mut records = run(1, "a", 0, 100.0);
+        let mut part = records[0].clone();
+        if let Record::Phase(part) = &mut part {
+            part.phase.name = "  (writer)".to_string();
+            part.phase.ops_per_s = 7.0;
+        }
+        records.insert(1, part);
+        let cells = Cells::of(records.iter());
+        let found: Vec<(&str, bool, f64)> = cells
+            .all()
+            .iter()
+            .map(|cell| {
+                let ops = cell.median(Measure::Throughput).expect("it has one");
+                (cell.key.phase.as_str(), cell.is_part, ops)
+            })
+            .collect();
+        let expected = [
+            ("fillrandom", false, 100.0),
+            ("fillrandom (writer)", true, 7.0),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    /// What a failed run had found does not count, and a later run of the same takes its place.
+    #[test]
+    fn failed_runs_do_not_count() {
+        let mut records = run(1, "a", 0, 100.0);
+        let failed = Failure {
+            run: records[0].run().clone(),
+            ..Failure::default()
+        };
+        records[1] = Record::Failed(Box::new(failed));
+        let cells = Cells::of(records.iter());
+        assert!(cells.all().is_empty());
+        assert_eq!(cells.failures().len(), 1);
+        records.extend(run(2, "a", 0, 120.0));
+        let cells = Cells::of(records.iter());
+        assert_eq!(cells.all()[0].values(Measure::Throughput), [120.0]);
+        assert!(cells.failures().is_empty());
+    }
+}

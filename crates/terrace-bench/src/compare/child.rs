@@ -1,0 +1,227 @@
+//! This file is one run as a process of its own: started, read along, ended, and what it left removed.
+//!
+//! A process of its own makes peak memory and processor time those of one store and one run, and a
+//! store that crashes or hangs takes nothing with it but its own results.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use crate::error::BenchError;
+use crate::results::{Planned, Record, read_line};
+
+/// How often it is looked whether somebody wants to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long a process that was told to stop may take.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How much of a process's standard error is kept: its end.
+const EVIDENCE_BYTES: usize = 4096;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// As it should.
+    Done,
+    /// By itself, with a failure: how, and the last that it said.
+    Failed(String, String),
+    /// Because the comparison was told to stop.
+    Stopped,
+}
+
+/// Runs `program` with `args`, hands every record that it prints to `see`, and waits for its end, for
+/// `timeout` or until `stop` is set.
+pub(super) fn run(
+    program: &Path,
+    args: &[OsString],
+    planned: &Planned,
+    timeout: Duration,
+    stop: &AtomicBool,
+    see: &mut dyn FnMut(Record) -> Result<(), BenchError>,
+) -> Result<Ended, BenchError> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| BenchError::io("start a run with", program, e))?;
+    // Where memory runs out, Linux ends the run before it ends the comparison. Without that, results
+    // are still on the disk.
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
+    let lines = lines_of(&mut child);
+    let evidence = evidence_of(&mut child);
+    let until = Instant::now() + timeout;
+    let mut problem = None;
+    let mut is_whole = false;
+    // BOUND: every turn ends a line or a tick, and `until` comes.
+    let stopped = loop {
+        match lines.recv_timeout(TICK) {
+            Ok(line) => match read_line(&line) {
+                Ok(mut record) => {
+                    record.set_planned(planned);
+                    is_whole |= matches!(record, Record::End(_));
+                    if let Err(e) = see(record) {
+                        end(&mut child);
+                        return Err(e);
+                    }
+                }
+                Err(what) => problem = Some(format!("it printed a line that is no result: {what}")),
+            },
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
+                problem = Some(format!("it did not end within {} s", timeout.as_secs()));
+                break false;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if stop.load(Ordering::Relaxed) {
+            break true;
+        }
+    };
+    if stopped || problem.is_some() {
+        end(&mut child);
+    }
+    let status = child
+        .wait()
+        .map_err(|e| BenchError::io("wait for a run of", program, e))?;
+    let evidence = evidence.recv().unwrap_or_default();
+    // Ctrl-C reaches every process of a terminal, and may end the run before it is seen here.
+    if stopped || stop.load(Ordering::Relaxed) {
+        return Ok(Ended::Stopped);
+    }
+    Ok(match problem.or_else(|| how(status, is_whole)) {
+        Some(how) => Ended::Failed(how, evidence),
+        None => Ended::Done,
+    })
+}
+
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let (send, lines) = channel();
+    if let Some(out) = child.stdout.take() {
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines() {
+                // Nobody listens any more once the run is given up.
+                let Ok(()) = line.map_or(Ok(()), |line| send.send(line)) else {
+                    return;
+                };
+            }
+        });
+    }
+    lines
+}
+
+fn evidence_of(child: &mut Child) -> Receiver<String> {
+    let (send, evidence) = channel();
+    if let Some(mut err) = child.stderr.take() {
+        std::thread::spawn(move || {
+            let (mut kept, mut block) = (Vec::new(), [0; 4096]);
+            while let Ok(bytes @ 1..) = err.read(&mut block) {
+                kept.extend_from_slice(&block[..bytes]);
+                let surplus = kept.len().saturating_sub(EVIDENCE_BYTES);
+                kept.drain(..surplus);
+            }
+            // Nobody listens any more once the run is given up.
+            let _ = send.send(String::from_utf8_lossy(&kept).trim().to_string());
+        });
+    }
+    evidence
+}
+
+/// Tells the process to end, and ends it where it does not.
+fn end(child: &mut Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        // One that has ended already needs no signal.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let until = Instant::now() + GRACE;
+    while Instant::now() < until {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(TICK);
+    }
+    // It is waited for by whoever called; one that has ended meanwhile is not there to be killed.
+    let _ = child.kill();
+}
+
+/// What is wrong with how a process ended; nothing where it ended well.
+fn how(status: ExitStatus, is_whole: bool) -> Option<String> {
+    const SIGKILL: i32 = 9;
+    match (status.code(), status.signal()) {
+        (Some(0), _) if is_whole => None,
+        (Some(0), _) => Some("it ended without its last result".to_string()),
+        (Some(code), _) => Some(format!("it ended with exit code {code}")),
+        (None, Some(SIGKILL)) => Some(
+            "it was killed (signal 9): Linux does this where memory runs out; see the kernel's log"
+                .to_string(),
+        ),
+        (None, Some(signal)) => Some(format!("it crashed (signal {signal})")),
+        (None, None) => Some("it ended in an unknown way".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a shell in place of a benchmark.
+    fn shell(script: &str, timeout: Duration, stop: bool) -> (Ended, Vec<Record>) {
+        let mut seen = Vec::new();
+        let args = ["-c".into(), script.into()];
+        let stop = AtomicBool::new(stop);
+        let planned = Planned::default();
+        let path = Path::new("/bin/sh");
+        let ended = run(path, &args, &planned, timeout, &stop, &mut |record| {
+            seen.push(record);
+            Ok(())
+        });
+        (ended.expect("it was started"), seen)
+    }
+
+    fn last_line() -> String {
+        let records = super::super::cells::tests::run(1, "a", 0, 1.0);
+        serde_json::to_string(&records[1]).expect("JSON")
+    }
+
+    /// Each way in which a run can end badly is told from the others, with what it said.
+    #[test]
+    fn bad_ends_are_told_apart() {
+        let minute = Duration::from_secs(60);
+        for (script, said) in [
+            ("echo the disk is full >&2; exit 1", "exit code 1"),
+            ("kill -ABRT $$", "signal 6"),
+            ("kill -KILL $$", "memory runs out"),
+            ("true", "without its last result"),
+            ("echo nonsense", "no result"),
+        ] {
+            let (ended, _) = shell(script, minute, false);
+            let Ended::Failed(how, evidence) = ended else {
+                panic!("{script}: {ended:?}");
+            };
+            assert!(how.contains(said), "{script}: {how}");
+            assert_eq!(evidence.contains("disk is full"), script.contains("full"));
+        }
+        let (ended, _) = shell("sleep 60", Duration::from_millis(150), false);
+        assert!(matches!(ended, Ended::Failed(how, _) if how.contains("did not end")));
+    }
+
+    /// What a run printed is handed on with its place, and a run that is stopped is no failure.
+    #[test]
+    fn records_are_handed_on() {
+        let script = format!("echo '{}'", last_line());
+        let (ended, seen) = shell(&script, Duration::from_secs(60), false);
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        assert_eq!(seen.len(), 1);
+        let store = |record: &Record| record.run().planned.as_ref().map(|p| p.store.clone());
+        assert_eq!(store(&seen[0]).as_deref(), Some(""));
+        let (ended, _) = shell("sleep 60", Duration::from_secs(60), true);
+        assert!(matches!(ended, Ended::Stopped), "{ended:?}");
+    }
+}

@@ -1,0 +1,250 @@
+//! This folder is the comparison of stores: a matrix of stores, workloads and sizes from one file, each
+//! run a process of its own, its results appended as they come.
+//!
+//! `spec.rs` reads the file, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where their
+//! databases are, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
+//!
+//! Invariants
+//!   C1  Nothing is compared but runs of one program with one set of settings: what does not have the
+//!       hash of a run of this plan is not used.
+//!   C2  A result is on the disk before the next run begins; whatever ends a comparison, it goes on
+//!       with the first run that has no result.
+
+mod cells;
+mod child;
+mod mount;
+mod paper;
+mod plan;
+mod spec;
+mod summary;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub use cells::{Cell, Cells, Key, Measure, Sample, Verdict, verdict};
+pub use paper::{Paper, PaperValue};
+pub use plan::{Run, program_id, runs};
+pub use spec::{Check, Comparison, Size, StoreSpec, WorkloadSpec};
+
+pub(crate) use summary::{with_spread, words};
+
+use crate::error::BenchError;
+use crate::results::{Appender, Failure, Record, RunId, VERSION};
+use crate::store::StoreKind;
+use child::Ended;
+use mount::Mount;
+
+/// What a comparison found out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its results by what they are results of.
+    pub cells: Cells,
+    /// Runs that have a result.
+    pub done: usize,
+    /// Runs that it is made of.
+    pub planned: usize,
+    /// Stores that this build does not have: the name, and what brings it.
+    pub absent: Vec<(String, String)>,
+    /// Why it ended before its end, if it did.
+    pub ended_early: Option<String>,
+}
+
+/// How a comparison is carried out.
+pub struct Task<'a> {
+    /// What to do.
+    pub comparison: &'a Comparison,
+    /// Where results are added, and looked for.
+    pub results: PathBuf,
+    /// Where databases are made, if somebody says so.
+    pub mount: Option<PathBuf>,
+    /// The program that does a run: this one.
+    pub program: PathBuf,
+    /// What tells this build of it from others; see [`program_id`].
+    pub program_id: String,
+    /// The grammar of its command line.
+    pub check: Check<'a>,
+    /// Set by whoever wants the comparison to stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// Stores of `comparison` that this build does not have, with what brings them.
+pub fn absent(comparison: &Comparison) -> Vec<(String, String)> {
+    let stores = comparison.store.iter().map(|store| store.get_ref());
+    let absent = stores.filter_map(|store| {
+        let kind = store.kind().ok().filter(|kind| !kind.is_built())?;
+        let brings = format!(
+            "this build has no {kind}: build it with --features {kind} (docs/benchmarking.md says \
+             what that needs)"
+        );
+        Some((store.name.clone(), brings))
+    });
+    absent.collect()
+}
+
+/// What the results in `records` say about `runs`.
+fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome {
+    let hashes: BTreeSet<&str> = runs.iter().map(|run| run.planned.hash.as_str()).collect();
+    let of_plan = |record: &&Record| {
+        let planned = record.run().planned.as_ref();
+        planned.is_some_and(|planned| hashes.contains(planned.hash.as_str()))
+    };
+    let done = done(records);
+    Outcome {
+        cells: Cells::of(records.iter().filter(of_plan)),
+        done: runs
+            .iter()
+            .filter(|run| done.contains(run.planned.hash.as_str()))
+            .count(),
+        planned: runs.len(),
+        absent: absent(comparison),
+        ended_early: None,
+    }
+}
+
+/// What the results in `records` say about `comparison`, of whatever build of this program they are: of
+/// each run the last ones.
+pub fn outcome_of_any(comparison: &Comparison, records: &[Record]) -> Outcome {
+    let mut runs = runs(comparison, "");
+    for run in &mut runs {
+        let mut planned = records
+            .iter()
+            .rev()
+            .filter_map(|r| r.run().planned.as_ref());
+        if let Some(there) = planned.find(|there| there.is_of(&run.planned)) {
+            run.planned.hash.clone_from(&there.hash);
+        }
+    }
+    outcome(comparison, &runs, records)
+}
+
+/// The hashes of all runs that ended as they should.
+fn done(records: &[Record]) -> BTreeSet<&str> {
+    let ends = records.iter().filter_map(|record| match record {
+        Record::End(end) => end.run.planned.as_ref(),
+        _ => None,
+    });
+    ends.map(|planned| planned.hash.as_str()).collect()
+}
+
+/// Does every run that has no result yet; the results of all. Runs that fail are recorded and do not
+/// end it; what keeps results from being recorded does.
+pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
+    let comparison = task.comparison;
+    let is_built = |run: &Run| {
+        let kind = comparison.store[run.store].get_ref().kind();
+        kind.is_ok_and(StoreKind::is_built)
+    };
+    let mut runs = runs(comparison, &task.program_id);
+    runs.retain(is_built);
+    let (mut results, there) = Appender::open(&task.results)?;
+    let mut records = there.records;
+    let left: Vec<&Run> = {
+        let done = done(&records);
+        let left = runs
+            .iter()
+            .filter(|run| !done.contains(run.planned.hash.as_str()));
+        left.collect()
+    };
+    let mut ended_early = None;
+    if !left.is_empty() {
+        let bytes = |run: &&Run| (task.check)(&run.args).unwrap_or(0);
+        let most = left.iter().map(bytes).max().unwrap_or(0);
+        let mount = Mount::new(task.mount.as_deref().or(comparison.mount.as_deref()), most)?;
+        let bar = bar(runs.len(), runs.len() - left.len());
+        for run in left {
+            bar.set_message(title(run));
+            ended_early = one(task, run, &mount, &bar, &mut results, &mut records)?;
+            if ended_early.is_some() {
+                break;
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+    }
+    Ok(Outcome {
+        ended_early,
+        ..outcome(comparison, &runs, &records)
+    })
+}
+
+/// Does one run; why the comparison ends with it, if it does.
+fn one(
+    task: &Task<'_>,
+    run: &Run,
+    mount: &Mount,
+    bar: &ProgressBar,
+    results: &mut Appender,
+    records: &mut Vec<Record>,
+) -> Result<Option<String>, BenchError> {
+    let mut args: Vec<OsString> = vec!["bench".into(), "--json".into()];
+    args.extend(run.args.iter().map(OsString::from));
+    args.extend(["--db".into(), mount.db().into_os_string()]);
+    let mut id = RunId {
+        planned: Some(run.planned.clone()),
+        ..RunId::begin()
+    };
+    // A run that fails before its first phase has no number of its own.
+    id.id.push_str(&format!("-{}", records.len()));
+    let mut phases_done = 0;
+    let room = (task.check)(&run.args).and_then(|bytes| mount.check_room(bytes));
+    let ended = match room {
+        Err(what) => Ended::Failed("it was not begun".to_string(), what),
+        Ok(()) => {
+            let timeout = Duration::from_secs(task.comparison.timeout_s.max(1));
+            let see = &mut |record: Record| {
+                results.append(&record)?;
+                id = record.run().clone();
+                phases_done += usize::from(matches!(record, Record::Phase(_)));
+                bar.set_message(format!("{} ({phases_done} phases)", title(run)));
+                records.push(record);
+                Ok(())
+            };
+            child::run(&task.program, &args, &run.planned, timeout, task.stop, see)?
+        }
+    };
+    mount.clear()?;
+    match ended {
+        Ended::Done => {}
+        Ended::Stopped => return Ok(Some("it was stopped".to_string())),
+        Ended::Failed(how, evidence) => {
+            bar.suspend(|| eprintln!("{}: {how}: {evidence}", title(run)));
+            let failure = Record::Failed(Box::new(Failure {
+                terrace_bench: VERSION,
+                run: id,
+                how,
+                evidence,
+                phases_done,
+            }));
+            results.append(&failure)?;
+            records.push(failure);
+        }
+    }
+    let stopped = task.stop.load(Ordering::Relaxed);
+    Ok(stopped.then(|| "it was stopped".to_string()))
+}
+
+fn title(run: &Run) -> String {
+    let planned = &run.planned;
+    let value = crate::units::bytes(planned.value_bytes);
+    let data = planned.data_bytes.map(crate::units::bytes);
+    let data = data.map_or(String::new(), |data| format!(", {data}"));
+    format!(
+        "{} {}, values of {value}{data}, repeat {}",
+        planned.store,
+        planned.workload,
+        planned.repeat + 1
+    )
+}
+
+fn bar(all: usize, done: usize) -> ProgressBar {
+    let bar = ProgressBar::new(all as u64).with_position(done as u64);
+    let template = "[{bar:30}] run {pos} of {len} done, {elapsed} so far; {msg}";
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,150 @@
+//! This file is where the databases of a comparison are made: one folder on one mount for all of them.
+//!
+//! Invariants
+//!   M1  A folder is emptied only if a comparison made it: it has the file [`OWNER`].
+//!   M2  That file is locked while a comparison lives, so two never measure on one mount at once.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::error::BenchError;
+use crate::place;
+
+/// The folder below the mount.
+const FOLDER: &str = "terrace-compare";
+const OWNER: &str = "owner";
+
+/// The place of all databases of a comparison.
+#[derive(Debug)]
+pub(super) struct Mount {
+    folder: PathBuf,
+    /// The lock of a folder on a mount that somebody named.
+    owner: Option<File>,
+    /// The temporary folder and its lock.
+    _temporary: Option<(TempDir, File)>,
+}
+
+impl Mount {
+    /// A folder on `mount`, or a temporary one that `bytes` fit into.
+    pub(super) fn new(mount: Option<&Path>, bytes: u64) -> Result<Mount, BenchError> {
+        let Some(mount) = mount else {
+            let (folder, owner) = place::make_temporary(bytes)?;
+            return Ok(Mount {
+                folder: folder.path().to_path_buf(),
+                owner: None,
+                _temporary: Some((folder, owner)),
+            });
+        };
+        if !mount.is_dir() {
+            // Made here it would be on whatever is below, which nobody wanted to measure.
+            return Err(BenchError::Invalid(format!(
+                "there is no folder {}: mount it, or make it",
+                mount.display()
+            )));
+        }
+        let folder = mount.join(FOLDER);
+        let io = |what: &'static str| {
+            let folder = folder.clone();
+            move |e| BenchError::io(what, &folder, e)
+        };
+        let marker = folder.join(OWNER);
+        if folder.exists() && !marker.exists() {
+            return Err(BenchError::Invalid(format!(
+                "{} is no folder of a comparison: move it away, or name another mount",
+                folder.display()
+            )));
+        }
+        fs::create_dir_all(&folder).map_err(io("make"))?;
+        let owner = File::options()
+            .create(true)
+            .append(true)
+            .open(&marker)
+            .map_err(io("make a file in"))?;
+        if owner.try_lock().is_err() {
+            return Err(BenchError::Invalid(format!(
+                "another comparison measures on {}: wait for it, two would slow one another",
+                mount.display()
+            )));
+        }
+        let mount = Mount {
+            folder,
+            owner: Some(owner),
+            _temporary: None,
+        };
+        mount.clear()?;
+        Ok(mount)
+    }
+
+    /// The folder of the next database, which does not exist.
+    pub(super) fn db(&self) -> PathBuf {
+        self.folder.join("db")
+    }
+
+    /// Removes what a run left.
+    pub(super) fn clear(&self) -> Result<(), BenchError> {
+        let db = self.db();
+        match fs::remove_dir_all(&db) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(BenchError::io("remove", &db, e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a run for which the mount has no room.
+    pub(super) fn check_room(&self, bytes: u64) -> Result<(), String> {
+        let free = place::free_bytes(&self.folder);
+        if free >= bytes {
+            return Ok(());
+        }
+        Err(format!(
+            "the run may take {} of {}, which has {} free: make room, or name another mount, smaller \
+             data_sizes or a smaller num",
+            crate::units::bytes(bytes),
+            self.folder.display(),
+            crate::units::bytes(free)
+        ))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.owner.is_some() {
+            // What cannot be removed is found by the next comparison, which tries again.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a comparison left is removed; what is somebody else's, or in use, is refused.
+    #[test]
+    fn a_mount_is_used_with_care() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let missing = Mount::new(Some(&parent.path().join("missing")), 0).map(drop);
+        let missing = missing.expect_err("it does not exist").to_string();
+        assert!(missing.contains("mount it"), "{missing}");
+        let mount = Mount::new(Some(parent.path()), 0).expect("an empty mount");
+        let refused = Mount::new(Some(parent.path()), 0).map(drop);
+        let refused = refused.expect_err("it is in use").to_string();
+        assert!(refused.contains("another comparison"), "{refused}");
+        fs::create_dir(mount.db()).expect("a folder");
+        fs::write(mount.db().join("file"), "left").expect("a file");
+        mount.clear().expect("it can be removed");
+        assert!(!mount.db().exists());
+        assert!(mount.check_room(0).is_ok());
+        let problem = mount.check_room(u64::MAX).expect_err("that is too much");
+        assert!(problem.contains("make room"), "{problem}");
+        drop(mount);
+        assert!(!parent.path().join(FOLDER).exists());
+        fs::create_dir(parent.path().join(FOLDER)).expect("a folder");
+        let refused = Mount::new(Some(parent.path()), 0).map(drop);
+        let refused = refused.expect_err("somebody made it").to_string();
+        assert!(refused.contains("no folder of a comparison"), "{refused}");
+    }
+}

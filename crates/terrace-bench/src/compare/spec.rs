@@ -1,0 +1,365 @@
+//! This file is what a comparison is asked to do: a TOML file, read and checked.
+//!
+//! Settings are options of `terrace bench` by their names, so that whatever the command line can do a
+//! comparison can. They are not understood here: whoever reads a file hands in the grammar of the
+//! command line, and each setting is asked of it with its line.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use toml::{Spanned, Value};
+
+use super::paper::Paper;
+use crate::error::BenchError;
+use crate::step::Step;
+use crate::store::StoreKind;
+use crate::units;
+
+/// Options that a comparison sets itself, and where they are stated instead.
+const TAKEN: [(&str, &str); 12] = [
+    ("benchmarks", "write prepare and measure of the workload"),
+    ("store", "write store = \"...\" in [[store]]"),
+    ("value-size", "write value_sizes = [...] at the top"),
+    ("db", "write mount = \"...\" at the top"),
+    ("report-interval", "it is always 1 s"),
+    ("json", "leave it out"),
+    (
+        "histogram",
+        "leave it out: every distribution is in the results",
+    ),
+    (
+        "use-existing-db",
+        "leave it out: every run makes its database",
+    ),
+    ("replace-db", "leave it out: every run makes its database"),
+    ("victim", "leave it out"),
+    ("keyspace", "leave it out"),
+    ("read-only", "leave it out"),
+];
+
+/// A number of bytes: a number, or text as `4KiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size like 4096 or \"4KiB\"")
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+                let bytes = u64::try_from(bytes);
+                bytes
+                    .map(Size)
+                    .map_err(|_| E::custom("a size cannot be negative"))
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+                units::parse_bytes(text).map(Size).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Bytes)
+    }
+}
+
+/// Options of `terrace bench` by name, without the dashes in front.
+pub(super) type Settings = BTreeMap<String, Spanned<Value>>;
+
+/// What a comparison is asked to do.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// The heading of its report.
+    pub title: String,
+    /// What a reader should know of it.
+    #[serde(default)]
+    pub note: String,
+    /// Runs of each store with each workload and size.
+    #[serde(default = "three")]
+    pub repeats: Spanned<u32>,
+    /// The spread of the repeats, as a part of the median, above which there is no verdict.
+    #[serde(default = "a_tenth")]
+    pub spread_max: Spanned<f64>,
+    /// The store that ratios are to; the first one where none is named.
+    #[serde(default)]
+    pub baseline: Option<Spanned<String>>,
+    /// The folder in which databases are made.
+    #[serde(default)]
+    pub mount: Option<PathBuf>,
+    /// Seconds after which a run that has not ended is ended.
+    #[serde(default = "an_hour")]
+    pub timeout_s: u64,
+    /// Bytes of values.
+    #[serde(default = "one_kib")]
+    pub value_sizes: Spanned<Vec<Size>>,
+    /// Bytes of keys and values to write; none where `num` is a setting.
+    #[serde(default)]
+    pub data_sizes: Vec<Size>,
+    /// Options for every run.
+    #[serde(default)]
+    pub settings: Settings,
+    /// Options for every run of Terrace, which peers do not have.
+    #[serde(default)]
+    pub terrace: Settings,
+    /// What is compared.
+    pub store: Vec<Spanned<StoreSpec>>,
+    /// With what.
+    pub workload: Vec<Spanned<WorkloadSpec>>,
+    /// What a paper says, to stand beside it.
+    #[serde(default)]
+    pub paper: Option<Paper>,
+}
+
+fn three() -> Spanned<u32> {
+    Spanned::new(0..0, 3)
+}
+fn a_tenth() -> Spanned<f64> {
+    Spanned::new(0..0, 0.1)
+}
+fn an_hour() -> u64 {
+    3600
+}
+fn one_kib() -> Spanned<Vec<Size>> {
+    Spanned::new(0..0, vec![Size(1024)])
+}
+
+/// One store of a comparison.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreSpec {
+    /// Its name in the report.
+    pub name: String,
+    /// What it is: `terrace` or a peer.
+    #[serde(default)]
+    pub store: Option<Spanned<String>>,
+    /// Options for its runs; they go before all others.
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+impl StoreSpec {
+    /// What it is.
+    pub fn kind(&self) -> Result<StoreKind, String> {
+        let name = self.store.as_ref().map_or("terrace", |s| s.get_ref());
+        name.parse()
+    }
+}
+
+/// One workload of a comparison.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadSpec {
+    /// Its name in the report.
+    pub name: String,
+    /// Phases that come first and are not compared.
+    #[serde(default)]
+    pub prepare: Vec<Spanned<String>>,
+    /// Phases that are compared.
+    pub measure: Vec<Spanned<String>>,
+    /// Options for its runs.
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+impl WorkloadSpec {
+    /// The names of all of its phases, in order.
+    pub fn phases(&self) -> impl Iterator<Item = &Spanned<String>> {
+        self.prepare.iter().chain(&self.measure)
+    }
+}
+
+/// What the grammar of the command line says of the arguments of one run: bytes that it may need on
+/// its mount, or what is wrong with them.
+pub type Check<'a> = &'a dyn Fn(&[String]) -> Result<u64, String>;
+
+/// A file with its text, so that what is wrong has a line.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error(&self, at: Option<usize>, what: impl fmt::Display) -> BenchError {
+        let path = self.path.display();
+        BenchError::Invalid(match at {
+            Some(at) => {
+                let before = self.text.get(..at).unwrap_or(self.text);
+                let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+                format!("{path}:{line}: {what}")
+            }
+            None => format!("{path}: {what}"),
+        })
+    }
+}
+
+impl Comparison {
+    /// Reads the file at `path` and checks it; errors name file, line and what to write.
+    pub fn read(path: &Path, check: Check<'_>) -> Result<Comparison, BenchError> {
+        let text = fs::read_to_string(path).map_err(|e| BenchError::io("read", path, e))?;
+        Comparison::parse(path, &text, check)
+    }
+
+    /// As [`Comparison::read`], of a text that was read from `path`.
+    pub fn parse(path: &Path, text: &str, check: Check<'_>) -> Result<Comparison, BenchError> {
+        let source = Source { path, text };
+        let comparison: Comparison = toml::from_str(text).map_err(|e| {
+            let at = e.span().map(|span| span.start);
+            let more =
+                "docs/benchmarking.md has every field, \"terrace bench compare --help\" an example";
+            source.error(at, format_args!("{}; {more}", e.message().trim_end()))
+        })?;
+        comparison.check_lists(&source)?;
+        let tables = [&comparison.settings, &comparison.terrace];
+        let stores = comparison.store.iter().map(|s| &s.get_ref().settings);
+        let workloads = comparison.workload.iter().map(|w| &w.get_ref().settings);
+        for settings in tables.into_iter().chain(stores).chain(workloads) {
+            check_settings(&source, settings, check)?;
+        }
+        comparison.check_runs(&source, check)?;
+        Ok(comparison)
+    }
+
+    fn check_lists(&self, source: &Source<'_>) -> Result<(), BenchError> {
+        let (repeats, spread) = (&self.repeats, &self.spread_max);
+        if !(1..=100).contains(repeats.get_ref()) {
+            let what = format!("repeats is {}: write 1 to 100", repeats.get_ref());
+            return Err(source.error(Some(repeats.span().start), what));
+        }
+        if !(*spread.get_ref() > 0.0 && spread.get_ref().is_finite()) {
+            let what = "spread_max must be above 0: write 0.1 for a tenth of the median";
+            return Err(source.error(Some(spread.span().start), what));
+        }
+        if self.value_sizes.get_ref().is_empty() {
+            let what = "value_sizes is empty: write at least one, as [\"1KiB\"]";
+            return Err(source.error(Some(self.value_sizes.span().start), what));
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for store in &self.store {
+            let (at, store) = (Some(store.span().start), store.get_ref());
+            check_name(source, at, "store", &store.name, &mut names)?;
+            let at = store.store.as_ref().map_or(at, |s| Some(s.span().start));
+            store.kind().map_err(|what| source.error(at, what))?;
+        }
+        if let Some(baseline) = &self.baseline
+            && !names.contains(&baseline.get_ref().as_str())
+        {
+            let what = format!(
+                "there is no store {:?} for the baseline: write one of {}",
+                baseline.get_ref(),
+                names.join(", ")
+            );
+            return Err(source.error(Some(baseline.span().start), what));
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for workload in &self.workload {
+            let (at, workload) = (Some(workload.span().start), workload.get_ref());
+            check_name(source, at, "workload", &workload.name, &mut names)?;
+            if workload.measure.is_empty() {
+                let what = format!(
+                    "workload {:?} measures nothing: write measure = [\"fillrandom\"]",
+                    workload.name
+                );
+                return Err(source.error(at, what));
+            }
+            for phase in workload.phases() {
+                let parsed = phase.get_ref().parse::<Step>();
+                parsed.map_err(|what| source.error(Some(phase.span().start), what))?;
+            }
+        }
+        match (self.store.is_empty(), self.workload.is_empty()) {
+            (true, _) => Err(source.error(None, "there is no store: write a [[store]]")),
+            (_, true) => Err(source.error(None, "there is no workload: write a [[workload]]")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is wrong with settings only together is wrong with the store whose run it would be.
+    fn check_runs(&self, source: &Source<'_>, check: Check<'_>) -> Result<(), BenchError> {
+        for run in super::plan::runs(self, "") {
+            let store = &self.store[run.store];
+            if store.get_ref().kind().is_ok_and(StoreKind::is_built) {
+                check(&run.args).map_err(|what| {
+                    let (name, workload) = (&run.planned.store, &run.planned.workload);
+                    let at = Some(store.span().start);
+                    source.error(at, format_args!("{name} with {workload}: {what}"))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The store that ratios are to.
+    pub fn baseline(&self) -> &str {
+        let first = self.store.first().map_or("", |store| &store.get_ref().name);
+        self.baseline.as_ref().map_or(first, |name| name.get_ref())
+    }
+}
+
+fn check_name<'a>(
+    source: &Source<'_>,
+    at: Option<usize>,
+    what: &str,
+    name: &'a str,
+    names: &mut Vec<&'a str>,
+) -> Result<(), BenchError> {
+    if names.contains(&name) || name.trim().is_empty() {
+        let what = format!("the name {name:?} is empty or that of another {what}: write another");
+        return Err(source.error(at, what));
+    }
+    names.push(name);
+    Ok(())
+}
+
+fn check_settings(
+    source: &Source<'_>,
+    settings: &Settings,
+    check: Check<'_>,
+) -> Result<(), BenchError> {
+    for (name, value) in settings {
+        let at = Some(value.span().start);
+        if let Some((_, instead)) = TAKEN.iter().find(|(taken, _)| taken == name) {
+            let what = format!("{name} is set by the comparison: {instead}");
+            return Err(source.error(at, what));
+        }
+        let Some(arguments) = argument(name, value.get_ref()) else {
+            let what = format!("{name} must be text, a number, true, false, or a list of those");
+            return Err(source.error(at, what));
+        };
+        let arguments: Vec<String> = arguments
+            .iter()
+            .map(|text| text.replace(VALUE_SIZE, "1"))
+            .collect();
+        check(&arguments).map_err(|what| source.error(at, what))?;
+    }
+    Ok(())
+}
+
+/// What stands in a setting for the bytes of a value of the run.
+pub(super) const VALUE_SIZE: &str = "{value_size}";
+
+/// A setting as arguments of the command line, one for each value of a list; `None` where it cannot be
+/// one.
+pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
+    let option = format!("--{name}");
+    Some(match value {
+        Value::String(text) => vec![option, text.clone()],
+        Value::Integer(number) => vec![option, number.to_string()],
+        Value::Float(number) => vec![option, number.to_string()],
+        Value::Boolean(true) => vec![option],
+        Value::Boolean(false) => Vec::new(),
+        Value::Array(values) => {
+            let each = values.iter().filter(|value| !value.is_array());
+            let arguments: Option<Vec<Vec<String>>> = each.map(|v| argument(name, v)).collect();
+            arguments?.concat()
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,147 @@
+//! This file is the outcome of a comparison as aligned lines, for people.
+
+use std::fmt;
+
+use super::Outcome;
+use super::cells::{Cell, Measure, Verdict, verdict};
+use super::paper::ratio;
+use super::spec::Comparison;
+use crate::table::Table;
+use crate::units;
+
+/// What is said of a cell against the baseline, in a few words.
+pub(crate) fn words(said: &Verdict) -> String {
+    match said {
+        Verdict::Ratio(value) => ratio(*value),
+        Verdict::Unclear(value) => format!("{} (unclear)", ratio(*value)),
+        Verdict::TooWide(store, spread) => {
+            format!("no verdict: {store} spreads {:.0} %", spread * 100.0)
+        }
+        Verdict::Nothing => "-".to_string(),
+    }
+}
+
+/// A median with the spread of its repeats.
+pub(crate) fn with_spread(cell: &Cell, measure: Measure, show: impl Fn(f64) -> String) -> String {
+    match (cell.median(measure), cell.spread(measure)) {
+        (None, _) => "-".to_string(),
+        (Some(median), None) => show(median),
+        (Some(median), Some(spread)) => {
+            format!("{} \u{b1}{:.0}%", show(median), spread * 50.0)
+        }
+    }
+}
+
+impl Outcome {
+    /// The cells that are compared, the baseline's first in each group.
+    pub(crate) fn compared(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.all().iter().filter(|cell| !cell.prepares)
+    }
+
+    /// What is said of `cell` against the baseline of `comparison`.
+    pub(crate) fn verdict(&self, comparison: &Comparison, cell: &Cell, of: Measure) -> Verdict {
+        let baseline = comparison.baseline();
+        match self.cells.beside(&cell.key, baseline) {
+            Some(base) if cell.key.store != baseline => {
+                verdict(cell, base, of, *comparison.spread_max.get_ref())
+            }
+            _ => Verdict::Nothing,
+        }
+    }
+
+    /// Writes everything that a terminal should show.
+    pub fn write(&self, f: &mut dyn fmt::Write, comparison: &Comparison) -> fmt::Result {
+        writeln!(f, "{}", comparison.title)?;
+        if let Some(cell) = self.cells.all().first() {
+            let c = &cell.conditions;
+            let (m, build) = (&c.machine, &c.build);
+            writeln!(
+                f,
+                "{}, {} cores, Linux {}; build: {build}",
+                m.cpu, m.cores, m.kernel
+            )?;
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        for cell in self.cells.all() {
+            if !seen.contains(&cell.key.store.as_str()) {
+                seen.push(&cell.key.store);
+                let (c, about) = (&cell.conditions, &cell.conditions.about);
+                let emulated = c.emulation.as_ref();
+                let emulated = emulated.map_or(String::new(), |e| format!("; emulated {e}"));
+                writeln!(
+                    f,
+                    "  {}: {} on {}, {}{emulated}",
+                    cell.key.store, about.medium, c.file_system, about.durability
+                )?;
+            }
+        }
+        let baseline = format!("to {}", comparison.baseline());
+        let mut table = Table::new(&[
+            "phase",
+            "values",
+            "data",
+            "store",
+            "op/s",
+            &baseline,
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "stalled",
+            "written/user",
+        ]);
+        let is_timed = |cell: &&Cell| cell.median(Measure::Recovery).is_none();
+        for cell in self.compared().filter(is_timed) {
+            let key = &cell.key;
+            let data = key.data_bytes.map_or("-".to_string(), units::short_bytes);
+            let of = |measure, show: fn(f64) -> String| {
+                cell.median(measure).map_or("-".to_string(), show)
+            };
+            table.row([
+                format!("{} {}", key.workload, key.phase),
+                units::short_bytes(key.value_bytes),
+                data,
+                key.store.clone(),
+                with_spread(
+                    cell,
+                    Measure::Throughput,
+                    |v| units::count(v.round() as u64),
+                ),
+                words(&self.verdict(comparison, cell, Measure::Throughput)),
+                of(Measure::P50, units::three_digits),
+                of(Measure::P99, units::three_digits),
+                of(Measure::P999, units::three_digits),
+                of(Measure::Stalls, |v| format!("{v:.2} s")),
+                of(Measure::WriteAmp, |v| format!("{v:.2}")),
+            ]);
+        }
+        if !table.is_empty() {
+            write!(f, "\n{table}")?;
+            writeln!(
+                f,
+                "  medians of repeats, \u{b1} half of their spread; unclear: the repeats of both overlap, or are too few"
+            )?;
+        }
+        for cell in self.compared() {
+            if let Some(seconds) = cell.median(Measure::Recovery) {
+                let (store, value) = (&cell.key.store, units::short_bytes(cell.key.value_bytes));
+                writeln!(
+                    f,
+                    "  {store}, values of {value}: open again {seconds:.3} s after SIGKILL"
+                )?;
+            }
+        }
+        if let Some(paper) = &comparison.paper {
+            paper.write(f, &self.cells)?;
+        }
+        for failure in self.cells.failures() {
+            let planned = failure.run.planned.clone().unwrap_or_default();
+            let (store, workload) = (&planned.store, &planned.workload);
+            let (how, evidence) = (&failure.how, &failure.evidence);
+            writeln!(f, "\nFAILED {store} with {workload}: {how}: {evidence}")?;
+        }
+        for (store, brings) in &self.absent {
+            writeln!(f, "\nnot measured: {store}: {brings}")?;
+        }
+        writeln!(f, "\n{} of {} runs have a result", self.done, self.planned)
+    }
+}

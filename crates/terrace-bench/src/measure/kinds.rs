@@ -1,0 +1,136 @@
+//! This file is the kinds of operations: each has latencies of its own in every report.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Latency;
+use crate::meter::Tally;
+use crate::report::LatencyReport;
+use crate::step::Step;
+
+/// What an operation is to its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// A get of one key.
+    Read,
+    /// A put of one key, or a batch of them.
+    Write,
+    /// A get and a put of the same key.
+    Update,
+    /// A delete of one key, or a batch of them.
+    Delete,
+    /// A seek and the entries after it, or a group of entries of a long scan.
+    Scan,
+}
+
+impl OpKind {
+    /// The name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Read => "read",
+            OpKind::Write => "write",
+            OpKind::Update => "update",
+            OpKind::Delete => "delete",
+            OpKind::Scan => "scan",
+        }
+    }
+
+    /// What the client threads of `step` do; `None` where that is of several kinds, or none is timed.
+    pub(crate) fn of(step: Step) -> Option<OpKind> {
+        match step {
+            Step::FillSeq
+            | Step::FillBatch
+            | Step::FillRandom
+            | Step::FillUniqueRandom
+            | Step::Overwrite
+            | Step::YcsbLoad => Some(OpKind::Write),
+            Step::ReadRandom | Step::ReadHot | Step::ReadMissing | Step::ReadWhileWriting => {
+                Some(OpKind::Read)
+            }
+            Step::ReadSeq | Step::ReadReverse | Step::SeekRandom | Step::SeekRandomWhileWriting => {
+                Some(OpKind::Scan)
+            }
+            Step::UpdateRandom => Some(OpKind::Update),
+            Step::DeleteSeq | Step::DeleteRandom => Some(OpKind::Delete),
+            // These tell their kinds apart themselves.
+            _ => None,
+        }
+    }
+}
+
+/// The latencies of one kind of operation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindReport {
+    /// The kind: "read", "write", "delete", "scan", or one that a later version knows.
+    pub kind: Cow<'static, str>,
+    /// Latencies that were taken; of a batch it is one.
+    pub count: u64,
+    /// Percentiles.
+    pub latency: LatencyReport,
+    /// How many took up to how many microseconds and longer than the pair before says: twenty pairs
+    /// for each power of ten, those of zero left out.
+    pub histogram: Vec<(f64, u64)>,
+}
+
+impl KindReport {
+    /// The kinds of operations that `tallies` tell apart, or the one `kind` that all of `latency` are of.
+    pub(crate) fn of_all(
+        kind: Option<OpKind>,
+        tallies: &[Tally],
+        latency: &Latency,
+    ) -> Vec<KindReport> {
+        let mut kinds: Vec<(&'static str, Latency)> = Vec::new();
+        for more in tallies.iter().flat_map(|tally| &tally.kinds) {
+            match kinds.iter_mut().find(|(name, _)| *name == more.name) {
+                Some((_, sum)) => sum.merge(&more.latency),
+                None => kinds.push((more.name, more.latency.clone())),
+            }
+        }
+        if kinds.is_empty() {
+            let name = kind.map_or("operation", OpKind::name);
+            kinds.push((name, latency.clone()));
+        }
+        let reports = kinds.into_iter();
+        reports
+            .filter_map(|(name, latency)| KindReport::of(name, &latency))
+            .collect()
+    }
+
+    /// The latencies of the kind `name`; `None` where there is none.
+    pub(crate) fn of(name: &'static str, latency: &Latency) -> Option<KindReport> {
+        Some(KindReport {
+            kind: name.into(),
+            count: latency.count(),
+            latency: LatencyReport::of(latency)?,
+            histogram: latency.histogram(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kind has all its latencies, in its percentiles and in its histogram.
+    #[test]
+    fn a_kind_has_all_its_latencies() {
+        let mut latency = Latency::default();
+        assert_eq!(KindReport::of(OpKind::Read.name(), &latency), None);
+        for us in 1..=1000 {
+            latency.record(us * 1000);
+        }
+        let report = KindReport::of(OpKind::Read.name(), &latency).expect("it has latencies");
+        assert_eq!((&*report.kind, report.count), ("read", 1000));
+        let counted: u64 = report.histogram.iter().map(|(_, count)| count).sum();
+        assert_eq!(counted, 1000);
+        assert!(report.histogram.is_sorted_by(|a, b| a.0 < b.0));
+        let up_to_100: u64 = report
+            .histogram
+            .iter()
+            .filter(|(us, _)| *us <= 100.5)
+            .map(|(_, count)| count)
+            .sum();
+        assert!((98..=101).contains(&up_to_100), "{up_to_100}");
+    }
+}

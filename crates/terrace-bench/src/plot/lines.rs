@@ -1,0 +1,137 @@
+//! This file is pictures of lines over a linear or logarithmic axis, with bands of time marked.
+
+use super::COLOURS;
+use super::axis::{Axis, Scale, number};
+use super::bars::{legend, legend_width, side};
+use super::svg::{Canvas, NOTE, TITLE, width_of};
+
+const WIDTH: f64 = 540.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 52.0;
+const BOTTOM: f64 = 62.0;
+
+/// A picture of lines.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    /// What it shows.
+    pub(crate) title: String,
+    /// Under which conditions; below it.
+    pub(crate) note: String,
+    /// What the numbers at the bottom are, and how they are placed.
+    pub(crate) x: (String, Scale),
+    /// What the numbers at the side are, and how they are placed.
+    pub(crate) y: (String, Scale),
+    /// Where the axis at the bottom ends, for times, which begin at zero; otherwise it follows from the
+    /// points.
+    pub(crate) x_end: Option<f64>,
+    /// How high it is.
+    pub(crate) height: f64,
+    /// The highest value of the side, where several pictures stand beside one another.
+    pub(crate) y_max: Option<f64>,
+    /// The lines.
+    pub(crate) lines: Vec<Line>,
+    /// Spans that are marked.
+    pub(crate) bands: Vec<Band>,
+}
+
+/// One line.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// Its name in the legend; without one it is not there.
+    pub(crate) name: String,
+    /// The colour.
+    pub(crate) series: usize,
+    /// Its points, from the left to the right.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// A span of the bottom that is marked.
+#[derive(Debug, Clone)]
+pub(crate) struct Band {
+    /// Where it begins.
+    pub(crate) from: f64,
+    /// Where it ends.
+    pub(crate) to: f64,
+    /// What it says when somebody points at it.
+    pub(crate) tip: String,
+}
+
+impl Lines {
+    /// The picture.
+    pub(crate) fn draw(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let x_axis = match self.x_end {
+            Some(end) => Axis::to(end),
+            None => Axis::of(self.x.1, points().map(|(x, _)| *x)),
+        };
+        let y_axis = Axis::of(self.y.1, points().map(|(_, y)| *y).chain(self.y_max));
+        let names: Vec<String> = self.lines.iter().map(|line| line.name.clone()).collect();
+        let has_legend = names.iter().any(|name| !name.is_empty());
+        let legend_space = if has_legend {
+            legend_width(&names)
+        } else {
+            0.0
+        };
+        let text = legend_space.max(width_of(&self.title) * TITLE);
+        let wanted = LEFT + text.max(width_of(&self.note) * NOTE) + RIGHT;
+        let width = WIDTH.max(wanted);
+        let top = if has_legend { TOP } else { TOP - 22.0 };
+        let (floor, right) = (self.height - BOTTOM, width - RIGHT);
+        let x = |value: f64| LEFT + x_axis.place(value) * (right - LEFT);
+        let y = |value: f64| floor - y_axis.place(value) * (floor - top);
+        let mut canvas = Canvas::default();
+        for band in &self.bands {
+            let (from, to) = (x(band.from), x(band.to));
+            canvas.rect(
+                "band",
+                (from, top),
+                ((to - from).max(1.5), floor - top),
+                &band.tip,
+            );
+        }
+        side(&mut canvas, &y_axis, &self.y.0, (LEFT, right), &y);
+        for tick in &x_axis.ticks {
+            canvas.line("grid", (x(*tick), floor), (x(*tick), floor + 4.0));
+            canvas.text("soft", "middle", (x(*tick), floor + 17.0), &number(*tick));
+        }
+        canvas.text(
+            "soft",
+            "middle",
+            ((LEFT + right) / 2.0, floor + 36.0),
+            &self.x.0,
+        );
+        canvas.line("axis", (LEFT, floor), (right, floor));
+        for line in &self.lines {
+            let points: Vec<(f64, f64)> = line.points.iter().map(|p| (x(p.0), y(p.1))).collect();
+            canvas.path(&format!("l{}", line.series % COLOURS), &points, &line.name);
+            if let [(x, y)] = points[..] {
+                // A line of one point is none: a mark takes its place.
+                let class = format!("f{}", line.series % COLOURS);
+                canvas.rect(&class, (x - 3.0, y - 3.0), (6.0, 6.0), &line.name);
+            }
+        }
+        legend(&mut canvas, &self.title, &self.ordered_names(), "l");
+        canvas.text("note", "start", (LEFT, self.height - 4.0), &self.note);
+        canvas.finish((width, self.height), &self.title)
+    }
+
+    /// Names of series by their colour, since the legend counts colours.
+    fn ordered_names(&self) -> Vec<String> {
+        let last = self
+            .lines
+            .iter()
+            .map(|line| line.series + 1)
+            .max()
+            .unwrap_or(0);
+        let name = |series| {
+            let line = self.lines.iter().find(|line| line.series == series);
+            line.map_or(String::new(), |line| line.name.clone())
+        };
+        let names: Vec<String> = (0..last).map(name).collect();
+        match names.iter().all(String::is_empty) {
+            true => Vec::new(),
+            false => names,
+        }
+    }
+}

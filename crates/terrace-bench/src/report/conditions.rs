@@ -1,0 +1,172 @@
+//! This file is under which conditions a run is measured: machine, program, medium, store, settings.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use terrace::{MediumChoice, Options, Prefault};
+
+use super::{FileSettings, WorkloadReport};
+use crate::config::BenchConfig;
+use crate::limit::Limits;
+use crate::machine::{Machine, file_system_of};
+use crate::place::Place;
+use crate::profile;
+use crate::store::{About, Store, StoreKind};
+
+/// What a run was measured on and with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// The machine.
+    pub machine: Machine,
+    /// The store: its name on the command line.
+    pub store: String,
+    /// What it is and really does.
+    pub about: StoreFacts,
+    /// The design of the store; `None` for a peer.
+    pub design: Option<String>,
+    /// Whether the instructions of persistent memory were forced onto another medium.
+    pub forced_dax: bool,
+    /// The emulated device and its parameters, if any. It slows the pool and nothing else.
+    pub emulation: Option<String>,
+    /// The database's folder.
+    pub db: String,
+    /// The mount that holds the pool, or the files where there is none: type and options.
+    pub file_system: String,
+    /// How this program was built.
+    pub build: Cow<'static, str>,
+    /// The commit of its sources; `None` where they were built outside a repository.
+    pub commit: Option<Cow<'static, str>>,
+    /// The durability that was asked for; what the store does is in `about`.
+    pub durability: String,
+    /// Keys, and writes of each thread.
+    pub num: u64,
+    /// Operations of each reading thread.
+    pub reads: u64,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of a value, of mixed sizes the longest.
+    pub value_bytes: usize,
+    /// Bytes of the shortest value.
+    #[serde(default)]
+    pub value_bytes_min: usize,
+    /// What the steps of YCSB do.
+    #[serde(default)]
+    pub workloads: Vec<WorkloadReport>,
+    /// Operations a second that arrive at all client threads together; `None` in a closed loop.
+    pub rate: Option<f64>,
+    /// How they follow each other: "constant" or "poisson"; `None` in a closed loop.
+    pub arrivals: Option<Cow<'static, str>>,
+    /// Writes a second of the thread that writes beside readers; `None` where it writes all it can.
+    pub writer_rate: Option<f64>,
+    /// Client threads.
+    pub threads: usize,
+    /// Entries of a write.
+    pub batch_count: usize,
+    /// The seed of keys and values.
+    pub seed: u64,
+    /// The size of a memtable or write buffer in bytes.
+    pub memtable_bytes: u64,
+    /// The pool's cap in bytes; `None` where there is none.
+    pub pool_bytes: Option<u64>,
+    /// How table files are made, where the design has them.
+    pub table_files: Option<FileSettings>,
+    /// When the pool's pages are faulted in; `None` where there is none.
+    pub prefault: Option<Cow<'static, str>>,
+    /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
+    /// figure of any workload contains it.
+    pub open_s: f64,
+    /// The pool of the limit line; `None` where no limit was measured.
+    pub limit_pool: Option<String>,
+    /// Seconds that its creation and pre-faulting took.
+    pub limit_prepared_s: f64,
+}
+
+/// What a store says of itself; see `About`, which the adapters give.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreFacts {
+    /// Its name and version, or its design.
+    pub name: String,
+    /// Where its bytes are: the pool's medium, or files.
+    pub medium: String,
+    /// What a write waits for, in words, and what that survives.
+    pub durability: String,
+    /// The settings that matter for the figures.
+    pub settings: String,
+    /// Where the counts of written bytes come from.
+    pub counted_by: String,
+}
+
+impl From<About> for StoreFacts {
+    fn from(about: About) -> StoreFacts {
+        StoreFacts {
+            name: about.name,
+            medium: about.medium,
+            durability: about.durability,
+            settings: about.settings,
+            counted_by: about.counted_by.to_string(),
+        }
+    }
+}
+
+/// How this program was built.
+const BUILD: &str = if cfg!(debug_assertions) {
+    "debug: no figure of it means anything"
+} else {
+    "release"
+};
+
+impl Conditions {
+    /// The conditions of the run of `config` in which `store` was opened.
+    pub(crate) fn of(
+        config: &BenchConfig,
+        options: &Options,
+        place: &Place,
+        store: &dyn Store,
+        limits: &Limits,
+        open_s: f64,
+    ) -> Conditions {
+        let is_terrace = config.store == StoreKind::Terrace;
+        let pool = options.pool.path.as_ref().map(|path| place.db().join(path));
+        let temporary = if place.is_temporary() {
+            " (temporary)"
+        } else {
+            ""
+        };
+        Conditions {
+            machine: Machine::read(),
+            store: config.store.name().to_string(),
+            about: store.about().into(),
+            design: is_terrace.then(|| options.design_of_new().to_string()),
+            forced_dax: options.pool.medium == MediumChoice::ForceDax,
+            emulation: options.pool.emulation.map(profile::describe),
+            db: format!("{}{temporary}", place.db().display()),
+            file_system: file_system_of(pool.as_deref().unwrap_or(place.db())),
+            build: BUILD.into(),
+            commit: option_env!("TERRACE_BENCH_COMMIT").map(Cow::from),
+            durability: options.durability.to_string(),
+            num: config.num,
+            reads: config.reads(),
+            key_bytes: config.key_bytes,
+            value_bytes: config.value_bytes,
+            value_bytes_min: config.value_bytes_min(),
+            workloads: WorkloadReport::of(config),
+            rate: config.rate,
+            arrivals: config.rate.map(|_| config.arrivals.name().into()),
+            writer_rate: config.writer_rate,
+            threads: config.threads,
+            batch_count: config.batch_count,
+            seed: config.seed,
+            memtable_bytes: options.front.memtable_bytes,
+            pool_bytes: is_terrace.then_some(options.pool.size_bytes),
+            table_files: FileSettings::of(options).filter(|_| is_terrace),
+            prefault: is_terrace.then_some(match options.pool.prefault {
+                Prefault::Ahead => "ahead of need".into(),
+                Prefault::All => "all at creation".into(),
+                Prefault::None => "none".into(),
+            }),
+            open_s,
+            limit_pool: limits.pool.clone(),
+            limit_prepared_s: limits.prepared.as_secs_f64(),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! This file is how results are added to a file: whole lines, one at a time, each of them durable.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::read::{Results, read};
+use super::record::Record;
+use crate::error::BenchError;
+
+/// A file of results that is added to. Another process that adds to it is refused meanwhile.
+#[derive(Debug)]
+pub struct Appender {
+    path: PathBuf,
+    file: File,
+}
+
+impl Appender {
+    /// Opens the file at `path`, makes it where there is none, and reads what is there. A line that
+    /// was cut off by a crash is removed.
+    pub fn open(path: &Path) -> Result<(Appender, Results), BenchError> {
+        let io = |what: &str, e| BenchError::io(what, path, e);
+        let mut open = OpenOptions::new();
+        let mut file = open
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|e| io("open the results", e))?;
+        if file.try_lock().is_err() {
+            return Err(BenchError::Invalid(format!(
+                "{} is being added to by another comparison: wait for it, or name another file",
+                path.display()
+            )));
+        }
+        let results = read(path).map_err(|e| BenchError::Invalid(e.to_string()))?;
+        if results.is_torn {
+            file.set_len(results.whole_bytes)
+                .map_err(|e| io("cut a torn line off", e))?;
+        }
+        file.seek(SeekFrom::End(0)).map_err(|e| io("read", e))?;
+        let path = path.to_path_buf();
+        Ok((Appender { path, file }, results))
+    }
+
+    /// Adds one record, and waits until it is on the disk.
+    pub fn append(&mut self, record: &Record) -> Result<(), BenchError> {
+        let io = |e| BenchError::io("add a result to", &self.path, e);
+        let mut line =
+            serde_json::to_vec(record).map_err(|e| io(std::io::Error::other(e.to_string())))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(io)?;
+        self.file.sync_data().map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Failure, RunId};
+    use super::*;
+
+    fn record(how: &str) -> Record {
+        Record::Failed(Box::new(Failure {
+            terrace_bench: super::super::VERSION,
+            run: RunId::begin(),
+            how: how.to_string(),
+            ..Failure::default()
+        }))
+    }
+
+    /// Records are added behind whole ones, in place of a torn one, and by one process at a time.
+    #[test]
+    fn records_are_added() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("results.jsonl");
+        let (mut appender, results) = Appender::open(&path).expect("a new file");
+        assert!(results.records.is_empty());
+        appender.append(&record("one")).expect("a line");
+        let refused = Appender::open(&path).map(drop).expect_err("it is taken");
+        assert!(
+            refused.to_string().contains("another comparison"),
+            "{refused}"
+        );
+        drop(appender);
+        let mut text = std::fs::read_to_string(&path).expect("a file");
+        text.push_str("{\"record\":\"fai");
+        std::fs::write(&path, &text).expect("a file");
+        let (mut appender, results) = Appender::open(&path).expect("the file");
+        assert!(results.is_torn);
+        appender.append(&record("two")).expect("a line");
+        let all = read(&path).expect("results").records;
+        let hows: Vec<&str> = all
+            .iter()
+            .map(|record| match record {
+                Record::Failed(failure) => failure.how.as_str(),
+                _ => "",
+            })
+            .collect();
+        assert_eq!(hows, ["one", "two"]);
+    }
+}

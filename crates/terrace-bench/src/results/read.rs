@@ -1,0 +1,211 @@
+//! This file is how results are read back, and what is said of lines that are none.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::record::{Record, VERSION};
+
+/// What a file of results holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Results {
+    /// Its records, in order.
+    pub records: Vec<Record>,
+    /// Bytes of whole lines; what is behind them was cut off while it was written.
+    pub whole_bytes: u64,
+    /// Whether there is such a line without an end.
+    pub is_torn: bool,
+}
+
+/// Why a file of results cannot be read.
+#[derive(Debug)]
+pub struct ReadError {
+    path: PathBuf,
+    /// The line, from 1; `None` where it is about the file.
+    line: Option<usize>,
+    what: String,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Reads all records of the file at `path`. A file that does not exist has none.
+///
+/// A last line without its end was cut off while it was written: it is left out, and the result
+/// says so. Any other line that is no record of this version or an earlier one is an error with its
+/// number.
+pub fn read(path: &Path) -> Result<Results, ReadError> {
+    let error = |line, what| ReadError {
+        path: path.to_path_buf(),
+        line,
+        what,
+    };
+    let bytes = match fs::read(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Results::default()),
+        read => read.map_err(|e| error(None, format!("it cannot be read: {e}")))?,
+    };
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+    let whole_bytes = whole.map_or(0, |at| at + 1);
+    let mut records = Vec::new();
+    for (number, line) in bytes[..whole_bytes]
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+    {
+        let in_line = |what| error(Some(number + 1), what);
+        let line = std::str::from_utf8(line).map_err(|_| in_line("it is not text".to_string()))?;
+        if !line.trim().is_empty() {
+            records.push(read_line(line).map_err(in_line)?);
+        }
+    }
+    Ok(Results {
+        records,
+        whole_bytes: whole_bytes as u64,
+        is_torn: whole_bytes < bytes.len(),
+    })
+}
+
+/// The record that one line is, or why it is none.
+pub fn read_line(line: &str) -> Result<Record, String> {
+    let value: Value = serde_json::from_str(line)
+        .map_err(|e| format!("this is no JSON ({e}); a file of results has one object a line"))?;
+    let Some(version) = value.get("terrace_bench") else {
+        if value.get("conditions").is_some() && value.get("steps").is_some() {
+            return Err(
+                "this is a whole run in one object, as terrace bench --json wrote them before \
+                 format 1: measure it again"
+                    .to_string(),
+            );
+        }
+        return Err(
+            "this has no field \"terrace_bench\": it is no result of terrace bench".to_string(),
+        );
+    };
+    let Some(version) = version.as_u64() else {
+        return Err(format!(
+            "\"terrace_bench\" is {version}, but must be the number of a format"
+        ));
+    };
+    if version == 0 || version > u64::from(VERSION) {
+        return Err(format!(
+            "this is of format {version}, and this program reads 1 to {VERSION}: use the one that wrote it"
+        ));
+    }
+    serde_json::from_value(value).map_err(|e| format!("this is no record of format {version}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{End, Failure, Phase, Planned, RunId};
+    use super::*;
+    use crate::machine::Memory;
+    use crate::report::{Conditions, Space, StepReport};
+
+    fn records() -> Vec<Record> {
+        let run = RunId {
+            planned: Some(Planned {
+                store: "a".to_string(),
+                ..Planned::default()
+            }),
+            ..RunId::begin()
+        };
+        let phase = StepReport {
+            name: "fillrandom".to_string(),
+            ops_per_s: 1234.5,
+            stalls: vec![crate::report::StallReport {
+                reason: "log-cap".into(),
+                count: 2,
+                seconds: 0.25,
+            }],
+            ..StepReport::default()
+        };
+        vec![
+            Record::Phase(Box::new(Phase {
+                terrace_bench: VERSION,
+                run: run.clone(),
+                conditions: Conditions::default(),
+                phase,
+            })),
+            Record::End(Box::new(End {
+                terrace_bench: VERSION,
+                run: run.clone(),
+                space: Space::default(),
+                memory: Memory::default(),
+            })),
+            Record::Failed(Box::new(Failure {
+                terrace_bench: VERSION,
+                run,
+                how: "signal 6".to_string(),
+                ..Failure::default()
+            })),
+        ]
+    }
+
+    fn line(record: &Record) -> String {
+        serde_json::to_string(record).expect("a record is JSON")
+    }
+
+    /// What is written is read back as it was.
+    #[test]
+    fn records_come_back() {
+        for record in records() {
+            assert_eq!(read_line(&line(&record)).expect("a record"), record);
+        }
+    }
+
+    /// A line that is no result is refused with its number and what it is.
+    #[test]
+    fn foreign_lines_are_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("results.jsonl");
+        let good = line(&records()[0]);
+        let newer = good.replacen("\"terrace_bench\":1", "\"terrace_bench\":2", 1);
+        let without = good.replacen("\"name\"", "\"eman\"", 1);
+        assert!(newer != good && without != good);
+        for (bad, said) in [
+            ("{\"terr", "no JSON"),
+            ("{\"a\":1}", "no result of terrace bench"),
+            ("{\"conditions\":{},\"steps\":[]}", "measure it again"),
+            (newer.as_str(), "format 2"),
+            (without.as_str(), "name"),
+            ("[1]", "no result"),
+        ] {
+            fs::write(&path, format!("{good}\n\n{bad}\n{good}\n")).expect("a file");
+            let problem = read(&path).expect_err(bad).to_string();
+            assert!(problem.contains(said), "{problem}");
+            assert!(problem.contains("results.jsonl:3: "), "{problem}");
+        }
+        fs::write(&path, [0xFF, b'\n']).expect("a file");
+        assert!(read(&path).is_err_and(|e| e.to_string().contains("not text")));
+    }
+
+    /// A line that was cut off at any byte is left out, and the rest is read.
+    #[test]
+    fn a_torn_line_is_left_out() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("results.jsonl");
+        assert_eq!(
+            read(&path).expect("no file, no records"),
+            Results::default()
+        );
+        let lines: Vec<String> = records().iter().map(|r| line(r) + "\n").collect();
+        let whole = lines[0].len() + lines[1].len();
+        for cut in 1..lines[2].len() {
+            let text = lines[..2].concat() + &lines[2][..cut];
+            fs::write(&path, text).expect("a file");
+            let results = read(&path).expect("whole lines are read");
+            assert_eq!(results.records.len(), 2);
+            assert_eq!((results.whole_bytes, results.is_torn), (whole as u64, true));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! This file is the grammar of `terrace bench compare` and `terrace bench report`, and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const COMPARE_HELP: &str = "\
+The file says what to compare; docs/benchmarking.md has every field:
+
+  title = \"Leveled and MioDB\"
+  repeats = 3                        runs of each, interleaved: A B A B A B
+  spread_max = 0.10                  above it a line says so instead of giving a verdict
+  baseline = \"leveled\"               what ratios are to
+  value_sizes = [\"100\", \"1KiB\"]
+  data_sizes = [\"256MiB\"]            keys and values; or num in settings
+  [settings]                         options of terrace bench, for every store
+  memtable-size = \"8MiB\"
+  [[store]]
+  name = \"leveled\"
+  settings = { design = \"leveled\", pool = \"none\" }
+  [[store]]
+  name = \"rocksdb\"
+  store = \"rocksdb\"                  a peer; this build must have it
+  [[workload]]
+  name = \"random\"
+  prepare = []                       phases that are not compared: loads, warm-up
+  measure = [\"fillrandom\", \"drain\", \"readrandom\"]
+
+Every run is a process of its own (terrace bench --json), all on the same mount, one after the other. \
+A store that fails, loses a key or gives a wrong value is reported with the evidence, and the others \
+go on.
+
+Beside FILE.toml come to be: FILE.jsonl, every result as it comes, and the folder FILE-report with \
+index.html, which needs no network, and each picture as an SVG. A comparison that was interrupted \
+(Ctrl-C, a crash) leaves a report of what was done and goes on where it was when it is started \
+again: results of the same program and the same settings are kept.
+
+Examples:
+  terrace bench compare stores.toml --dry-run     what would run, and with which arguments
+  terrace bench compare stores.toml --mount /mnt/huge
+  terrace bench compare stores.toml               go on, or only make the report again";
+
+/// Commands of `terrace bench`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Run a matrix of stores, workloads and sizes, and make a report of it.
+    Compare(CompareArgs),
+    /// Make a report of results that are there.
+    Report(ReportArgs),
+}
+
+/// `terrace bench compare`
+#[derive(Debug, Args)]
+#[command(after_help = COMPARE_HELP)]
+pub(crate) struct CompareArgs {
+    /// What to compare.
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) file: PathBuf,
+    /// The folder, which must exist, in which the databases of all runs are made and removed again
+    /// [default: mount of the file, or a temporary folder, in memory where that has room].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) mount: Option<PathBuf>,
+    /// Where results are added, and looked for [default: FILE.jsonl].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) results: Option<PathBuf>,
+    /// The folder of the report [default: FILE-report].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) report: Option<PathBuf>,
+    /// Say what would run and stop.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// `terrace bench report`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  terrace bench report stores.toml                      of stores.jsonl
+  terrace bench report stores.toml --results old.jsonl --report old-report")]
+pub(crate) struct ReportArgs {
+    /// What was compared.
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) file: PathBuf,
+    /// The results [default: FILE.jsonl].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) results: Option<PathBuf>,
+    /// The folder of the report [default: FILE-report].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) report: Option<PathBuf>,
+}
