@@ -17,9 +17,13 @@ use super::Engine;
 const WAIT: Duration = Duration::from_millis(20);
 /// How long a put waits in a full pool that nothing can free space in, before it looks again.
 const STUCK: Duration = Duration::from_millis(5);
-/// How long it waits at most while readers hold back what could be free. Bounded, since the reader may
-/// be an iterator or a snapshot that is not used, of the very thread that writes.
-const HELD: Duration = Duration::from_millis(500);
+/// BOUND: how often it looks in vain before it gives up. More than once, since whoever holds a lock for a
+/// moment may hide a job.
+const LOOKS: u32 = 4;
+/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
+/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
+/// no clock is read: a machine that stood still has not let readers go on either.
+const LOOKS_HELD: u32 = 100;
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -104,7 +108,7 @@ impl Engine {
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         let started = Instant::now();
         let mut stalled = None;
-        let mut stuck_since = None;
+        let mut looks = 0;
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -119,7 +123,7 @@ impl Engine {
                 Err(e) => break Err(e),
             }
             self.jobs.wake_all();
-            match self.wait_for_spare(batch, stalled.is_none(), &mut stuck_since) {
+            match self.wait_for_spare(batch, stalled.is_none(), &mut looks) {
                 Ok(Some(reason)) => stalled = Some(reason),
                 Ok(None) => {}
                 Err(e) => break Err(e),
@@ -138,7 +142,7 @@ impl Engine {
         self: &Arc<Self>,
         batch: &Batch,
         first: bool,
-        stuck_since: &mut Option<Instant>,
+        looks: &mut u32,
     ) -> Result<Option<StallReason>> {
         // Readers hold back extents with a view, and superseded entries with a snapshot. This look comes
         // before the one at what is free, so that what they let go of in between is not missed.
@@ -177,12 +181,8 @@ impl Engine {
                 {
                     return Err(why);
                 }
-                let patience = match (held, deletes_only) {
-                    (true, _) => HELD,
-                    (false, true) => WAIT,
-                    (false, false) => STUCK,
-                };
-                return self.wait_for_space(patience, stuck_since).map(Some);
+                let patience = if held { LOOKS_HELD } else { LOOKS };
+                return self.wait_for_space(patience, looks).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
                 return match self.prepare_spare(None)? {
@@ -241,15 +241,11 @@ impl Engine {
         first
     }
 
-    /// Lets background work free space. `Full` when none can for as long as the patience goes.
-    fn wait_for_space(
-        self: &Arc<Self>,
-        patience: Duration,
-        stuck_since: &mut Option<Instant>,
-    ) -> Result<StallReason> {
+    /// Lets background work free space. `Full` when none could at so many looks as the patience is.
+    fn wait_for_space(self: &Arc<Self>, patience: u32, looks: &mut u32) -> Result<StallReason> {
         let reason = StallReason::PoolFull;
         if self.jobs.workers() == Workers::Manual {
-            // No clock here: nobody else would let go meanwhile.
+            // Nobody else would let go meanwhile.
             return if self.step(0)? {
                 Ok(reason)
             } else {
@@ -257,13 +253,12 @@ impl Engine {
             };
         }
         if !self.is_stuck()? {
-            *stuck_since = None;
+            *looks = 0;
             self.jobs.wait_changed(WAIT);
             return Ok(reason);
         }
-        // Found twice at least: a job may be hidden for a moment by somebody who holds its lock.
-        let waited = stuck_since.get_or_insert_with(Instant::now).elapsed();
-        if waited >= patience {
+        *looks += 1;
+        if *looks > patience {
             return Err(self.full_error());
         }
         // Nobody would notify: nothing runs, and readers let go silently.
