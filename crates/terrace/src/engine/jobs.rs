@@ -52,6 +52,10 @@ pub(super) struct State {
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
+    /// How many wait until what is in it now has gone down.
+    drained: usize,
+    /// For their sake drains and merges take turns.
+    merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
     pub(super) turn: u64,
 }
@@ -84,6 +88,17 @@ impl Jobs {
         state.everything = match more {
             true => state.everything + 1,
             false => state.everything - 1,
+        };
+    }
+
+    /// Counts the callers who wait for what is in the buffer now: one more, or one less. Drains and merges
+    /// take turns then. Beside writers there is always another merge, so drains must not wait for all of
+    /// them; and without any, tables become so many that drains are slow to ask what hides an entry.
+    pub(super) fn want_drained(&self, more: bool) {
+        let mut state = self.state.lock();
+        state.drained = match more {
+            true => state.drained + 1,
+            false => state.drained - 1,
         };
     }
 
@@ -337,11 +352,17 @@ impl Engine {
         if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
             return Ok(Some(state.queue.remove(at).job));
         }
-        let urgency = match state.everything {
-            0 => headroom.urgency(),
+        let urgency = match (state.everything, state.drained) {
+            (0, 0) => headroom.urgency(),
+            (0, _) => Urgency::Space,
             _ => Urgency::Everything,
         };
-        self.begin(&mut state.parts, urgency)
+        state.merges_first = match urgency {
+            Urgency::Space => headroom.urgency() < urgency && !state.merges_first,
+            Urgency::None | Urgency::Everything => true,
+        };
+        let merges_first = state.merges_first;
+        self.begin(&mut state.parts, urgency, merges_first)
     }
 
     /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
@@ -349,6 +370,7 @@ impl Engine {
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
         urgency: Urgency,
+        merges_first: bool,
     ) -> Result<Option<Box<dyn Job>>> {
         let merge = |_| match &self.pipeline.buffer {
             Some(buffer) => buffer.next_job(),
@@ -373,9 +395,9 @@ impl Engine {
             None => self.pipeline.bottom.next_job(urgency),
         };
         type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
-        let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
-            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
+        let order: [Find<'_>; 3] = match merges_first {
+            false => [&mut { drain }, &mut reclaim, &mut { merge }],
+            true => [&mut { merge }, &mut { drain }, &mut reclaim],
         };
         for find in order {
             if let Some(job) = find(urgency)? {
@@ -539,7 +561,7 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        let found = self.begin(&mut state.parts, Urgency::Space);
+        let found = self.begin(&mut state.parts, Urgency::Space, false);
         match found {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use terrace::{Db, Design, Durability, ErrorKind, Options, StallReason, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
