@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::metrics::{LevelMetrics, Metrics};
 use crate::parts::iter::MergeCursor;
@@ -303,7 +304,8 @@ impl NewerTables {
     fn before(newer: &[Arc<Table>], bottom_is_durable: bool) -> NewerTables {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
-        let forgets = |t: &Arc<Table>| bottom_is_durable && t.body.lock().unsynced;
+        let all_hide = !bottom_is_durable || canary::breaks(Canary::HidesUnsynced);
+        let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
         let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
         let newer = &newer[newer.len().saturating_sub(ASKED_MAX)..];
