@@ -44,7 +44,6 @@ fn a_job_nobody_has_looked_for_is_found() {
 /// where there were none, and out of tables that are merged and drained.
 #[test]
 fn a_moment_stays_as_it_was() {
-
     use crate::parts::iter::Cursor;
     use crate::parts::skiplist::Target;
     use crate::types::DEFAULT_KEYSPACE;
