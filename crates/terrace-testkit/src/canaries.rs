@@ -22,7 +22,7 @@ use crate::model;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::script::{Profile, scans_beside_steps};
-use crate::{settings, shrink, space};
+use crate::{settings, shrink, space, stalled};
 
 /// The variable that chooses the canary of a child.
 const VARIABLE: &str = "TERRACE_CANARY";
@@ -48,6 +48,8 @@ pub enum Suite {
     Damage,
     /// One history through every design.
     Metamorphic,
+    /// Point reads that stand still while much happens.
+    Stalled,
 }
 
 /// One break and one suite that has to catch it.
@@ -82,8 +84,8 @@ pub type Child<'a> = &'a dyn Fn() -> Command;
 /// Every break with the suites that have to catch it.
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
-    use Medium::{Dax, Mapped};
-    use Suite::{Damage, Faults, Kill, Linear, Metamorphic, Model, Power, Space};
+    use Medium::{Dax, Dram, Mapped};
+    use Suite::{Damage, Faults, Kill, Linear, Metamorphic, Model, Power, Space, Stalled};
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
@@ -117,6 +119,10 @@ pub fn trials() -> Vec<Trial> {
         (C::RangeDropped, Model, Dax, 10),
         (C::SweepSkipped, Model, Dax, 10),
         (C::ExpiredDropped, Model, Dax, 20),
+        (C::RangeUnsettled, Stalled, Dax, 20),
+        (C::LeftUnsynced, Power, Dram, 10),
+        (C::HidesUnsynced, Power, Dram, 10),
+        (C::LossUnsaid, Damage, Dax, 400),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,
@@ -125,6 +131,8 @@ pub fn trials() -> Vec<Trial> {
         first: match (canary, suite) {
             (Canary::RedoClear, Suite::Power) => 30,
             (Canary::DeadFlag, Suite::Power) => 4,
+            (Canary::HidesUnsynced, Suite::Power) => 61,
+            (Canary::LeftUnsynced, Suite::Power) => 30,
             _ => 0,
         },
         cases_max,
@@ -151,6 +159,7 @@ impl Suite {
             Suite::Space => "space",
             Suite::Damage => "damage",
             Suite::Metamorphic => "metamorphic",
+            Suite::Stalled => "stalled",
         }
     }
 
@@ -166,6 +175,11 @@ impl Suite {
             }
             Suite::Power => {
                 let (mut case, script) = Case::every_point(seed, medium);
+                if medium == Medium::Dram {
+                    // With tables that versions hide from, and with logs that stay for ever.
+                    let designs = [Design::MioDb, Design::MioDbSsd];
+                    case = case.of(designs[seed as usize % 2]);
+                }
                 case.shrinks = false;
                 case.run(&script).map(|_| ())
             }
@@ -189,6 +203,7 @@ impl Suite {
             }
             Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
             Suite::Metamorphic => metamorphic::once(seed, 400),
+            Suite::Stalled => stalled::once(seed, medium),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill => Ok(()),
         }

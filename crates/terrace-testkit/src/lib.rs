@@ -23,5 +23,7 @@ pub mod seeds;
 pub mod settings;
 pub mod shrink;
 pub mod space;
+#[cfg(feature = "canary")]
+pub mod stalled;
 pub mod value;
 pub mod world;

@@ -67,6 +67,14 @@ pub enum Canary {
     SweepSkipped,
     /// An expired entry is dropped before the older one that it hides.
     ExpiredDropped,
+    /// A merge acts on a range delete that a view does not know.
+    RangeUnsettled,
+    /// Logs that memtables left unsynced are never synced.
+    LeftUnsynced,
+    /// A version that is in no synced log hides one whose log goes.
+    HidesUnsynced,
+    /// A repair keeps to itself what may be lost.
+    LossUnsaid,
 }
 
 /// Whether the store is to break here.
@@ -83,11 +91,38 @@ pub(crate) fn breaks(at: Canary) -> bool {
     switch::CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == at as u8
 }
 
+/// Lets a test go on in the middle of a point read.
+#[cfg(not(feature = "canary"))]
+#[inline(always)]
+pub(crate) const fn stand_still() {}
+
+/// Lets a test go on in the middle of a point read.
+#[cfg(feature = "canary")]
+#[inline]
+pub(crate) fn stand_still() {
+    if let Some(meanwhile) = switch::MEANWHILE.take() {
+        meanwhile();
+    }
+}
+
 #[cfg(feature = "canary")]
 pub(crate) mod switch {
+    use std::cell::Cell;
     use std::sync::atomic::{AtomicU8, Ordering};
 
     use super::Canary;
+
+    type Meanwhile = Box<dyn FnOnce()>;
+
+    thread_local! {
+        pub(super) static MEANWHILE: Cell<Option<Meanwhile>> = const { Cell::new(None) };
+    }
+
+    /// Runs `meanwhile` in the middle of the next point read of this thread: when it has taken its view
+    /// and its number, and has not searched yet.
+    pub fn in_the_next_get(meanwhile: impl FnOnce() + 'static) {
+        MEANWHILE.set(Some(Box::new(meanwhile)));
+    }
 
     /// No canary.
     const NONE: u8 = u8::MAX;
@@ -102,7 +137,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 27] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 31] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -146,6 +181,14 @@ pub(crate) mod switch {
             (Canary::RangeDropped, "range-dropped", "bottom/*/absorb.rs"),
             (Canary::SweepSkipped, "sweep-skipped", "repository/sweep.rs"),
             (Canary::ExpiredDropped, "expired-dropped", "bottom/*"),
+            (
+                Canary::RangeUnsettled,
+                "range-unsettled",
+                "parts/ranges/live.rs",
+            ),
+            (Canary::LeftUnsynced, "left-unsynced", "front/*/files.rs"),
+            (Canary::HidesUnsynced, "hides-unsynced", "buffer/elastic"),
+            (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
         ];
 
         /// The name on the command line.

@@ -1,7 +1,10 @@
 //! Settings for tests: a store small enough to be made thousands of times.
 
 #[cfg(feature = "canary")]
-pub use crate::canary::{Canary, switch::set_canary};
+pub use crate::canary::{
+    Canary,
+    switch::{in_the_next_get, set_canary},
+};
 use crate::options::{MediumChoice, Options, Workers};
 
 /// Options of a small store: a pool of 4 MiB in the database's folder with forced `Dax`

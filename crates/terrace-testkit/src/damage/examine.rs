@@ -1,12 +1,13 @@
 //! This file looks at a damaged database: opens it, reads it every way, verifies it and uses it on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use terrace::{Db, Error, ErrorKind, Iter, Options};
+use terrace::{Db, Error, ErrorKind, Iter, Options, RepairOutcome, RepairSource};
 
 use super::{Class, failed};
 use crate::oracle::Outcome;
-use crate::place::Place;
+use crate::place::{Place, scratch};
 use crate::script::Key;
 use crate::value::{Value, shown};
 
@@ -28,13 +29,18 @@ struct Findings {
     wrong: Vec<String>,
     /// Keys that show an earlier value, as they may.
     earlier: BTreeSet<Key>,
+    /// Keys that show an earlier value, and must not.
+    stale: BTreeSet<Key>,
 }
 
 impl Examination {
     pub(super) fn run(mut self) -> Outcome<Class> {
         let db = match self.place.open(&self.options) {
             Ok(db) => db,
-            Err(e) => return refused(&e),
+            Err(e) => {
+                self.repair()?;
+                return refused(&e);
+            }
         };
         let mut findings = Findings::default();
         self.read(&db, &mut findings)?;
@@ -84,7 +90,57 @@ impl Examination {
             return Err(format!("{text}, which nobody wrote"));
         }
         findings.wrong.push(text);
+        findings.stale.insert(key.clone());
         Ok(())
+    }
+
+    /// Repairs a database that does not open, and looks at what comes of it.
+    fn repair(&self) -> Outcome {
+        let folder = scratch()?;
+        let place = Place {
+            folder: folder.path().join("repaired"),
+            ..self.place.clone()
+        };
+        let repaired = Db::builder(&place.folder)
+            .options(self.options.clone())
+            .clock(Arc::new(place.clock.clone()))
+            .repair_of(&RepairSource::new(&self.place.folder));
+        let report = match repaired {
+            Ok(report) => report,
+            Err(e) => return clear(&e),
+        };
+        if report.outcome == RepairOutcome::Nothing {
+            return Ok(());
+        }
+        let db = place.open(&self.options).map_err(failed("repaired"))?;
+        let mut findings = Findings::default();
+        self.read(&db, &mut findings)
+            .map_err(|e| format!("repaired: {e}"))?;
+        let verified = db.verify(&mut |_| {}).map_err(failed("verify"))?;
+        if findings.errors > 0 || !verified.problems.is_empty() {
+            return Err(format!(
+                "repaired: {} errors, and verify finds {:?}",
+                findings.errors, verified.problems
+            ));
+        }
+        if let (RepairOutcome::Whole, Some(wrong)) = (report.outcome, findings.wrong.first()) {
+            return Err(format!("repaired, whole: {wrong}"));
+        }
+        let keyspace = report.keyspaces.iter().find(|k| k.name == "default");
+        let Some(keyspace) = keyspace else {
+            return Ok(());
+        };
+        let told = |key: &&Key| {
+            report
+                .losses
+                .iter()
+                .any(|l| l.keys.has(keyspace.id, &key.0))
+        };
+        let mut changed = findings.earlier.iter().chain(&findings.stale);
+        match changed.find(|key| !told(key)) {
+            Some(key) => Err(format!("repaired: {key:?} is in no loss: {report:#?}")),
+            None => Ok(()),
+        }
     }
 
     fn read(&self, db: &Db, findings: &mut Findings) -> Outcome {

@@ -78,9 +78,9 @@ impl DbBuilder {
         self.check_target()?;
         // LOCK: the first of all. What is dropped while it is copied would be there in part.
         let _catalog = db.catalog().lock();
-        let frozen = Arc::new(db.engine().freeze()?);
+        let frozen = db.engine().freeze()?;
         let mut made_pool = false;
-        let made = self.make_copy(db, &frozen, &mut made_pool);
+        let made = self.make_copy(db, frozen, &mut made_pool);
         if made.is_err() {
             self.remove_copy(pool_file.filter(|_| made_pool));
         }
@@ -128,12 +128,7 @@ impl DbBuilder {
         }
     }
 
-    fn make_copy(
-        &self,
-        db: &Db,
-        frozen: &Arc<Frozen>,
-        made_pool: &mut bool,
-    ) -> Result<CheckpointReport> {
+    fn make_copy(&self, db: &Db, frozen: Frozen, made_pool: &mut bool) -> Result<CheckpointReport> {
         let mut report = CheckpointReport::default();
         self.fs
             .create_dir_all(&self.path)
@@ -146,14 +141,14 @@ impl DbBuilder {
         let pool = Pool::create(self.pool_config(&self.options)?)?;
         *made_pool = true;
         let ground = Arc::new(self.ground_of_copy(pool)?);
-        self.name_files(db, frozen, &ground, &mut report)?;
+        self.name_files(db, &frozen, &ground, &mut report)?;
         if let Some(time) = db.engine().ground.time_told() {
             // What has expired here has expired there.
             ground.manifest.commit(Edit {
                 changes: vec![time],
             })?;
         }
-        let total = frozen.bytes_beside_files();
+        let (seq, total) = (frozen.seq(), frozen.bytes_beside_files());
         let cursor = frozen.cursor();
         let handed_out = cursor.handed_out();
         let mut watch = || {
@@ -165,7 +160,7 @@ impl DbBuilder {
                 unit: "bytes",
             });
         };
-        let engine = self.fill_copy(&ground, Box::new(cursor), frozen.seq(), &mut watch)?;
+        let engine = self.fill_copy(&ground, Box::new(cursor), seq, &mut watch)?;
         report.entries = handed_out.entries.load(Ordering::Relaxed);
         self.finish_copy(&engine)?;
         Ok(report)

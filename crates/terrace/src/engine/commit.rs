@@ -18,12 +18,16 @@ use super::{Engine, governor};
 const WAIT: Duration = Duration::from_millis(20);
 /// How long a put waits in a full pool that nothing can free space in, before it looks again.
 const STUCK: Duration = Duration::from_millis(5);
-/// How long it waits at most while readers hold back what could be free. Bounded, since the reader may
-/// be an iterator or a snapshot that is not used, of the very thread that writes.
-const HELD: Duration = Duration::from_millis(500);
 /// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
 /// and have written of it.
 pub(super) const RANGE_COPIES: u64 = 6;
+/// BOUND: how often it looks in vain before it gives up. More than once, since whoever holds a lock for a
+/// moment may hide a job.
+const LOOKS: u32 = 4;
+/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
+/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
+/// no clock is read: a machine that stood still has not let readers go on either.
+const LOOKS_HELD: u32 = 100;
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -174,7 +178,7 @@ impl Engine {
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         let started = Instant::now();
         let mut stalled = None;
-        let mut stuck_since = None;
+        let mut looks = 0;
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -189,7 +193,7 @@ impl Engine {
                 Err(e) => break Err(e),
             }
             self.jobs.wake_all();
-            match self.wait_for_spare(batch, stalled.is_none(), &mut stuck_since) {
+            match self.wait_for_spare(batch, stalled.is_none(), &mut looks) {
                 Ok(Some(reason)) => stalled = Some(reason),
                 Ok(None) => {}
                 Err(e) => break Err(e),
@@ -208,7 +212,7 @@ impl Engine {
         self: &Arc<Self>,
         batch: &Batch,
         first: bool,
-        stuck_since: &mut Option<Instant>,
+        looks: &mut u32,
     ) -> Result<Option<StallReason>> {
         // Readers hold back extents with a view, and superseded entries with a snapshot. This look comes
         // before the one at what is free, so that what they let go of in between is not missed.
@@ -247,12 +251,8 @@ impl Engine {
                 {
                     return Err(why);
                 }
-                let patience = match (held, deletes_only) {
-                    (true, _) => HELD,
-                    (false, true) => WAIT,
-                    (false, false) => STUCK,
-                };
-                return self.wait_for_space(patience, stuck_since).map(Some);
+                let patience = if held { LOOKS_HELD } else { LOOKS };
+                return self.wait_for_space(patience, looks).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
                 return match self.prepare_spare(None)? {
@@ -266,7 +266,7 @@ impl Engine {
         let reason = StallReason::MemtablesSealed;
         if let Some(why) = self.disk_full()
             && !self.may_find_room(first)
-            && !self.may_let_go(&why, stuck_since)
+            && !self.may_let_go(&why, looks)
         {
             return Err(why);
         }
@@ -313,22 +313,19 @@ impl Engine {
     }
 
     /// Whether readers who hold what a memtable needs may let go of it soon.
-    fn may_let_go(&self, why: &Error, stuck_since: &mut Option<Instant>) -> bool {
+    fn may_let_go(&self, why: &Error, looks: &mut u32) -> bool {
         let source = std::error::Error::source(why);
-        source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())
-            && self.jobs.workers() != Workers::Manual
-            && stuck_since.get_or_insert_with(Instant::now).elapsed() < HELD
+        let held = source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some());
+        *looks += u32::from(held);
+        // A wait for a change is four times as long as one in a pool that is stuck.
+        held && self.jobs.workers() != Workers::Manual && *looks < LOOKS_HELD / 4
     }
 
-    /// Lets background work free space. `Full` when none can for as long as the patience goes.
-    fn wait_for_space(
-        self: &Arc<Self>,
-        patience: Duration,
-        stuck_since: &mut Option<Instant>,
-    ) -> Result<StallReason> {
+    /// Lets background work free space. `Full` when none could at so many looks as the patience is.
+    fn wait_for_space(self: &Arc<Self>, patience: u32, looks: &mut u32) -> Result<StallReason> {
         let reason = StallReason::PoolFull;
         if self.jobs.workers() == Workers::Manual {
-            // No clock here: nobody else would let go meanwhile.
+            // Nobody else would let go meanwhile.
             return if self.step(0)? {
                 Ok(reason)
             } else {
@@ -336,13 +333,12 @@ impl Engine {
             };
         }
         if !self.is_stuck()? {
-            *stuck_since = None;
+            *looks = 0;
             self.jobs.wait_changed(WAIT);
             return Ok(reason);
         }
-        // Found twice at least: a job may be hidden for a moment by somebody who holds its lock.
-        let waited = stuck_since.get_or_insert_with(Instant::now).elapsed();
-        if waited >= patience {
+        *looks += 1;
+        if *looks > patience {
             return Err(self.full_error());
         }
         // Nobody would notify: nothing runs, and readers let go silently.

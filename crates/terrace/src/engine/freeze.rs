@@ -4,6 +4,11 @@
 //! number, and its files have none above it: files can be copied as they are. The rest is walked
 //! with a cursor that shows of each key the version that the number sees, tombstones included, since
 //! they may delete what is in the files.
+//!
+//! A view keeps all that reclaims have emptied since. Where nothing was in files, the number alone keeps
+//! what the cursor shows, so no view is held between its chunks: however long the copy takes, writers
+//! have the space that they would have without it. Else the view is held to the end. Then the bottom is
+//! files, and what is kept are the tables of the pool that have not been walked yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::Newer;
 use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::{Newer, RangeSet};
 use crate::parts::skiplist::Target;
 use crate::parts::snapshots::Moment;
 use crate::stages::{Credit, Drain, NamedFile, Source, Step};
@@ -28,13 +33,18 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// A moment of a database.
 pub(crate) struct Frozen {
-    engine: Arc<Engine>,
+    moment: Registered,
     view: Arc<View>,
+}
+
+/// The number of a moment, which keeps the versions that it sees.
+struct Registered {
+    engine: Arc<Engine>,
     seq: SeqNo,
     dropped: Arc<Vec<u32>>,
 }
 
-impl Drop for Frozen {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.engine.ground.snapshots.release(self.seq);
     }
@@ -51,12 +61,12 @@ impl Engine {
         let (view, Moment { seq, .. }) = self
             .views
             .hold_during(|| ground.snapshots.register(&ground.sequencer, &ground.time));
-        Ok(Frozen {
+        let moment = Registered {
             engine: Arc::clone(self),
-            view,
             seq,
             dropped: ground.dropped.all(),
-        })
+        };
+        Ok(Frozen { moment, view })
     }
 
     /// Moves all of `cursor` into the bottom, whose entries are all older, and takes the numbers up to
@@ -102,7 +112,7 @@ impl Engine {
 impl Frozen {
     /// The number of the moment.
     pub(crate) fn seq(&self) -> SeqNo {
-        self.seq
+        self.moment.seq
     }
 
     /// The files that hold a part of it.
@@ -117,13 +127,13 @@ impl Frozen {
         sources.map(|source| source.verify_bytes()).sum()
     }
 
-    /// A cursor over what is not in files.
-    pub(crate) fn cursor(self: &Arc<Self>) -> FrozenCursor {
+    /// A cursor over what is not in files, which the caller has copied by then.
+    pub(crate) fn cursor(self) -> FrozenCursor {
         FrozenCursor {
             moves_on: self.files().is_empty(),
-            view: Arc::clone(&self.view),
+            view: Some(self.view),
             merged: None,
-            frozen: Arc::clone(self),
+            moment: self.moment,
             chunk: Vec::new(),
             at: 0,
             start: (0, Vec::new()),
@@ -148,11 +158,12 @@ struct Kept {
 /// A cursor over the versions that one moment sees. It fetches chunks, and lets the sources go
 /// between them.
 pub(crate) struct FrozenCursor {
-    frozen: Arc<Frozen>,
+    moment: Registered,
     /// Nothing was in files, so all of the current view does as well as that of the moment, and the pool
     /// gets back what jobs have emptied.
     moves_on: bool,
-    view: Arc<View>,
+    /// `None` between the chunks of a cursor that moves on.
+    view: Option<Arc<View>>,
     /// `None` until the sources of the view are first walked.
     merged: Option<MergeCursor>,
     chunk: Vec<Kept>,
@@ -183,25 +194,25 @@ impl FrozenCursor {
         self.at = 0;
         // BOUND: each turn moves the last key on, or ends.
         while self.chunk.is_empty() && !self.ended {
-            let engine = Arc::clone(&self.frozen.engine);
+            let engine = Arc::clone(&self.moment.engine);
             engine.check_open()?;
-            if self.moves_on && !engine.views.is_current(&self.view) {
-                self.view = engine.views.hold();
-                self.merged = None;
-            }
+            let view = self.view.take().unwrap_or_else(|| engine.views.hold());
             let mut positioned = true;
             let mut merged = self.merged.take().unwrap_or_else(|| {
                 positioned = false;
                 // What is in files is copied with them, if any were there at the moment. If none were,
                 // there may be some by now, and they have to be walked too.
                 let walked = |source: &&Arc<dyn Source>| self.moves_on || source.files().is_empty();
-                let sources = self.view.sources.iter().filter(walked);
+                let sources = view.sources.iter().filter(walked);
                 MergeCursor::new(sources.map(|source| source.cursor()).collect())
             });
             positioned &= merged.hold();
-            let filled = self.fill(&mut merged, positioned);
+            let filled = self.fill(&mut merged, view.ranges.as_deref(), positioned);
             merged.release();
-            self.merged = Some(merged);
+            if !self.moves_on {
+                self.view = Some(view);
+                self.merged = Some(merged);
+            }
             filled?;
         }
         let bytes = self
@@ -218,7 +229,12 @@ impl FrozenCursor {
         Ok(())
     }
 
-    fn fill(&mut self, merged: &mut MergeCursor, positioned: bool) -> Result<()> {
+    fn fill(
+        &mut self,
+        merged: &mut MergeCursor,
+        ranges: Option<&RangeSet>,
+        positioned: bool,
+    ) -> Result<()> {
         if !positioned {
             merged.seek(&match &self.last {
                 // Behind all versions of the last key.
@@ -231,7 +247,6 @@ impl FrozenCursor {
             })?;
         }
         let mut bytes = 0;
-        let ranges = self.view.ranges.clone();
         while self.chunk.len() < CHUNK_ENTRIES && bytes < CHUNK_BYTES {
             let Some(entry) = merged.entry()? else {
                 self.ended = true;
@@ -248,15 +263,15 @@ impl FrozenCursor {
                     entry.key.escape_ascii()
                 )));
             }
-            if entry.seq <= self.frozen.seq && !seen {
+            if entry.seq <= self.moment.seq && !seen {
                 self.last = Some((entry.keyspace, entry.key.to_vec()));
                 // What it may hide in the files, the range delete hides too, and that is copied.
-                let deleted = ranges.as_ref().is_some_and(|ranges| {
+                let deleted = ranges.is_some_and(|ranges| {
                     entry.keyspace < SHADOW
-                        && ranges.newest(entry.keyspace, entry.key, self.frozen.seq)
+                        && ranges.newest(entry.keyspace, entry.key, self.moment.seq)
                             > Some(entry.seq)
                 });
-                let dropped = &self.frozen.dropped;
+                let dropped = &self.moment.dropped;
                 if !deleted && dropped.binary_search(&(entry.keyspace & !SHADOW)).is_err() {
                     let (keyspace, key) = (entry.keyspace, entry.key.to_vec());
                     let (seq, kind) = (entry.seq, entry.kind);

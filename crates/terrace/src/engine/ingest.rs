@@ -4,9 +4,12 @@
 //! taken, so that tables can be written with it before it is their turn. Nobody sees them, and a
 //! crash leaves nothing of them, until `finish`:
 //!
-//!   1. Every number up to that one is taken, and the memtable replaced: whoever writes from now on
-//!      has a larger number, in another memtable, and waits to become visible.
-//!   2. What is older and would hide the entries moves below them. Nearly all of it did before.
+//!   1. What is older and would hide the entries moves below them, while writers go on: of the sources
+//!      above, the newest one that has an entry between the first and the last key, and those that are
+//!      older, since tables leave the buffer oldest first. Where none has, nothing moves.
+//!   2. Every number up to that one is taken, and the memtable replaced: whoever writes from now on
+//!      has a larger number, in another memtable, and waits to become visible. What came between the
+//!      keys since the last round of step 1 began moves too, and nobody can add to it.
 //!   3. One manifest edit names all tables; then one view shows them, at the moment in which their
 //!      number becomes visible.
 //!
@@ -26,7 +29,7 @@ use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::Target;
-use crate::stages::{Completion, Intake, Sources, Spare, SpareBytes, Step};
+use crate::stages::{Completion, Intake, Spare, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
@@ -34,6 +37,11 @@ use super::Engine;
 /// How far above the last number taken an ingest chooses its own: so many entries may be written
 /// before it ends, and 16 million ingests fit in a database's life.
 const AHEAD: u64 = 1 << 32;
+
+/// BOUND: how often what hides the entries is moved while writers go on, before they wait for the rest: once
+/// what was there, and once what came meanwhile. Where drains keep up with writers, little is left then;
+/// where they do not, another round would leave as much.
+const ROUNDS: u32 = 2;
 
 /// BOUND: how often another writer may take the spare that was made for the end of an ingest.
 const SPARES_MAX: u32 = 1000;
@@ -106,15 +114,6 @@ impl Engine {
             bytes: 0,
             failed: false,
         })
-    }
-
-    /// Sources that readers ask before the entries of an ingest.
-    fn sources_above(&self, buffer_too: bool) -> Sources {
-        let mut sources = self.pipeline.front.sources();
-        if let (Some(buffer), true) = (&self.pipeline.buffer, buffer_too) {
-            sources.extend(buffer.sources());
-        }
-        sources
     }
 }
 
@@ -209,9 +208,16 @@ impl Ingest {
             }
         };
         // While nobody waits: what would hide the entries goes down.
-        if into_buffer || self.is_hidden(true)? {
+        if into_buffer {
             engine.flush()?;
-            self.wait_unhidden(true)?;
+        } else {
+            for _ in 0..ROUNDS {
+                let now = engine.ground.sequencer.visible();
+                let Some(seq) = self.hidden_up_to(now)? else {
+                    break;
+                };
+                engine.sink_up_to(seq)?;
+            }
         }
         let taking = engine.reserve(self.seq)?;
         // From here on writers wait, so every way out makes the numbers visible.
@@ -241,7 +247,12 @@ impl Ingest {
             let front = &engine.pipeline.front;
             engine.wait_until(&|| !front.has_sealed_before(self.seq))?;
         } else {
-            self.wait_unhidden(false)?;
+            // BOUND: nobody adds what is older, and each turn moves what was found.
+            while let Some(seq) = self.hidden_up_to(self.seq - 1)? {
+                let front = &engine.pipeline.front;
+                engine.wait_until(&|| !front.has_sealed_before(seq + 1))?;
+                engine.drain_up_to(seq)?;
+            }
         }
         let completions = match std::mem::replace(&mut self.sink, Sink::empty()) {
             Sink::Bottom(intake) => vec![intake.complete()],
@@ -290,67 +301,45 @@ impl Ingest {
         Err(engine.check_writable().err().unwrap_or_else(Error::closed))
     }
 
-    /// Whether a source above has an older entry between the first and the last key. `early`: the
-    /// number is not taken yet, so everything there is older.
-    fn is_hidden(&self, early: bool) -> Result<bool> {
-        let seq = if early { SEQ_MAX } else { self.seq };
-        for source in self.engine.sources_above(true) {
+    /// The last number, up to `seq`, of the newest source above that has an entry up to `seq` between the
+    /// first and the last key: when nothing up to that number is above any more, neither is that entry.
+    /// A merge may be moving it to an older table: then that is found, and stays until the merge has
+    /// ended and its result was drained.
+    fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
+        for source in self.engine.pipeline.sources_above() {
+            let (first, last) = source.seqs();
+            if first > seq {
+                continue;
+            }
             let mut cursor = source.cursor();
             cursor.hold();
             let found = self.is_in(&mut *cursor, seq);
             cursor.release();
             if found? {
-                return Ok(true);
+                return Ok(Some(last.min(seq)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Whether a source has an entry below `seq` between the first and the last key.
+    /// Whether a source has an entry up to `seq` between the first and the last key.
     fn is_in(&self, cursor: &mut dyn Cursor, seq: SeqNo) -> Result<bool> {
         let Some(first) = &self.first else {
             return Ok(false);
         };
         cursor.seek(&Target::first_of(self.keyspace, first))?;
-        // BOUND: entries that are not older are those of writers that wait for this ingest.
+        // BOUND: entries above `seq` came since it was read, or are those of writers that wait for this
+        // ingest.
         while let Some(entry) = cursor.entry()? {
             if (entry.keyspace, entry.key) > (self.keyspace, self.last.as_slice()) {
                 return Ok(false);
             }
-            if entry.seq < seq {
+            if entry.seq <= seq {
                 return Ok(true);
             }
             cursor.advance()?;
         }
         Ok(false)
-    }
-
-    /// Waits until nothing above hides the entries, letting the buffer drain.
-    fn wait_unhidden(&self, early: bool) -> Result<()> {
-        if matches!(self.sink, Sink::Buffer { .. }) {
-            return Ok(());
-        }
-        let failure = std::cell::RefCell::new(None);
-        let unhidden = || match self.is_hidden(early) {
-            Ok(hidden) => !hidden,
-            Err(e) => {
-                *failure.borrow_mut() = Some(e);
-                true
-            }
-        };
-        if unhidden() {
-            return failure.into_inner().map_or(Ok(()), Err);
-        }
-        self.engine.jobs.want_everything(true);
-        let waited = match early {
-            // Writers that go on may hide them again: once is enough to have moved most of it.
-            true => self
-                .engine
-                .wait_until(&|| !self.engine.pipeline.is_buffering()),
-            false => self.engine.wait_until(&unhidden),
-        };
-        self.engine.jobs.want_everything(false);
-        failure.into_inner().map_or(waited, Err)
     }
 }
 
@@ -364,6 +353,15 @@ impl Sink {
 }
 
 impl Engine {
+    /// Moves everything up to `seq` below the buffer.
+    fn sink_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
+        let memtables = self.pipeline.front.sources();
+        if memtables.iter().any(|memtable| memtable.seqs().0 <= seq) {
+            self.flush()?;
+        }
+        self.drain_up_to(seq)
+    }
+
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
         for _ in 0..SPARES_MAX {

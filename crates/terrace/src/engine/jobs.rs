@@ -57,6 +57,10 @@ pub(super) struct State {
     stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
+    /// How many wait until what is in it now has gone down.
+    drained: usize,
+    /// For their sake drains and merges take turns.
+    pub(super) merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
     pub(super) turn: u64,
 }
@@ -105,6 +109,17 @@ impl Jobs {
         state.everything = match more {
             true => state.everything + 1,
             false => state.everything - 1,
+        };
+    }
+
+    /// Counts the callers who wait for what is in the buffer now: one more, or one less. Drains and merges
+    /// take turns then. Beside writers there is always another merge, so drains must not wait for all of
+    /// them; and without any, tables become so many that drains are slow to ask what hides an entry.
+    pub(super) fn want_drained(&self, more: bool) {
+        let mut state = self.state.lock();
+        state.drained = match more {
+            true => state.drained + 1,
+            false => state.drained - 1,
         };
     }
 
@@ -369,6 +384,19 @@ impl Engine {
                 None => Ok(None),
             };
         }
+        let urgency = match (state.everything, state.drained) {
+            (0, 0) => headroom.urgency(),
+            (0, _) => Urgency::Space,
+            _ => Urgency::Everything,
+        };
+        state.merges_first = self.merges_are_due(state, urgency, &headroom);
+        if state.merges_first
+            && urgency == Urgency::Space
+            && self.has_memory(state)
+            && let Some(job) = self.begin_merge()?
+        {
+            return Ok(Some(job));
+        }
         if let Some(job) = self.take_preferred(state, &headroom)? {
             return Ok(Some(job));
         }
@@ -378,11 +406,8 @@ impl Engine {
         if !self.has_memory(state) {
             return Ok(None);
         }
-        let urgency = match state.everything {
-            0 => headroom.urgency(),
-            _ => Urgency::Everything,
-        };
-        self.begin(&mut state.parts, urgency)
+        let merges_first = state.merges_first;
+        self.begin(&mut state.parts, urgency, merges_first)
     }
 
     /// The most wanted job after flushes, for recovery, which runs it itself.
@@ -544,7 +569,7 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        let found = self.begin(&mut state.parts, Urgency::Space);
+        let found = self.begin(&mut state.parts, Urgency::Space, false);
         match found {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {

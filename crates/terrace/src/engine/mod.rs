@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{CacheMetrics, MemoryMetrics, MemoryUse, Metrics, OpCounter, PoolMetrics};
 use crate::options::memory;
 use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
+use crate::types::SeqNo;
 
 use jobs::Jobs;
 use throttle::Throttle;
@@ -60,8 +61,7 @@ impl Pipeline {
 
     /// All sources, newest first (V1).
     fn sources(&self) -> Sources {
-        let mut sources = self.front.sources();
-        sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
+        let mut sources = self.sources_above();
         sources.extend(self.bottom.sources());
         if canary::breaks(Canary::SourceOrder) {
             sources.reverse();
@@ -75,6 +75,19 @@ impl Pipeline {
             Some(buffer) => buffer.admit(sealed),
             None => self.bottom.absorb(sealed.into_drain()),
         }
+    }
+
+    /// What is above the bottom, newest first.
+    fn sources_above(&self) -> Sources {
+        let mut sources = self.front.sources();
+        sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
+        sources
+    }
+
+    /// Whether the buffer has an entry up to `seq`.
+    fn buffers_up_to(&self, seq: SeqNo) -> bool {
+        let tables = self.buffer.iter().flat_map(|buffer| buffer.sources());
+        tables.into_iter().any(|table| table.seqs().0 <= seq)
     }
 
     /// Bytes of the tables that the buffer has.

@@ -1,5 +1,6 @@
 //! Point reads: pin the view, ask sources newest first, stop at the first that has the key.
 
+use crate::canary;
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
@@ -43,6 +44,7 @@ impl Engine {
             at: seq,
             latest: at.is_none(),
         };
+        canary::stand_still();
         let mut stats = ReadStats::default();
         let mut found = None;
         for source in &view.sources {

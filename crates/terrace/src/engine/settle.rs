@@ -9,6 +9,7 @@ use crate::metrics::OpCounter;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{RangeRequest, Spare, retired};
+use crate::types::SeqNo;
 
 use super::Engine;
 
@@ -56,10 +57,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves every memtable into the buffer.
+    /// Moves every memtable into the buffer that has an entry of now. What comes later does not prolong
+    /// it: beside writers that never stop there is always another memtable.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         self.look_for_room();
+        let seq = self.ground.sequencer.last_taken();
         // BOUND: each turn waits for a spare, which the flush thread makes.
         while self.pipeline.front.has_entries() {
             if self.pipeline.front.rotate(None, &|| self.install_view())? {
@@ -86,7 +89,7 @@ impl Engine {
                 self.wait_until(&|| front.sealed_count() < sealed)?;
             }
         }
-        self.wait_until(&|| self.pipeline.front.sealed_count() == 0)
+        self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))
     }
 
     /// Moves everything into the bottom and waits until background work has come to rest.
@@ -110,22 +113,17 @@ impl Engine {
             return if wanted { self.flush() } else { Ok(()) };
         }
         self.flush()?;
+        let seq = self.ground.sequencer.last_taken();
         let total = self.pipeline.buffered_bytes();
         let reported = Cell::new(total);
-        self.jobs.want_everything(true);
-        let drained = self.wait_until(&|| {
+        self.wait_drained(&|| {
             let left = self.pipeline.buffered_bytes();
             if left != reported.replace(left) {
                 progress(total.saturating_sub(left), total);
             }
-            // What is on level 0 may stay there: it is in files.
-            self.pipeline
-                .buffer
-                .as_ref()
-                .is_none_or(|b| b.table_count() == 0)
-        });
-        self.jobs.want_everything(false);
-        drained
+            // What is on level 0 may stay there: it is in files. What is written meanwhile stays in its log.
+            !self.pipeline.buffers_up_to(seq)
+        })
     }
 
     /// After the last write: makes the logs durable and says so, with those that nobody needs.
@@ -159,13 +157,8 @@ impl Engine {
         self.check_writable()?;
         let seq = self.ground.sequencer.visible();
         self.flush()?;
-        if let Some(buffer) = &self.pipeline.buffer {
-            // Tables leave the buffer oldest first: what is in the range may be behind all others.
-            self.jobs.want_everything(true);
-            let drained = self.wait_until(&|| buffer.table_count() == 0);
-            self.jobs.want_everything(false);
-            drained?;
-        }
+        // Tables leave the buffer oldest first: what is in the range may be behind all others.
+        self.drain_up_to(seq)?;
         let request = Arc::new(RangeRequest {
             first,
             last,
@@ -177,6 +170,22 @@ impl Engine {
         self.wait_until(&|| bottom.is_compacted(&request))?;
         self.ground.counters.add(OpCounter::RangesCompacted, 1);
         Ok(())
+    }
+
+    /// Waits until no table of the buffer has an entry up to `seq`.
+    pub(super) fn drain_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
+        self.wait_drained(&|| !self.pipeline.buffers_up_to(seq))
+    }
+
+    /// Waits until `done`, which drains lead to.
+    fn wait_drained(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
+        if done() {
+            return Ok(());
+        }
+        self.jobs.want_drained(true);
+        let waited = self.wait_until(done);
+        self.jobs.want_drained(false);
+        waited
     }
 
     /// Waits until no job runs and none may begin.

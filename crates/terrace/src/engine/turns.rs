@@ -17,6 +17,9 @@ use super::jobs::State;
 use super::throttle::Headroom;
 use super::waiting::Parked;
 
+/// The pressure from which on nothing is merged before something is drained.
+const MERGES_BELOW: f64 = 0.75;
+
 impl Engine {
     /// Which of drains and compactions comes first now; `None` where nothing presses, or where both
     /// work in the pool and the order of jobs says enough.
@@ -59,22 +62,41 @@ impl Engine {
         }
     }
 
+    /// Whether a merge comes before drains. While space is short, every second time: a buffer of many small
+    /// tables is slow to read and to drain. Not where writers have all but stopped.
+    pub(super) fn merges_are_due(
+        &self,
+        state: &State,
+        urgency: Urgency,
+        headroom: &Headroom,
+    ) -> bool {
+        match urgency {
+            Urgency::Space => !state.merges_first && headroom.pressing() < MERGES_BELOW,
+            Urgency::None | Urgency::Everything => true,
+        }
+    }
+
+    pub(super) fn begin_merge(&self) -> Result<Option<Box<dyn Job>>> {
+        match &self.pipeline.buffer {
+            Some(buffer) => buffer.next_job(),
+            None => Ok(None),
+        }
+    }
+
     /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
     pub(super) fn begin(
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
         urgency: Urgency,
+        merges_first: bool,
     ) -> Result<Option<Box<dyn Job>>> {
-        let merge = |_| match &self.pipeline.buffer {
-            Some(buffer) => buffer.next_job(),
-            None => Ok(None),
-        };
+        let merge = |_| self.begin_merge();
         let drain = |urgency| self.begin_drain(urgency);
         let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
         type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
-        let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
-            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
+        let order: [Find<'_>; 3] = match merges_first {
+            false => [&mut { drain }, &mut reclaim, &mut { merge }],
+            true => [&mut { merge }, &mut { drain }, &mut reclaim],
         };
         for find in order {
             if let Some(job) = find(urgency)? {

@@ -32,7 +32,7 @@ use crate::parts::manifest::{Change, Edit, FileMeta};
 use crate::parts::ranges::{LateKeys, Spans};
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::{Node, Target};
-use crate::types::{Durability, EntryKind, SeqNo};
+use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 
 pub(crate) use drain::{Credit, Credits, Drain};
 pub(crate) use ground::Ground;
@@ -56,11 +56,7 @@ impl<'a> Probe<'a> {
     /// The place of the newest version that a source below the front may return.
     #[inline]
     pub(crate) fn settled_target(&self) -> Target<'a> {
-        let seq = if self.latest {
-            crate::types::SEQ_MAX
-        } else {
-            self.at
-        };
+        let seq = if self.latest { SEQ_MAX } else { self.at };
         Target {
             keyspace: self.keyspace,
             key: self.key,
@@ -170,6 +166,10 @@ pub(crate) trait Source: Send + Sync {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
     /// About how many bytes `verify` will read.
     fn verify_bytes(&self) -> u64;
+    /// Its entries have no number below the first of these, nor above the second.
+    fn seqs(&self) -> (SeqNo, SeqNo) {
+        (0, SEQ_MAX)
+    }
     /// The files that the source consists of, for those who copy it; empty for a source in memory or
     /// in the pool. They stay for as long as the source is held.
     fn files(&self) -> Vec<NamedFile> {
@@ -450,7 +450,7 @@ pub(crate) trait Front: Send + Sync {
 pub(crate) enum Urgency {
     /// Data moves when it is cheapest.
     None,
-    /// The pool fills: move data that need not move yet.
+    /// The pool fills, or somebody waits for what is in the buffer: move data that need not move yet.
     Space,
     /// Somebody waits for an empty buffer.
     Everything,

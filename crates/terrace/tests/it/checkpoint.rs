@@ -284,6 +284,45 @@ fn a_copy_beside_writers_is_one_moment() {
     }
 }
 
+/// A copy that takes long holds no space back: while one is made, a small pool takes many times what it
+/// holds of overwrites, as ever.
+#[test]
+fn writers_beside_a_long_copy_find_room() {
+    const KEYS: u32 = 500;
+    let value = |n: u32| vec![n as u8; 600];
+    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+        let folder = scratch().unwrap();
+        let mut options = options(Design::MioDb, medium, Workers::Manual);
+        options.pool.size_bytes = 4 << 20;
+        options.front.memtable_bytes = 16 << 10;
+        let db = Db::open(folder.path().join("db"), options.clone()).unwrap();
+        for n in 0..KEYS {
+            db.put(key(n), value(n)).unwrap();
+        }
+        let (writer, written) = (db.clone(), Arc::new(AtomicU64::new(0)));
+        let count = Arc::clone(&written);
+        let watch = move |progress: &terrace::Progress| {
+            if progress.what != "copying" {
+                return;
+            }
+            for _ in 0..5000 {
+                let n = count.fetch_add(1, Ordering::Relaxed) as u32;
+                writer.put(key(n % KEYS), value(n + 7)).unwrap();
+            }
+        };
+        let path = folder.path().join("copy");
+        let builder = Db::builder(&path).progress(watch);
+        builder.checkpoint_of(&db).unwrap();
+        let bytes = written.load(Ordering::Relaxed) * 600;
+        assert!(bytes > 8 << 20, "{medium}: only {bytes} were written");
+        let copy = Db::open(&path, options).unwrap();
+        let all: Pairs = (0..KEYS).map(|n| (key(n).to_vec(), value(n))).collect();
+        assert!(pairs(&copy) == all, "{medium}");
+        verify(&copy, Some(u64::from(KEYS))).unwrap();
+        verify(&db, None).unwrap();
+    }
+}
+
 /// A place where something is gets no copy, and stays as it is.
 #[test]
 fn a_copy_replaces_nothing() {

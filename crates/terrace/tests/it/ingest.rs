@@ -275,6 +275,66 @@ fn sorted_files_are_written_once() {
     assert!(db.metrics().files.iter().all(|level| level.level > 0));
 }
 
+/// Only what lies between its keys is in the way of an ingest, and what is older than that: tables that
+/// came later stay in the buffer, and what is in files stays where it is.
+#[test]
+fn an_ingest_moves_what_is_in_its_way_only() {
+    let folder = scratch().unwrap();
+    let mut options = options(Design::MioDbSsd, Workers::Manual);
+    options.buffer.levels = 32;
+    options.buffer.table_bytes_max = Some(options.front.memtable_bytes);
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..100 {
+        db.put(key(n), "old").unwrap();
+    }
+    db.flush().unwrap();
+    // More tables than drain together, none of which is on the last level.
+    for n in 0..160 {
+        db.put(key(5000 + n), vec![7; 1000]).unwrap();
+    }
+    db.flush().unwrap();
+    assert_eq!(db.metrics().table_file_bytes, 0);
+    let buffered = || -> u64 { db.metrics().levels.iter().map(|l| l.bytes).sum() };
+    load(&db, 0..100, b"new").unwrap();
+    let left = buffered();
+    assert!(left > 0, "all of the buffer was drained");
+    for n in 0..100 {
+        assert_eq!(db.get(key(n)).unwrap(), Some(b"new".to_vec()), "key {n}");
+    }
+    // Nothing is in the way, so nothing moves.
+    let written = db.metrics().table_file_bytes;
+    load(&db, 200..300, b"new").unwrap();
+    assert_eq!(buffered(), left);
+    let own = db.metrics().table_file_bytes - written;
+    assert!(
+        own < 4096,
+        "{own} bytes were written for a hundred small pairs"
+    );
+    drop(db);
+
+    let folder = scratch().unwrap();
+    let mut options = self::options(Design::Leveled, Workers::Manual);
+    options.bottom.leveled.runs_compact = 6;
+    options.bottom.leveled.runs_slow = 8;
+    options.bottom.leveled.runs_stop = 12;
+    let db = Db::open(folder.path(), options).unwrap();
+    for round in 0..3 {
+        for n in 0..100 {
+            db.put(key(n), [round]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    db.put(key(50), "in a memtable").unwrap();
+    load(&db, 0..100, b"new").unwrap();
+    assert_eq!(
+        db.metrics().files[0].run_count,
+        5,
+        "{:?}",
+        db.metrics().files
+    );
+    assert_eq!(db.get(key(50)).unwrap(), Some(b"new".to_vec()));
+}
+
 /// Beside writers of the same keys: each key goes through its values in order, an ingest shows in all
 /// keys or in none at every moment, and what a reader has seen it never unsees.
 #[test]
@@ -316,7 +376,7 @@ fn ingests_beside_writers_are_atomic() {
                     assert!(seen[0] >= early, "{design}: {early}, then {}", seen[0]);
                 }
             });
-            for n in 1..=12u64 {
+            for n in 1..=25u64 {
                 load(db, 0..KEYS, &n.to_be_bytes()).unwrap();
                 round.store(n, Ordering::Release);
                 for k in [0, 77, KEYS - 1] {

@@ -26,3 +26,4 @@ mod read_only;
 mod refusals;
 mod repair;
 mod space;
+mod waits;

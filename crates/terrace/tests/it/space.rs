@@ -1,5 +1,6 @@
 //! Pools that fill: what does not fit is refused, the rest goes on, and space comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace::{Db, Durability, ErrorKind, Options, Purpose, StallReason, Workers, WriteBatch};
@@ -126,6 +127,109 @@ fn overwriting_for_ever_stays_within_the_pool() {
         for seed in seeds::seeds(1) {
             overwrite(&options, seed, 6000).unwrap_or_else(|e| panic!("seed {seed:#x}: {e}"));
         }
+    }
+}
+
+/// Who takes background steps beside a writer: nobody until it has to wait, a step drawn at random now and
+/// then, or all that there is work for.
+#[derive(Debug, Clone, Copy)]
+enum Steps {
+    None,
+    Some,
+    All,
+}
+
+/// Which keys a writer overwrites.
+#[derive(Debug, Clone, Copy)]
+enum Keys {
+    Any,
+    /// Nine in ten times one of few.
+    Few,
+    InTurn,
+}
+
+/// Bytes that a pair takes in a list, about: header, a tower of a link and a third, key and value.
+fn node_bytes(value: usize) -> u64 {
+    64 + value as u64
+}
+
+/// Overwrites `count` keys with values of `len` bytes until `total` bytes were written; then checks each.
+fn overwrite_keys(db: &Db, count: u32, len: usize, total: u64, keys: Keys, steps: Steps) {
+    let mut rng = fastrand::Rng::with_seed(total ^ len as u64);
+    let turns = (total / node_bytes(len)) as u32;
+    let mut last = vec![0u8; count as usize];
+    let what = || format!("{count} values of {len} bytes, {keys:?}, {steps:?}");
+    for turn in 0..turns {
+        let n = match keys {
+            _ if turn < count => turn,
+            Keys::Few if rng.u8(..10) > 0 => rng.u32(..count.div_ceil(20)),
+            Keys::Any | Keys::Few => rng.u32(..count),
+            Keys::InTurn => turn % count,
+        };
+        last[n as usize] = turn as u8;
+        let written = db.put(n.to_be_bytes(), vec![turn as u8; len]);
+        written.unwrap_or_else(|e| panic!("{}: {turn} of {turns}: {e}", what()));
+        match steps {
+            Steps::None => {}
+            Steps::Some if rng.u8(..8) > 0 => {}
+            Steps::Some => drop(db.step(rng.usize(..)).unwrap()),
+            Steps::All => while db.step(rng.usize(..)).unwrap() {},
+        }
+    }
+    for (n, byte) in (0..count).zip(&last) {
+        let found = db.get(n.to_be_bytes()).unwrap();
+        assert!(found == Some(vec![*byte; len]), "{}: key {n}", what());
+    }
+}
+
+/// Overwriting for ever what fills a little less than half of the pool is never refused, whatever the keys
+/// and the sizes, on every medium, and whoever moves data on when.
+#[test]
+fn data_under_half_of_the_pool_can_be_overwritten_for_ever() {
+    const POOL: u64 = 2 << 20;
+    let pairs = [
+        (Keys::Any, Steps::Some),
+        (Keys::Few, Steps::None),
+        (Keys::InTurn, Steps::All),
+    ];
+    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+        for len in [10, 300, 4000, 64 << 10] {
+            for (keys, steps) in pairs {
+                let mut options = settings::small(medium);
+                options.pool.size_bytes = POOL;
+                let folder = scratch().unwrap();
+                let db = Db::open(folder.path(), options).unwrap();
+                let count = (POOL * 48 / 100 / node_bytes(len)) as u32;
+                overwrite_keys(&db, count, len, 5 * POOL, keys, steps);
+            }
+        }
+    }
+}
+
+/// The same with threads, beside readers that come and go: writers wait, and are not refused.
+#[test]
+fn writers_that_wait_are_not_refused() {
+    const POOL: u64 = 4 << 20;
+    const LEN: usize = 1000;
+    for medium in [Medium::Dax, Medium::Dram] {
+        let mut options = settings::small(medium);
+        options.pool.size_bytes = POOL;
+        options.background.workers = Workers::Threads(1);
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options).unwrap();
+        let count = (POOL * 48 / 100 / node_bytes(LEN)) as u32;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    let seen = db.iter().unwrap().take(100).map(|pair| pair.unwrap());
+                    seen.for_each(|pair| assert_eq!(pair.value().len(), LEN));
+                    std::thread::yield_now();
+                }
+            });
+            overwrite_keys(&db, count, LEN, 10 * POOL, Keys::Any, Steps::None);
+            done.store(true, Ordering::Release);
+        });
     }
 }
 

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::fragment::RangeDelete;
 use super::set::{RangeSet, Spans};
+use crate::canary::{self, Canary};
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
@@ -110,6 +111,9 @@ impl LiveRanges {
 
     /// The number up to which every view has all range deletes.
     pub(crate) fn settled_upto(&self) -> SeqNo {
+        if canary::breaks(Canary::RangeUnsettled) {
+            return SeqNo::MAX;
+        }
         let mut body = self.0.lock();
         body.unsettled.retain(|(_, token)| token.strong_count() > 0);
         let least = body.unsettled.iter().map(|(seq, _)| *seq).min();

@@ -154,6 +154,7 @@ impl CopyIn {
             extents: vec![(Arc::clone(&sealed.extent), sealed.used)],
             entries: sealed.entries,
             bytes: sealed.used,
+            seq_first: sealed.seq_first,
             seq_last: sealed.seq_last,
             logs,
             unsynced: !outlives && !self.synced,

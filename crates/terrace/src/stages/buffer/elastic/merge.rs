@@ -363,6 +363,7 @@ impl Merge {
                     body.extents.extend(newer_body.extents.iter().cloned());
                     body.entries = entries;
                     body.bytes = bytes;
+                    body.seq_first = body.seq_first.min(newer_body.seq_first);
                     body.seq_last = newer_body.seq_last;
                     body.logs.append(&mut newer_body.logs);
                     body.unsynced |= newer_body.unsynced;

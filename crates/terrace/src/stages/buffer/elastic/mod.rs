@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::metrics::{LevelMetrics, Metrics};
 use crate::parts::iter::MergeCursor;
@@ -48,6 +49,11 @@ const WAITING_MAX: usize = 4;
 
 /// BOUND: so many tables drain together. Each step of a merge of many finds its place among all of them.
 const DRAINED_MAX: usize = 16;
+
+/// BOUND: so many tables are asked what hides an entry that drains, those next by age. Beside writers who
+/// outrun merges there may be hundreds, and asking all of them would make drains the slower the more
+/// there is to drain.
+const ASKED_MAX: usize = 32;
 
 /// The buffer of one database.
 pub(crate) struct Elastic {
@@ -284,7 +290,7 @@ impl Buffer for Elastic {
     }
 }
 
-/// The tables that are newer than those that drain, newest first, as they were when the drain began.
+/// The tables that are next newer than those that drain, newest first, as they were when the drain began.
 /// They may merge meanwhile, with one another and with tables that are newer still.
 ///
 /// What they hide is not drained, and its log is not needed any more. So where the pool is memory, what
@@ -301,9 +307,11 @@ impl NewerTables {
     fn before(newer: &[Arc<Table>], bottom_is_durable: bool) -> NewerTables {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
-        let forgets = |t: &Arc<Table>| bottom_is_durable && t.body.lock().unsynced;
+        let all_hide = !bottom_is_durable || canary::breaks(Canary::HidesUnsynced);
+        let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
         let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
+        let newer = &newer[newer.len().saturating_sub(ASKED_MAX)..];
         NewerTables {
             seq_max: newer.first().map_or(0, |t| t.body.lock().seq_last),
             tables: newer.to_vec(),

@@ -147,6 +147,7 @@ fn open_table(
         extents,
         entries: meta.entries,
         bytes: meta.bytes,
+        seq_first: meta.seq_first,
         seq_last: meta.seq_last,
         logs: Vec::new(),
         unsynced: false,

@@ -53,6 +53,7 @@ pub(super) struct Body {
     pub(super) entries: u64,
     /// Bytes of nodes, superseded ones included.
     pub(super) bytes: u64,
+    pub(super) seq_first: SeqNo,
     pub(super) seq_last: SeqNo,
     /// The logs that have its entries, where the pool is memory.
     pub(super) logs: Vec<u64>,
@@ -196,6 +197,11 @@ impl Source for Table {
 
     fn verify_bytes(&self) -> u64 {
         self.body.lock().bytes
+    }
+
+    fn seqs(&self) -> (SeqNo, SeqNo) {
+        let body = self.body.lock();
+        (body.seq_first, body.seq_last)
     }
 }
 

@@ -462,4 +462,8 @@ impl Source for Memtable {
     fn verify_bytes(&self) -> u64 {
         self.bump.used()
     }
+
+    fn seqs(&self) -> (SeqNo, SeqNo) {
+        Memtable::seqs(self)
+    }
 }

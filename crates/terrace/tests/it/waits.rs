@@ -1,0 +1,94 @@
+//! Calls that wait for background work wait for what there was when they began: they end beside writers
+//! that never stop.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use terrace::{Db, Design, Workers};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+
+/// How long writers go on when a call does not end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `call` a few times beside two writers of all keys that it may touch; fails where it ends only when
+/// they do.
+fn ends_beside_writers(design: Design, medium: Medium, what: &str, call: &dyn Fn(&Db)) {
+    let folder = scratch().unwrap();
+    let mut options = settings::small_of(design, medium);
+    options.pool.size_bytes = 4 << 20;
+    options.front.log_bytes_max = 1 << 20;
+    options.background.workers = Workers::Threads(1);
+    let db = Db::open(folder.path(), options).unwrap();
+    let (done, gave_up) = (AtomicBool::new(false), AtomicBool::new(false));
+    let written = AtomicU64::new(0);
+    std::thread::scope(|threads| {
+        for writer in 0..2u32 {
+            let (db, done, gave_up, written) = (&db, &done, &gave_up, &written);
+            threads.spawn(move || {
+                let begun = Instant::now();
+                for n in 0u32.. {
+                    if done.load(Ordering::Acquire) {
+                        return;
+                    }
+                    if begun.elapsed() > PATIENCE {
+                        gave_up.store(true, Ordering::Release);
+                        return;
+                    }
+                    let key = (n.wrapping_mul(2_654_435_761) % 20_000 * 2 + writer).to_be_bytes();
+                    db.put(key, [7; 100]).unwrap();
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..3 {
+            let enough = written.load(Ordering::Relaxed) + 2000;
+            while written.load(Ordering::Relaxed) < enough {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            call(&db);
+        }
+        done.store(true, Ordering::Release);
+    });
+    let gave_up = gave_up.into_inner();
+    assert!(
+        !gave_up,
+        "{what} of {design} on {medium} did not end beside writers"
+    );
+}
+
+fn everywhere(what: &str, call: &dyn Fn(&Db)) {
+    for design in Design::ALL {
+        for medium in [Medium::Dax, Medium::Dram] {
+            ends_beside_writers(design, medium, what, call);
+        }
+    }
+}
+
+#[test]
+fn flushes_end_beside_writers() {
+    everywhere("a flush", &|db| db.flush().unwrap());
+}
+
+#[test]
+fn compactions_of_ranges_end_beside_writers() {
+    everywhere("a compaction", &|db| {
+        let (from, to) = (1000u32.to_be_bytes(), 2000u32.to_be_bytes());
+        db.compact_range(from..to).unwrap();
+    });
+}
+
+#[test]
+fn ingests_end_beside_writers() {
+    everywhere("an ingest", &|db| {
+        let Ok(mut ingest) = db.ingest() else {
+            // MioDb in plain memory takes none.
+            return;
+        };
+        for n in 1000..2000u32 {
+            ingest.add(n.to_be_bytes(), [8; 100]).unwrap();
+        }
+        ingest.finish().unwrap();
+    });
+}
