@@ -5,8 +5,8 @@
 //! crash leaves nothing of them, until `finish`:
 //!
 //!   1. What is older and would hide the entries moves below them, while writers go on: of the sources
-//!      above, the newest one that has an entry between the first and the last key, and those that are
-//!      older, since tables leave the buffer oldest first. Where none has, nothing moves.
+//!      above, the newest one that has an entry or a range delete between the first and the last key, and
+//!      those that are older, since tables leave the buffer oldest first. Where none has, nothing moves.
 //!   2. Every number up to that one is taken, and the memtable replaced: whoever writes from now on
 //!      has a larger number, in another memtable, and waits to become visible. What came between the
 //!      keys since the last round of step 1 began moves too, and nobody can add to it.
@@ -27,6 +27,8 @@ use crate::parts::batch::Batch;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::Cursor;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::RangeDelete;
+use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::Target;
 use crate::stages::{Completion, Intake, Spare, SpareBytes, Step};
@@ -301,8 +303,8 @@ impl Ingest {
         Err(engine.check_writable().err().unwrap_or_else(Error::closed))
     }
 
-    /// The last number, up to `seq`, of the newest source above that has an entry up to `seq` between the
-    /// first and the last key: when nothing up to that number is above any more, neither is that entry.
+    /// The last number, up to `seq`, of the newest source above that has an entry up to `seq`, or a range
+    /// delete, between the first and the last key: when nothing up to that number is above any more, neither is that entry.
     /// A merge may be moving it to an older table: then that is found, and stays until the merge has
     /// ended and its result was drained.
     fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
@@ -313,7 +315,9 @@ impl Ingest {
             }
             let mut cursor = source.cursor();
             cursor.hold();
-            let found = self.is_in(&mut *cursor, seq);
+            let found = self
+                .is_in(&mut *cursor, seq)
+                .and_then(|found| Ok(found || self.is_deleted_in(&mut *cursor, seq)?));
             cursor.release();
             if found? {
                 return Ok(Some(last.min(seq)));
@@ -335,6 +339,32 @@ impl Ingest {
                 return Ok(false);
             }
             if entry.seq <= seq {
+                return Ok(true);
+            }
+            cursor.advance()?;
+        }
+        Ok(false)
+    }
+
+    /// Whether a source has a range delete up to `seq` of anything between the first and the last key. A
+    /// point read that finds one above asks nobody below.
+    fn is_deleted_in(&self, cursor: &mut dyn Cursor, seq: SeqNo) -> Result<bool> {
+        let Some(first) = &self.first else {
+            return Ok(false);
+        };
+        let keyspace = self.keyspace | SHADOW;
+        cursor.seek(&Target::first_of(keyspace, &[]))?;
+        // BOUND: the range deletes of one source.
+        while let Some(entry) = cursor.entry()? {
+            if entry.keyspace != keyspace {
+                return Ok(false);
+            }
+            let range = RangeDelete::from_entry(entry.keyspace, entry.key, entry.seq, 0)?;
+            if range.begin > self.last {
+                return Ok(false);
+            }
+            let reaches = range.end.is_empty() || range.end > *first;
+            if range.is_some() && reaches && range.seq <= seq {
                 return Ok(true);
             }
             cursor.advance()?;

@@ -104,6 +104,44 @@ fn range_deletes_and_ingests_are_in_order() {
     }
 }
 
+/// A range delete that is above all entries, and the only thing there, hides nothing of a later ingest,
+/// whichever of its keys it covers: not at once, not after a crash, not after a close.
+#[test]
+fn an_ingest_passes_a_range_delete_that_is_alone() {
+    let (all, unbounded) = (key(90)..key(2000), key(150)..[255; 4]);
+    let (first, last) = (key(0)..key(101), key(199)..key(200));
+    for design in [Design::MioDbSsd, Design::Leveled, Design::MioDb] {
+        for medium in [Medium::Dax, Medium::Dram] {
+            if design == Design::MioDb && medium == Medium::Dram {
+                continue;
+            }
+            for deleted in [&all, &unbounded, &first, &last] {
+                let folder = scratch().unwrap();
+                let mut options = options(design, Workers::Manual);
+                let of_medium = settings::small_of(design, medium);
+                (options.pool.path, options.pool.medium) =
+                    (of_medium.pool.path, of_medium.pool.medium);
+                let mut db = Db::open(folder.path(), options.clone()).unwrap();
+                db.delete_range(deleted.clone()).unwrap();
+                load(&db, 100..200, b"new").unwrap();
+                for reopened in [false, true, true] {
+                    if reopened {
+                        db.close().unwrap();
+                        drop(db);
+                        db = Db::open(folder.path(), options.clone()).unwrap();
+                    }
+                    for n in 100..200 {
+                        let value = db.get(key(n)).unwrap();
+                        let when = format!("{design} on {medium}, {deleted:?}, {n}, {reopened}");
+                        assert_eq!(value.as_deref(), Some(&b"new"[..]), "{when}");
+                    }
+                    assert_eq!(db.iter().unwrap().count(), 100);
+                }
+            }
+        }
+    }
+}
+
 fn check_order(design: Design, medium: Medium, flush_first: bool) {
     let folder = scratch().unwrap();
     let mut options = options(design, Workers::Manual);
