@@ -406,8 +406,7 @@ impl Engine {
         if !self.has_memory(state) {
             return Ok(None);
         }
-        let merges_first = state.merges_first;
-        self.begin(&mut state.parts, urgency, merges_first)
+        self.begin(&mut state.parts, urgency)
     }
 
     /// The most wanted job after flushes, for recovery, which runs it itself.
@@ -569,7 +568,7 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        let found = self.begin(&mut state.parts, Urgency::Space, false);
+        let found = self.begin(&mut state.parts, Urgency::Space);
         match found {
             Ok(None) => Ok(true),
             Ok(Some(job)) => {

@@ -175,10 +175,10 @@ impl Throttle {
         log_bytes: u64,
         busy: bool,
     ) -> Headroom {
-        let usage = ground.pool.usage();
         // Before the use that it is set against: of a drain that ends in between, both are seen as free, and
         // writers are a little too fast for a moment, not stopped.
         let credit = ground.credits.bytes();
+        let usage = ground.pool.usage();
         let headroom = Headroom {
             pool: Room {
                 free: usage.cap.saturating_sub(usage.allocated),

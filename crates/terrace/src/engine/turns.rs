@@ -29,7 +29,8 @@ impl Engine {
         if !bottom.is_outside_pool() {
             return None;
         }
-        preferred(headroom.urgency(), headroom.pressing(), bottom.haste())
+        let bottom = nearness(bottom.haste(), bottom.pressure().part);
+        preferred(headroom.urgency(), headroom.pressing(), bottom)
     }
 
     /// Whether a job of this kind should let one of the other kind go before its next step.
@@ -88,15 +89,14 @@ impl Engine {
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
         urgency: Urgency,
-        merges_first: bool,
     ) -> Result<Option<Box<dyn Job>>> {
         let merge = |_| self.begin_merge();
         let drain = |urgency| self.begin_drain(urgency);
         let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
         type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
-        let order: [Find<'_>; 3] = match merges_first {
-            false => [&mut { drain }, &mut reclaim, &mut { merge }],
-            true => [&mut { merge }, &mut { drain }, &mut reclaim],
+        let order: [Find<'_>; 3] = match urgency {
+            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
+            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
         };
         for find in order {
             if let Some(job) = find(urgency)? {
@@ -152,12 +152,18 @@ impl Engine {
     }
 }
 
-/// Which comes first when space is needed so badly, the pool or the logs press so much, and the bottom is in
-/// such haste.
-fn preferred(urgency: Urgency, pressing: f64, haste: f64) -> Option<JobKind> {
+/// How near the bottom is to the point where nothing more may come down: a half where it begins to slow writers,
+/// 1 there. So drains, which only then have to stop, are never kept from a pool that is full before.
+fn nearness(haste: f64, pressure: f64) -> f64 {
+    (haste.clamp(0.0, 1.0) + pressure.clamp(0.0, 1.0)) / 2.0
+}
+
+/// Which comes first when space is needed so badly, the pool or the logs press so much, and the bottom is so
+/// near.
+fn preferred(urgency: Urgency, pressing: f64, bottom: f64) -> Option<JobKind> {
     match urgency {
         Urgency::None => None,
-        Urgency::Space | Urgency::Everything if pressing >= haste => Some(JobKind::Drain),
+        Urgency::Space | Urgency::Everything if pressing >= bottom => Some(JobKind::Drain),
         Urgency::Space | Urgency::Everything => Some(JobKind::Compact),
     }
 }
@@ -175,7 +181,28 @@ mod tests {
             assert_eq!(preferred(urgency, 0.0, 0.0), Some(JobKind::Drain));
             assert_eq!(preferred(urgency, 0.5, 0.4), Some(JobKind::Drain));
             assert_eq!(preferred(urgency, 0.4, 0.5), Some(JobKind::Compact));
-            assert_eq!(preferred(urgency, 1.0, 2.0), Some(JobKind::Compact));
         }
+    }
+
+    /// Writers do not stop for a full pool while drains could go on: those come first until the bottom takes
+    /// nothing more.
+    #[test]
+    fn a_full_pool_is_drained_until_the_bottom_stops() {
+        for (haste, pressure) in [(0.0, 0.0), (1.0, 0.0), (2.5, 0.5), (4.0, 0.99), (4.0, 1.0)] {
+            let bottom = nearness(haste, pressure);
+            assert_eq!(preferred(Urgency::Space, 1.0, bottom), Some(JobKind::Drain));
+        }
+        assert!(
+            (nearness(1.0, 0.0) - 0.5).abs() < 1e-9,
+            "where writers begin to be slowed"
+        );
+        assert_eq!(
+            preferred(Urgency::Space, 0.4, nearness(1.5, 0.2)),
+            Some(JobKind::Compact)
+        );
+        assert_eq!(
+            preferred(Urgency::Space, 0.9, nearness(4.0, 1.0)),
+            Some(JobKind::Compact)
+        );
     }
 }
