@@ -1,10 +1,9 @@
 //! Background jobs: one scheduler, steps of bounded length, priorities flush > merge > drain >
 //! reclaim.
 //!
-//! One thread flushes and makes spare memtables and nothing else, so that no merge ever stands
-//! between a writer and room. The other threads merge, drain and reclaim. When space is short,
-//! draining and reclaiming come before merging. With `Workers::Manual` there is no thread at all:
-//! a caller picks the job and runs one step of it, so a test can try any interleaving from a seed.
+//! Which threads there are is in workers.rs, which job comes next in turns.rs. With `Workers::Manual`
+//! there is no thread at all: a caller picks the job and runs one step of it, so a test can try any
+//! interleaving from a seed.
 //!
 //! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
 //! its stage applies it, then a new view shows it.
@@ -25,24 +24,18 @@ use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 use super::Engine;
 use super::chores::{Finish, MakeSpare};
 use super::waiting::{Parked, Waits};
-
-/// How long an idle worker sleeps when nobody wakes it.
-const IDLE: Duration = Duration::from_millis(50);
-
-/// How much the threads that merge, drain and reclaim yield to others.
-const MERGE_NICENESS: i32 = 10;
-/// How long a writer that wakes may wait for a worker that has its core: as short as Linux allows.
-const SLICE: Duration = Duration::from_micros(100);
+use super::workers::{Class, Crew};
 
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
+    pub(super) crew: Crew,
     pub(super) state: Mutex<State>,
     /// Notified when a job ends, when one may begin, and when the database stops.
-    changed: Condvar,
+    pub(super) changed: Condvar,
     /// How many jobs that merge, drain or reclaim are being run.
     busy: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -51,10 +44,10 @@ pub(super) struct State {
     pub(super) queue: Vec<Parked>,
     /// Parts of jobs that nobody has begun. Merges and drains come before them.
     pub(super) parts: VecDeque<Box<dyn Job>>,
-    running: usize,
+    pub(super) running: usize,
     /// Of those, the ones that merge, drain, reclaim or compact.
     pub(super) heavy: usize,
-    stopping: bool,
+    pub(super) stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
     /// How many wait until what is in it now has gone down.
@@ -65,27 +58,11 @@ pub(super) struct State {
     pub(super) turn: u64,
 }
 
-/// Which jobs a worker takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    Flushes,
-    Rest,
-}
-
-impl Class {
-    /// Who takes jobs of this kind.
-    fn of(kind: JobKind) -> Class {
-        match kind {
-            JobKind::Flush => Class::Flushes,
-            JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Class::Rest,
-        }
-    }
-}
-
 impl Jobs {
-    pub(super) fn new(workers: Workers) -> Jobs {
+    pub(super) fn new(workers: Workers, crew: Crew) -> Jobs {
         Jobs {
             workers,
+            crew,
             state: Mutex::default(),
             changed: Condvar::new(),
             busy: AtomicUsize::new(0),
@@ -138,105 +115,10 @@ impl Jobs {
     }
 }
 
-/// Lets writers, readers and flushes of this process go before the calling thread where cores are
-/// scarce: nobody waits for a merge, and a writer that loses its core for one waits milliseconds.
-fn yield_to_writers() {
-    // A system that refuses changes nothing but speed.
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), MERGE_NICENESS);
-}
-
 impl Engine {
-    /// Starts the worker threads.
-    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
-        let others = match self.jobs.workers {
-            Workers::Manual => return Ok(()),
-            Workers::Threads(n) => n,
-            Workers::Auto => {
-                let cores = std::thread::available_parallelism().map_or(2, usize::from);
-                (cores / 2).max(1)
-            }
-        };
-        let mut threads = self.jobs.threads.lock();
-        let classes = std::iter::once(Class::Flushes).chain((0..others).map(|_| Class::Rest));
-        for (number, class) in classes.enumerate() {
-            let engine = Arc::clone(self);
-            let thread = std::thread::Builder::new()
-                .name(format!("terrace-{number}"))
-                .spawn(move || {
-                    // What is refused here changes nothing but latency.
-                    terrace_media::ask_for_slices(SLICE);
-                    if class == Class::Rest {
-                        yield_to_writers();
-                    }
-                    engine.work(class);
-                })
-                .map_err(|e| {
-                    Error::new(
-                        crate::ErrorKind::Io,
-                        format!("a thread cannot be started: {e}"),
-                    )
-                    .because(e)
-                })?;
-            threads.push(thread);
-        }
-        Ok(())
-    }
-
-    /// Stops the workers after the step that each is in. Jobs that are not done stay as the pool
-    /// has them, and go on when the database is opened again.
-    pub(crate) fn stop(&self) {
-        {
-            let mut state = self.jobs.state.lock();
-            state.stopping = true;
-            self.jobs.changed.notify_all();
-        }
-        let threads = std::mem::take(&mut *self.jobs.threads.lock());
-        let me = std::thread::current().id();
-        for thread in threads {
-            // A worker may drop the last handle itself; it ends on its own then.
-            if thread.thread().id() != me {
-                let _ = thread.join();
-            }
-        }
-        let mut state = self.jobs.state.lock();
-        state.queue.clear();
-        state.parts.clear();
-    }
-
-    fn work(self: &Arc<Self>, class: Class) {
-        loop {
-            let mut state = self.jobs.state.lock();
-            if state.stopping {
-                return;
-            }
-            let found = if self.has_failed() {
-                Ok(None)
-            } else {
-                self.take(&mut state, class)
-            };
-            match found {
-                Ok(Some(job)) => {
-                    state.running += 1;
-                    let heavy = class == Class::Rest;
-                    state.heavy += usize::from(heavy);
-                    drop(state);
-                    self.run(job, class);
-                }
-                Ok(None) => {
-                    let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
-                    self.jobs.changed.wait_for(&mut state, idle);
-                }
-                Err(e) => {
-                    drop(state);
-                    self.fail(&e);
-                }
-            }
-        }
-    }
-
     /// Runs a job until it ends, waits for space, or the database stops.
-    fn run(self: &Arc<Self>, job: Box<dyn Job>, class: Class) {
-        let counts = usize::from(class == Class::Rest);
+    pub(super) fn run(self: &Arc<Self>, job: Box<dyn Job>, class: Class) {
+        let counts = usize::from(class.is_heavy());
         self.jobs.busy.fetch_add(counts, Ordering::Relaxed);
         self.run_steps(job, class);
         self.jobs.busy.fetch_sub(counts, Ordering::Relaxed);
@@ -254,7 +136,7 @@ impl Engine {
                     if let Some(until) = self.pace(job.kind(), class) {
                         break Ok(Waits::Pace(until));
                     }
-                    if self.should_give_way(job.kind()) {
+                    if class == Class::Rest && self.should_give_way(job.kind()) {
                         break Ok(Waits::Nothing);
                     }
                 }
@@ -304,7 +186,7 @@ impl Engine {
     fn ended(&self, class: Class, parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
-        state.heavy -= usize::from(class == Class::Rest);
+        state.heavy -= usize::from(class.is_heavy());
         state.queue.extend(parked);
         self.jobs.changed.notify_all();
     }
@@ -357,7 +239,11 @@ impl Engine {
     }
 
     /// The most wanted job that may run now.
-    fn take(self: &Arc<Self>, state: &mut State, class: Class) -> Result<Option<Box<dyn Job>>> {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        class: Class,
+    ) -> Result<Option<Box<dyn Job>>> {
         let headroom = self.headroom();
         if class == Class::Flushes {
             let front = &self.pipeline.front;
@@ -389,6 +275,9 @@ impl Engine {
             (0, _) => Urgency::Space,
             _ => Urgency::Everything,
         };
+        if class == Class::Compactions {
+            return self.take_compaction(state, urgency);
+        }
         state.merges_first = self.merges_are_due(state, urgency, &headroom);
         if state.merges_first
             && urgency == Urgency::Space
@@ -505,7 +394,7 @@ impl Engine {
             state.running += 1;
             let job = state.queue.remove(ready[pick % ready.len()]).job;
             let class = Class::of(job.kind());
-            state.heavy += usize::from(class == Class::Rest);
+            state.heavy += usize::from(class.is_heavy());
             (job, class)
         };
         let result = self.step_job(&mut job);

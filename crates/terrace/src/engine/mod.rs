@@ -23,6 +23,7 @@ pub(crate) mod throttle;
 mod turns;
 pub(crate) mod view;
 mod waiting;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -38,6 +39,7 @@ use crate::types::SeqNo;
 use jobs::Jobs;
 use throttle::Throttle;
 use view::{Parts, Views};
+use workers::Crew;
 
 /// The stages of a design.
 pub(crate) struct Pipeline {
@@ -123,7 +125,10 @@ impl Engine {
         let views = Views::new(pipeline.parts(&ground));
         let throttle = Throttle::new(&ground, &pipeline);
         Engine {
-            jobs: Jobs::new(ground.options.background.workers),
+            jobs: Jobs::new(
+                ground.options.background.workers,
+                Crew::new(&ground.options, &pipeline),
+            ),
             views,
             throttle,
             ground,

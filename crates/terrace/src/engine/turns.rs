@@ -4,7 +4,8 @@
 //! wait for it; level 0, and readers with it, would suffer if compactions always had to wait for
 //! drains. So a thread turns, between two steps, to whatever is nearer to slowing writers: drains while the
 //! pool or the logs press more than the bottom does, compactions otherwise. What it leaves is parked and
-//! goes on later, on any thread.
+//! goes on later, on any thread. Where a thread of its own compacts, the others drain until writers are slowed
+//! for the bottom's sake.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ impl Engine {
         if !bottom.is_outside_pool() {
             return None;
         }
-        let bottom = nearness(bottom.haste(), bottom.pressure().part);
+        let apart = self.compacts_apart();
+        let bottom = nearness(bottom.haste(), bottom.pressure().part, apart);
         preferred(headroom.urgency(), headroom.pressing(), bottom)
     }
 
@@ -117,7 +119,7 @@ impl Engine {
         drain.map(|drain| bottom.absorb(drain)).transpose()
     }
 
-    fn begin_reclaim(
+    pub(super) fn begin_reclaim(
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
         urgency: Urgency,
@@ -153,9 +155,14 @@ impl Engine {
 }
 
 /// How near the bottom is to the point where nothing more may come down: a half where it begins to slow writers,
-/// 1 there. So drains, which only then have to stop, are never kept from a pool that is full before.
-fn nearness(haste: f64, pressure: f64) -> f64 {
-    (haste.clamp(0.0, 1.0) + pressure.clamp(0.0, 1.0)) / 2.0
+/// 1 there. So drains, which only then have to stop, are never kept from a pool that is full before. Where
+/// another thread compacts (`apart`), it is not near at all before it begins to slow writers.
+fn nearness(haste: f64, pressure: f64, apart: bool) -> f64 {
+    let pressure = pressure.clamp(0.0, 1.0);
+    match apart {
+        true => pressure,
+        false => (haste.clamp(0.0, 1.0) + pressure) / 2.0,
+    }
 }
 
 /// Which comes first when space is needed so badly, the pool or the logs press so much, and the bottom is so
@@ -189,19 +196,37 @@ mod tests {
     #[test]
     fn a_full_pool_is_drained_until_the_bottom_stops() {
         for (haste, pressure) in [(0.0, 0.0), (1.0, 0.0), (2.5, 0.5), (4.0, 0.99), (4.0, 1.0)] {
-            let bottom = nearness(haste, pressure);
-            assert_eq!(preferred(Urgency::Space, 1.0, bottom), Some(JobKind::Drain));
+            for apart in [false, true] {
+                let bottom = nearness(haste, pressure, apart);
+                assert_eq!(preferred(Urgency::Space, 1.0, bottom), Some(JobKind::Drain));
+            }
         }
         assert!(
-            (nearness(1.0, 0.0) - 0.5).abs() < 1e-9,
+            (nearness(1.0, 0.0, false) - 0.5).abs() < 1e-9,
             "where writers begin to be slowed"
         );
         assert_eq!(
-            preferred(Urgency::Space, 0.4, nearness(1.5, 0.2)),
+            preferred(Urgency::Space, 0.4, nearness(1.5, 0.2, false)),
             Some(JobKind::Compact)
         );
         assert_eq!(
-            preferred(Urgency::Space, 0.9, nearness(4.0, 1.0)),
+            preferred(Urgency::Space, 0.9, nearness(4.0, 1.0, false)),
+            Some(JobKind::Compact)
+        );
+    }
+
+    /// Beside a thread that compacts, drains go on while writers are slowed for their sake and not yet for that of
+    /// the bottom; then both work on the bottom.
+    #[test]
+    fn drains_go_on_beside_compactions() {
+        let comes_first = |bottom| preferred(Urgency::Space, 0.3, bottom);
+        assert_eq!(
+            comes_first(nearness(0.9, 0.0, false)),
+            Some(JobKind::Compact)
+        );
+        assert_eq!(comes_first(nearness(0.9, 0.0, true)), Some(JobKind::Drain));
+        assert_eq!(
+            comes_first(nearness(2.0, 0.4, true)),
             Some(JobKind::Compact)
         );
     }

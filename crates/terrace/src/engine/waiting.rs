@@ -8,7 +8,8 @@ use crate::options::Workers;
 use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
-use super::jobs::{Class, State};
+use super::jobs::State;
+use super::workers::Class;
 
 /// A job that was begun.
 pub(super) struct Parked {

@@ -201,7 +201,8 @@ pub struct BackgroundOptions {
 /// Who runs background jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Workers {
-    /// One thread for flushes and one for each two cores (at least one) for the rest.
+    /// One thread for flushes and one for each two cores (at least one) for the rest. One more where a
+    /// buffer drains to files: the device is waited for there, and merges and compactions go on meanwhile.
     #[default]
     Auto,
     /// One thread for flushes and this many for the rest.
@@ -212,6 +213,20 @@ pub enum Workers {
 }
 
 impl Options {
+    /// How many threads merge, drain, reclaim and compact; `None` where there are no threads.
+    pub(crate) fn worker_count(&self) -> Option<usize> {
+        match self.background.workers {
+            Workers::Manual => None,
+            Workers::Threads(count) => Some(count),
+            Workers::Auto => {
+                let cores = std::thread::available_parallelism().map_or(2, usize::from);
+                let design = self.design_of_new();
+                let drains_to_files = design.keeps_data_in_pool() && design.keeps_table_files();
+                Some((cores / 2).max(1) + usize::from(drains_to_files))
+            }
+        }
+    }
+
     /// The design that a new database gets.
     pub fn design_of_new(&self) -> Design {
         let default = match self.pool.path {

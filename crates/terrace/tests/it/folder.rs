@@ -183,6 +183,34 @@ fn logs_keep_to_their_cap() {
     }
 }
 
+/// The log files that a drain gives back are kept for the logs that follow, as many as a quarter of the cap has
+/// room for, and the folder does not grow while they are used.
+#[test]
+fn the_log_files_of_a_drain_are_used_again() {
+    let cap = 400 << 10;
+    let folder = scratch().unwrap();
+    let mut options = options(Design::MioDbSsd);
+    options.front.log_bytes_max = cap;
+    options.pool.size_bytes = 16 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    let write = |from: u32, count: u32| {
+        for n in from..from + count {
+            db.put(key(n), [n as u8; 100]).unwrap();
+        }
+    };
+    write(0, 3000);
+    db.drain().unwrap();
+    let (kept, bytes) = logs(folder.path());
+    assert!(kept > 6 && bytes <= cap, "{kept} files, {bytes} bytes");
+    // Some more logs, and none that a drain has to make room for.
+    write(3000, 100);
+    let (used, _) = logs(folder.path());
+    assert!(used <= kept, "{used} files after {kept}");
+    assert_eq!(db.iter().unwrap().count(), 3100);
+    drop(db);
+    assert!(logs(folder.path()).0 < kept, "a close keeps none for later");
+}
+
 /// Writers that outrun the drains wait for logs, under that name.
 #[test]
 fn waiting_for_logs_has_a_name() {

@@ -1,6 +1,6 @@
 //! This file is the limits that a budget for memory sets to what has no option of its own.
 
-use super::super::{Options, Workers};
+use super::super::Options;
 use crate::types::Compression;
 
 const KIB: u64 = 1 << 10;
@@ -225,15 +225,8 @@ impl JobLimits {
         };
         // Beside the other jobs: one flush, one ingest.
         let beside = 2 * writer;
-        let workers = match options.background.workers {
-            Workers::Auto => {
-                let cores = std::thread::available_parallelism().map_or(2, usize::from);
-                (cores / 2).max(1)
-            }
-            Workers::Threads(count) => count,
-            // Jobs take turns.
-            Workers::Manual => 2,
-        };
+        // Without threads jobs take turns.
+        let workers = options.worker_count().unwrap_or(2);
         let inputs = |runs: u64| match files {
             true => (runs + 1) * (block + CURSOR_INDEX_BYTES + ahead) + 2 * block,
             false => 0,

@@ -22,14 +22,23 @@ use crate::stages::Folder;
 use crate::stages::names::{log_file_id, log_file_name};
 use crate::types::SeqNo;
 
-/// BOUND: more files than this are not kept for logs to come.
-const IDLE_MAX: usize = 2;
+/// Files that are kept for logs to come: at least so many, and as many as one drain retires together, which
+/// take a quarter of what logs may.
+///
+/// A new file costs a writer more than an old one. The system has to find it blocks and clean pages, and
+/// what had not reached the disk of the old one was written for nothing.
+/// BOUND: never more than the second of these, nor, beyond the first, than logs may take together.
+const IDLE: (u64, u64) = (2, 16);
 
 /// The log files of one database.
 pub(super) struct LogFiles {
     folder: Folder,
     /// A larger file is not kept for another log.
     kept_bytes_max: u64,
+    /// More files are not kept.
+    idle_max: usize,
+    /// What all logs together may take.
+    bytes_max: u64,
     files: Mutex<Files>,
     /// LOCK: one caller syncs what is left to be synced; taken before `files`.
     syncing: Mutex<()>,
@@ -55,11 +64,15 @@ struct Files {
 }
 
 impl LogFiles {
-    /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again.
-    pub(super) fn new(folder: Folder, kept_bytes_max: u64) -> LogFiles {
+    /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
+    /// together may take `bytes_max`.
+    pub(super) fn new(folder: Folder, kept_bytes_max: u64, bytes_max: u64) -> LogFiles {
+        let drained = bytes_max / 4 / kept_bytes_max.max(1);
         LogFiles {
             folder,
             kept_bytes_max,
+            idle_max: drained.clamp(IDLE.0, IDLE.1) as usize,
+            bytes_max,
             files: Mutex::default(),
             syncing: Mutex::default(),
         }
@@ -180,13 +193,21 @@ impl LogFiles {
         let Some(bytes) = files.live.remove(&id) else {
             return;
         };
-        if !files.closed && files.idle.len() < IDLE_MAX && bytes <= self.kept_bytes_max {
+        if !files.closed && bytes <= self.kept_bytes_max && self.may_keep(&files) {
             files.idle.push(path);
             return;
         }
         drop(files);
         // What cannot be removed now is removed when the database is opened.
         let _ = self.folder.fs.remove(&path);
+    }
+
+    /// Whether there is room for one more file that is kept for logs to come.
+    fn may_keep(&self, files: &Files) -> bool {
+        let idle = files.idle.len();
+        let live: u64 = files.live.values().sum();
+        let all = live.saturating_add((idle as u64 + 1).saturating_mul(self.kept_bytes_max));
+        idle < IDLE.0 as usize || idle < self.idle_max && all <= self.bytes_max
     }
 
     /// Bytes of the files of all logs that are needed.

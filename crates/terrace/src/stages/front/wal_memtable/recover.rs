@@ -33,7 +33,11 @@ pub(crate) fn recover(
     flush_to: FlushTo,
 ) -> Result<WalMemtable> {
     let memtable = ground.options.front.memtable_bytes;
-    let log_files = Arc::new(LogFiles::new(files, log_bytes(memtable)));
+    let log_files = Arc::new(LogFiles::new(
+        files,
+        log_bytes(memtable),
+        ground.options.front.log_bytes_max,
+    ));
     let logs = ground.manifest.with_state(|state| state.logs.clone());
     let is_file = |place: &LogPlace| *place == LogPlace::File;
     let in_files = logs.iter().filter(|(_, place)| is_file(place));
