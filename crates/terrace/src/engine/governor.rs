@@ -178,8 +178,9 @@ impl Control {
         };
         let rate = match self.rate {
             None if pressure == 0.0 => return None,
-            // At first as fast as before, or slower as pressure goes up.
-            None => self.demand / factor(0.0),
+            // At first as fast as before up to the aim, and slower only beyond it: that there is pressure does
+            // not say yet that background work could not keep up.
+            None => self.demand,
             Some(rate) => {
                 // Where nothing is left to do, waiting for it would be waiting for nothing.
                 let off = if busy { AIM - pressure } else { AIM };
@@ -240,6 +241,8 @@ mod tests {
         range: f64,
         /// Bytes that are in memory when there begins to be pressure.
         easy: f64,
+        /// Nothing is moved before there is pressure.
+        lazy: bool,
     }
 
     /// What a run was like after its first part.
@@ -274,7 +277,9 @@ mod tests {
                 // Where the stop is, nobody writes.
                 let stopped = part >= 1.0;
                 written += if stopped { 0.0 } else { rate * tick };
-                moved = (moved + self.supply * tick).min(written);
+                if !self.lazy || part > 0.0 {
+                    moved = (moved + self.supply * tick).min(written);
+                }
                 now += tick;
                 if now >= settled {
                     moved_before.get_or_insert(moved);
@@ -292,7 +297,7 @@ mod tests {
     }
 
     /// Stores with slow and fast disks, small and large memory.
-    fn plants() -> impl Iterator<Item = Plant> {
+    fn plants(lazy: bool) -> impl Iterator<Item = Plant> {
         let sizes = [
             (64.0, 1.0, 256.0),
             (64.0, 64.0, 1000.0),
@@ -309,6 +314,7 @@ mod tests {
                     table: table * MB,
                     range: range * MB,
                     easy: 600.0 * MB,
+                    lazy,
                 })
         })
     }
@@ -317,7 +323,7 @@ mod tests {
     /// they may write does not jump.
     #[test]
     fn writers_come_to_the_pace_of_background_work() {
-        for plant in plants() {
+        for plant in plants(false) {
             let what = format!(
                 "{}, pieces {} {}, range {}",
                 plant.supply, plant.memtable, plant.table, plant.range
@@ -337,18 +343,24 @@ mod tests {
         }
     }
 
-    /// Writers slower than background work are not slowed once it has caught up.
+    /// Writers slower than background work are never slowed, whether that begins at once or only under
+    /// pressure.
     #[test]
     fn slow_writers_are_left_alone() {
-        for plant in plants() {
-            let demand = plant.supply * 0.8;
-            let seen = plant.run(demand, 120.0, 60.0);
-            assert!(
-                (seen.rates.0 - 0.8).abs() < 1e-9,
-                "{}: {:?}",
-                plant.supply,
-                seen.rates
-            );
+        for plant in plants(false).chain(plants(true)) {
+            for part in [0.3, 0.8] {
+                let demand = plant.supply * part;
+                let seen = plant.run(demand, 120.0, 0.0);
+                let what = format!(
+                    "{}, pieces {} {}, lazy {}",
+                    plant.supply, plant.memtable, plant.table, plant.lazy
+                );
+                assert!(
+                    (seen.rates.0 - part).abs() < 1e-9,
+                    "{what}: {:?} of {part}",
+                    seen.rates
+                );
+            }
         }
     }
 
