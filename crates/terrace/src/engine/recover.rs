@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::options::Workers;
-use crate::stages::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, ReplayTask, SpareBytes};
+use crate::stages::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, ReplayTask};
 
 use super::Engine;
 
