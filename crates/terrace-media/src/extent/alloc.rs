@@ -131,8 +131,15 @@ impl FreeMap {
         self.cap.saturating_sub(self.start) - self.free_bytes
     }
 
-    pub(crate) fn largest(&self) -> u64 {
-        self.free.values().copied().max().unwrap_or(0)
+    /// Lengths of the longest free range and of the longest one beside it; 0 where there is none.
+    pub(crate) fn largest_two(&self) -> (u64, u64) {
+        self.free.values().fold((0, 0), |(first, second), &len| {
+            if len > first {
+                (len, first)
+            } else {
+                (first, second.max(len))
+            }
+        })
     }
 
     /// The end of the last allocated granule; the start of the map if nothing is allocated.

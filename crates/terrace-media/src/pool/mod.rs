@@ -27,6 +27,7 @@ pub use error::PoolError;
 pub use faults::PoolFaults;
 pub use header::PoolHeader;
 pub use medium::{Medium, MediumChoice, Prefault};
+pub use space::PoolUsage;
 
 use crate::extent::{AllocError, Extent, Span};
 use crate::pm::count::Counts;
@@ -131,21 +132,6 @@ pub enum Shutdown {
     /// The machine went down while it was open, or came up again since: only what was durable is
     /// there. It stays so until `mark_recovered` or `mark_clean`.
     PowerLost,
-}
-
-/// The space of a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolUsage {
-    /// Bytes that the pool may grow to.
-    pub cap: u64,
-    /// Bytes that the backing has.
-    pub committed: u64,
-    /// Bytes in extents.
-    pub allocated: u64,
-    /// Bytes in no extent, up to the cap.
-    pub free: u64,
-    /// The longest extent that could be allocated.
-    pub largest_free: u64,
 }
 
 /// The superblock's state in DRAM.

@@ -8,7 +8,7 @@
 //! `growing`, superblock, `populated`.
 
 use super::layout::SLOT_BYTES_MAX;
-use super::{PoolConfig, PoolInner, PoolUsage, Prefault, grow};
+use super::{PoolConfig, PoolInner, Prefault, grow};
 use crate::extent::alloc::FreeMap;
 use crate::extent::{AllocError, Span};
 use crate::pm::map::HUGE;
@@ -18,6 +18,36 @@ use parking_lot::Mutex;
 use std::io;
 
 const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
+
+/// The space of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolUsage {
+    /// Bytes that the pool may grow to.
+    pub cap: u64,
+    /// Bytes that the backing has.
+    pub committed: u64,
+    /// Bytes in extents.
+    pub allocated: u64,
+    /// Bytes in no extent, up to the cap.
+    pub free: u64,
+    /// The longest extent that could be allocated.
+    pub largest_free: u64,
+    /// The longest one beside it: free space comes in pieces.
+    pub second_free: u64,
+    /// Extents take a multiple of it.
+    pub granule: u64,
+}
+
+impl PoolUsage {
+    /// Whether two extents of these lengths could be allocated, the longer one first; 0: none.
+    pub fn fits(&self, lens: [u64; 2]) -> bool {
+        let [a, b] = lens.map(|len| len.div_ceil(self.granule).saturating_mul(self.granule));
+        let (long, short) = (a.max(b), a.min(b));
+        // The longer one may lie in either piece, and leaves the other one whole.
+        let apart = self.largest_free >= long && self.second_free >= short;
+        apart || self.largest_free >= long.saturating_add(short)
+    }
+}
 
 /// Which granules were faulted in.
 #[derive(Default)]
@@ -83,12 +113,15 @@ impl Space {
 
     pub(crate) fn usage(&self, committed: u64) -> PoolUsage {
         let free = self.free.lock();
+        let (largest_free, second_free) = free.largest_two();
         PoolUsage {
             cap: self.cap,
             committed,
             allocated: free.allocated(),
             free: free.free_bytes(),
-            largest_free: free.largest(),
+            largest_free,
+            second_free,
+            granule: self.granule,
         }
     }
 
@@ -286,6 +319,40 @@ impl PoolInner {
                 locked.failed = true;
                 Err(error(e))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two extents fit exactly where the longer one, then the shorter one can be allocated.
+    #[test]
+    fn two_extents_fit_where_they_can_be_allocated() {
+        const GRANULE: u64 = 4096;
+        let config = PoolConfig::new(crate::Backing::Anonymous, 64 * GRANULE);
+        for seed in 0..300 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let space = Space::new(0, 64 * GRANULE, GRANULE, &config);
+            for i in 0..64 {
+                if rng.u8(..4) == 0 {
+                    let span = Span {
+                        off: i * GRANULE,
+                        len: GRANULE,
+                    };
+                    assert!(space.free.lock().take(span));
+                }
+            }
+            let lens = [rng.u64(1..12 * GRANULE), rng.u64(0..12 * GRANULE)];
+            let fits = space.usage(0).fits(lens);
+            let mut free = space.free.lock();
+            let (long, short) = (lens[0].max(lens[1]), lens[0].min(lens[1]));
+            let allocated = [long, short].into_iter().all(|len| {
+                let len = len.next_multiple_of(GRANULE);
+                len == 0 || free.find(len, |_| true).is_some_and(|span| free.take(span))
+            });
+            assert_eq!(fits, allocated, "seed {seed}: {lens:?}");
         }
     }
 }

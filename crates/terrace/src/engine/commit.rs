@@ -115,7 +115,7 @@ impl Engine {
         // A memtable of its own is memory that nobody has planned.
         let spare = |batch| {
             let bytes = self.pipeline.front.spare_bytes(batch);
-            bytes.pool + bytes.log_file
+            bytes.pool() + bytes.log_file
         };
         if spare(Some(batch)) > spare(None) {
             return Err(Error::invalid(format!(
@@ -214,14 +214,12 @@ impl Engine {
         first: bool,
         looks: &mut u32,
     ) -> Result<Option<StallReason>> {
-        // Readers hold back extents with a view, and superseded entries with a snapshot. This look comes
-        // before the one at what is free, so that what they let go of in between is not missed.
-        let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
+        let patience = self.patience();
         let front = &self.pipeline.front;
         let ground = &self.ground;
         let bytes = front.spare_bytes(Some(batch));
         let deletes_only = batch.deletes() == batch.len() as u64;
-        let special = bytes.pool > front.spare_bytes(None).pool;
+        let special = bytes.pool() > front.spare_bytes(None).pool();
         if front.sealed_count() < ground.options.front.sealed_count_max {
             let headroom = self.headroom();
             let allowed = headroom.allows(bytes);
@@ -246,13 +244,7 @@ impl Engine {
                 return Ok(None);
             }
             if !allowed {
-                if let Some(why) = self.disk_full()
-                    && !self.may_find_room(first)
-                {
-                    return Err(why);
-                }
-                let patience = if held { LOOKS_HELD } else { LOOKS };
-                return self.wait_for_space(patience, looks).map(Some);
+                return self.wait_for_space(patience, first, looks).map(Some);
             }
             if self.jobs.workers() == Workers::Manual {
                 return match self.prepare_spare(None)? {
@@ -321,12 +313,31 @@ impl Engine {
         held && self.jobs.workers() != Workers::Manual && *looks < LOOKS_HELD / 4
     }
 
-    /// Lets background work free space. `Full` when none could at so many looks as the patience is.
-    fn wait_for_space(self: &Arc<Self>, patience: u32, looks: &mut u32) -> Result<StallReason> {
+    /// At how many looks in vain whoever needs space gives up. To be asked before the look at what is free, so
+    /// that what readers let go of in between is not missed: they hold back extents with a view, and
+    /// superseded entries with a snapshot.
+    pub(super) fn patience(&self) -> u32 {
+        let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
+        if held { LOOKS_HELD } else { LOOKS }
+    }
+
+    /// Lets background work free space. `Full` when a disk is what that waits for, or when none could free
+    /// any at so many looks as the patience is.
+    pub(super) fn wait_for_space(
+        self: &Arc<Self>,
+        patience: u32,
+        first: bool,
+        looks: &mut u32,
+    ) -> Result<StallReason> {
+        if let Some(why) = self.disk_full()
+            && !self.may_find_room(first)
+        {
+            return Err(why);
+        }
         let reason = StallReason::PoolFull;
         if self.jobs.workers() == Workers::Manual {
             // Nobody else would let go meanwhile.
-            return if self.step(0)? {
+            return if self.step_for_space()? {
                 Ok(reason)
             } else {
                 Err(self.full_error())

@@ -20,6 +20,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use terrace_media::AllocError;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
@@ -31,7 +34,7 @@ use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::Target;
-use crate::stages::{Completion, Intake, Spare, SpareBytes, Step};
+use crate::stages::{Completion, Intake, SealedTable, Spare, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
@@ -394,6 +397,7 @@ impl Engine {
 
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
+        let mut looks = 0;
         for _ in 0..SPARES_MAX {
             self.check_writable()?;
             let front = &self.pipeline.front;
@@ -405,10 +409,13 @@ impl Engine {
                 self.wait_until(&|| front.sealed_count() < sealed)?;
                 continue;
             }
+            let patience = self.patience();
             match self.prepare_spare(None)? {
                 Spare::Ready => {}
                 Spare::DiskFull(why) => return Err(why),
-                Spare::PoolFull if sealed == 0 => return Err(self.full_error()),
+                Spare::PoolFull if sealed == 0 => {
+                    self.wait_for_space(patience, looks == 0, &mut looks)?;
+                }
                 Spare::PoolFull => self.wait_until(&|| front.sealed_count() == 0)?,
             }
         }
@@ -416,21 +423,13 @@ impl Engine {
     }
 
     /// Writes a table of the entries of `batch`, which nothing names yet.
-    fn table_apart(&self, batch: &Batch, seq: SeqNo) -> Result<Completion> {
+    fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
         let Some(buffer) = &self.pipeline.buffer else {
             return Err(Error::invalid(
                 "this design has no buffer that takes tables",
             ));
         };
-        let bytes = SpareBytes {
-            pool: batch.payload.len_bytes() as u64,
-            log_file: 0,
-        };
-        if !self.headroom().allows(bytes) {
-            return Err(self.full_error());
-        }
-        let sealed = self.pipeline.front.seal_apart(batch, seq)?;
-        let mut job = buffer.admit(sealed)?;
+        let mut job = buffer.admit(self.seal_apart(batch, seq)?)?;
         // BOUND: each step copies a piece of the table.
         loop {
             match job.step()? {
@@ -441,4 +440,44 @@ impl Engine {
             }
         }
     }
+
+    /// A table of the entries of `batch`, in space that a put might take too: so it waits for that by the rule of
+    /// puts, for as long as background work can free some. It holds nothing that this work or writers need.
+    fn seal_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
+        let bytes = SpareBytes {
+            extents: [batch.payload.len_bytes() as u64, 0],
+            log_file: 0,
+        };
+        let started = Instant::now();
+        let mut stalled = None;
+        let mut looks = 0;
+        let sealed = loop {
+            if let Err(e) = self.check_writable() {
+                break Err(e);
+            }
+            let patience = self.patience();
+            if self.headroom().allows(bytes) {
+                match self.pipeline.front.seal_apart(batch, seq) {
+                    // Somebody else was first.
+                    Err(e) if is_pool_full(&e) => {}
+                    sealed => break sealed,
+                }
+            }
+            self.jobs.wake_all();
+            match self.wait_for_space(patience, stalled.is_none(), &mut looks) {
+                Ok(reason) => stalled = Some(reason),
+                Err(e) => break Err(e),
+            }
+        };
+        if let Some(reason) = stalled {
+            self.ground.counters.stall(reason, started.elapsed());
+        }
+        sealed
+    }
+}
+
+/// Whether the pool has no room for an extent.
+fn is_pool_full(e: &Error) -> bool {
+    let source = std::error::Error::source(e).and_then(|source| source.downcast_ref());
+    matches!(source, Some(AllocError::Full { .. }))
 }

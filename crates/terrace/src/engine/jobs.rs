@@ -457,22 +457,31 @@ impl Engine {
         }
         // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
         // has yet to look. So look in its place, for whatever frees space.
-        let found = self.begin(&mut state.parts, Urgency::Space);
-        match found {
-            Ok(None) => Ok(true),
-            Ok(Some(job)) => {
-                state.queue.push(Parked {
-                    job,
-                    waits: Waits::Nothing,
-                });
-                self.jobs.changed.notify_all();
-                Ok(false)
-            }
-            Err(e) => {
-                drop(state);
-                self.fail(&e);
-                Err(e)
-            }
+        let begun = self.begin_for_space(&mut state);
+        drop(state);
+        begun.map(|begun| !begun).inspect_err(|e| self.fail(e))
+    }
+
+    /// Begins a job that frees space, whether or not space is short for everybody.
+    fn begin_for_space(&self, state: &mut State) -> Result<bool> {
+        let found = self.begin(&mut state.parts, Urgency::Space)?;
+        let begun = found.is_some();
+        state.queue.extend(found.map(|job| Parked {
+            job,
+            waits: Waits::Nothing,
+        }));
+        if begun {
+            self.jobs.changed.notify_all();
         }
+        Ok(begun)
+    }
+
+    /// Takes a step of a job that may free space. False: there is none. For `Workers::Manual`.
+    pub(super) fn step_for_space(self: &Arc<Self>) -> Result<bool> {
+        if self.step(0)? {
+            return Ok(true);
+        }
+        let begun = self.begin_for_space(&mut self.jobs.state.lock());
+        begun.inspect_err(|e| self.fail(e))
     }
 }

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::options::Workers;
-use crate::stages::{ReplayEnded, ReplayStart, ReplayTask};
+use crate::stages::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, ReplayTask};
 
 use super::Engine;
 
@@ -97,13 +98,15 @@ impl Engine {
         let ended: Result<()> = std::thread::scope(|scope| {
             // Oldest first: so they are admitted, whichever ends first.
             let mut running = VecDeque::new();
-            // BOUND: every turn begins a log, ends one, or is the last.
+            // BOUND: every turn begins a log, ends one, or is the last; a log is undone once, when it is found
+            // to need a memtable of its own size, or with one that is.
             loop {
                 while running.len() < at_once {
                     match self.begin_replay(running.is_empty())? {
                         Some(task) if at_once == 1 => {
-                            let ended = task(&tell)?;
-                            self.admit_replayed(ended, report)?;
+                            if let Some(small) = self.admit_replayed(task(&tell)?, report)? {
+                                self.pipeline.front.undo_replay(small)?;
+                            }
                         }
                         Some(task) => running.push_back(scope.spawn(|| task(&tell))),
                         None => break,
@@ -112,11 +115,14 @@ impl Engine {
                 let Some(oldest) = running.pop_front() else {
                     return Ok(());
                 };
-                let ended = match oldest.join() {
-                    Ok(ended) => ended?,
-                    Err(panic) => std::panic::resume_unwind(panic),
+                let Some(small) = self.admit_replayed(join(oldest)?, report)? else {
+                    continue;
                 };
-                self.admit_replayed(ended, report)?;
+                // It needs room that those behind it may have: newest first, so that it is the next again.
+                while let Some(newest) = running.pop_back() {
+                    self.pipeline.front.undo_replay(join(newest)?)?;
+                }
+                self.pipeline.front.undo_replay(small)?;
             }
         });
         ended?;
@@ -127,58 +133,93 @@ impl Engine {
         Ok(())
     }
 
-    /// What replays the next log; `None` when there is none, or when the pool has no room for it before
-    /// one of those that are being replayed has been moved on. With `alone` there is none of these.
+    /// What replays the next log; `None` when there is none, or when there is no room for it before one of
+    /// those that are being replayed has been moved on. With `alone` there is none of these.
+    ///
+    /// A pool must have room for the logs of what was in it, with whatever options. What they have up to any one of
+    /// them was in the pool at one time, and the reserve beside it. So there is room for it once all of it is
+    /// in the bottom, whose extents take about what memtables took, and for the next log, in memtables as large
+    /// as its entries. Therefore nothing is given up before everything that can move has moved; a log that is alone
+    /// takes no more than it needs where there is no more, piece by piece if that is how space is free; and
+    /// neither those that are replayed beside another nor the filters of flushes take the reserve, so that
+    /// moving can go on. What is not promised: that a pool full of live values so large that few fit an extent is
+    /// packed as densely in the bottom as it was in memtables.
     fn begin_replay(self: &Arc<Self>, alone: bool) -> Result<Option<ReplayTask>> {
         let front = &self.pipeline.front;
-        for last in [false, true] {
-            match front.begin_replay()? {
-                ReplayStart::Task(task) => return Ok(Some(task)),
-                ReplayStart::Done => return Ok(None),
-                ReplayStart::PoolFull if !alone => return Ok(None),
-                ReplayStart::PoolFull if last => {}
-                ReplayStart::PoolFull => self.make_room_for_replay()?,
+        if !alone && !self.headroom().allows(front.spare_bytes(None)) {
+            return Ok(None);
+        }
+        let mut size = ReplaySize::Usual;
+        // BOUND: each turn asks for less, ends a job or flushes a memtable, and nothing comes in meanwhile.
+        loop {
+            match (front.begin_replay(size)?, size) {
+                (ReplayStart::Task(task), _) => return Ok(Some(task)),
+                (ReplayStart::Done, _) => return Ok(None),
+                (ReplayStart::Full(_), _) if !alone => return Ok(None),
+                (ReplayStart::Full(_), ReplaySize::Usual) => size = ReplaySize::Exact,
+                (ReplayStart::Full(_), ReplaySize::Exact) if self.make_room_for_replay()? => {}
+                (ReplayStart::Full(_), ReplaySize::Exact) => size = ReplaySize::Part,
+                (ReplayStart::Full(why), ReplaySize::Part) => {
+                    return Err(self.disk_full().unwrap_or(why));
+                }
             }
         }
-        Err(self.disk_full().unwrap_or_else(|| {
-            Error::new(
-                ErrorKind::Full,
-                "the pool has no room for what its logs have; reopen with a larger pool.size_bytes",
-            )
-        }))
     }
 
-    /// Seals what was replayed, and moves data on when the pool is short of room.
+    /// Seals what was replayed, and moves data on when the pool is short of room. What is returned was too
+    /// large for its memtable.
     fn admit_replayed(
         self: &Arc<Self>,
         ended: ReplayEnded,
         report: &mut RecoveryReport,
-    ) -> Result<()> {
-        let replayed = self.pipeline.front.end_replay(ended)?;
+    ) -> Result<Option<ReplayEnded>> {
+        let replayed = match self.pipeline.front.end_replay(ended)? {
+            ReplayTaken::Sealed(replayed) => replayed,
+            ReplayTaken::Unfinished(ended) => return Ok(Some(ended)),
+        };
         if replayed.records > 0 {
             report.logs_replayed += 1;
         }
         report.records_replayed += replayed.records;
         report.entries_replayed += replayed.entries;
         // Where the pool outlives the process, all of them were in it when the database was last open.
-        if !self.ground.pool_outlives() && self.headroom().pool_is_short() {
-            self.make_room_for_replay()?;
+        if !self.ground.pool_outlives() {
+            // BOUND: each turn ends a job or flushes a memtable, and nothing comes in meanwhile.
+            while self.headroom().pool_is_short() && self.make_room_for_replay()? {}
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Flushes the memtables replayed so far, and does the work that follows from it until the pool has
-    /// room, before any worker runs.
-    fn make_room_for_replay(self: &Arc<Self>) -> Result<()> {
-        while let Some(sealed) = self.pipeline.front.next_sealed()? {
-            let job = self.pipeline.admit(sealed)?;
-            self.run_inline(job)?;
+    /// Does one more thing that may free space, before any worker runs. False: there was nothing left to do.
+    fn make_room_for_replay(self: &Arc<Self>) -> Result<bool> {
+        // Each flush takes a filter. Of many at once these would be all that drains have to go on with, and
+        // so be the last thing that is done.
+        while self.headroom().has_reserve() && self.flush_replayed()? {}
+        // Whoever asks has found too little, if only in one piece.
+        self.jobs.want_drained(true);
+        let job = self.take_inline();
+        self.jobs.want_drained(false);
+        match job? {
+            Some(job) => self.run_inline(job).map(|()| true),
+            None => self.flush_replayed(),
         }
-        while self.headroom().pool_is_short()
-            && let Some(job) = self.take_inline()?
-        {
-            self.run_inline(job)?;
-        }
-        Ok(())
+    }
+
+    /// Flushes the oldest memtable that was replayed. False: there is none.
+    fn flush_replayed(self: &Arc<Self>) -> Result<bool> {
+        let Some(sealed) = self.pipeline.front.next_sealed()? else {
+            return Ok(false);
+        };
+        let job = self.pipeline.admit(sealed)?;
+        self.run_inline(job)?;
+        Ok(true)
+    }
+}
+
+/// What a replay on another thread has made.
+fn join(replay: ScopedJoinHandle<'_, Result<ReplayEnded>>) -> Result<ReplayEnded> {
+    match replay.join() {
+        Ok(ended) => ended,
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }

@@ -63,6 +63,7 @@ impl Engine {
         self.check_writable()?;
         self.look_for_room();
         let seq = self.ground.sequencer.last_taken();
+        let mut looks = 0;
         // BOUND: each turn waits for a spare, which the flush thread makes.
         while self.pipeline.front.has_entries() {
             if self.pipeline.front.rotate(None, &|| self.install_view())? {
@@ -73,20 +74,16 @@ impl Engine {
             if sealed >= self.ground.options.front.sealed_count_max {
                 self.wait_until(&|| front.sealed_count() < sealed)?;
             } else {
-                // Flushing needs one even when puts may not have it.
+                let patience = self.patience();
+                // Flushing needs one even when puts may not have it, and waits for it as they do.
                 match self.prepare_spare(None)? {
-                    Spare::Ready => continue,
+                    Spare::Ready => {}
                     Spare::DiskFull(why) => return Err(why),
-                    Spare::PoolFull => {}
+                    Spare::PoolFull if sealed == 0 => {
+                        self.wait_for_space(patience, looks == 0, &mut looks)?;
+                    }
+                    Spare::PoolFull => self.wait_until(&|| front.sealed_count() < sealed)?,
                 }
-                if sealed == 0 {
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "the pool has no room for another memtable; delete data, or reopen with a \
-                         larger pool.size_bytes",
-                    ));
-                }
-                self.wait_until(&|| front.sealed_count() < sealed)?;
             }
         }
         self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))

@@ -4,7 +4,8 @@
 //! may have to move, memtables on their way down, and extents for the repository to move in. As
 //! free space comes near the reserve, data is moved down early; nearer still, writers are slowed;
 //! puts that would eat into it wait while work in progress can free space, and get `Full` when
-//! none can. Deletes may use the reserve: they are how space comes back.
+//! none can. Deletes may use the reserve: they are how space comes back. Space counts as short too while
+//! it comes in pieces too small for the next memtable: what is moved down joins them.
 //!
 //! Where the buffer is memory, what is in it is in log files too, and these have a cap: as they come
 //! near it, the oldest data is drained, whatever its level; nearer still, writers are slowed; a
@@ -12,6 +13,8 @@
 //! keyspace that nobody writes, nor memtables that were flushed almost empty.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use terrace_media::PoolUsage;
 
 use crate::metrics::StallReason;
 use crate::stages::{Ground, Pressure, SpareBytes, Urgency};
@@ -22,6 +25,8 @@ use super::governor::Governor;
 /// The state of the throttle.
 pub(crate) struct Throttle {
     pool: Limits,
+    /// Extents of a memtable of the usual size.
+    spare: [u64; 2],
     /// What log files may take, where draining gives them back.
     logs: Option<Limits>,
     /// Why writers are slowed: the place of a reason in `REASONS`.
@@ -42,6 +47,8 @@ pub(crate) struct Limits {
     cap: u64,
     /// Kept free for background work.
     reserve: u64,
+    /// In one piece, of that: an entry that moves needs one as large as it is.
+    piece: u64,
     /// Fewer free ones: data is moved down that need not move yet.
     short: u64,
     /// Fewer free ones: writers are slowed, more and more until there are as few as the second of these.
@@ -72,6 +79,7 @@ impl Limits {
         Limits {
             cap,
             reserve,
+            piece: 0,
             short: stop + drain,
             slow: (stop + drain, stop),
         }
@@ -99,6 +107,9 @@ impl Room {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headroom {
     pool: Room,
+    usage: PoolUsage,
+    /// No pieces of the pool are large enough for another memtable, or for what moves, whatever their sum is.
+    in_pieces: bool,
     /// Of what log files may take.
     logs: Option<Room>,
 }
@@ -127,12 +138,19 @@ impl Headroom {
 
     /// Whether the pool should be given room.
     pub(crate) fn pool_is_short(&self) -> bool {
-        self.pool.is_short()
+        self.pool.is_short() || self.in_pieces
     }
 
-    /// Whether a put may take `bytes` more of the pool.
+    /// Whether what is kept for background work is there.
+    pub(crate) fn has_reserve(&self) -> bool {
+        let limits = &self.pool.limits;
+        self.pool.free >= limits.reserve && self.usage.largest_free >= limits.piece
+    }
+
+    /// Whether a put may take `bytes` more of the pool, and there is a place for them.
     pub(crate) fn allows(&self, bytes: SpareBytes) -> bool {
-        self.pool.free >= self.pool.limits.reserve + bytes.pool
+        let free = self.pool.free >= self.pool.limits.reserve + bytes.pool();
+        free && self.usage.fits(bytes.extents)
     }
 
     /// Whether log files may take `bytes` more. A log that is larger than what they may take is let in
@@ -160,6 +178,7 @@ impl Throttle {
         });
         Throttle {
             pool: pool_limits(ground, pipeline, spare),
+            spare: spare.extents,
             logs,
             reason: AtomicU8::new(0),
             governor: Governor::new(),
@@ -185,6 +204,8 @@ impl Throttle {
                 credit,
                 limits: self.pool,
             },
+            usage,
+            in_pieces: !usage.fits(self.spare) || usage.largest_free < self.pool.piece,
             logs: self.logs.map(|limits| Room {
                 free: limits.cap.saturating_sub(log_bytes),
                 credit,
@@ -210,11 +231,11 @@ fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limit
     let cap = options.pool.size_bytes;
     if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
         // Nothing that is drained needs room in the pool, only what is flushed.
-        let memtable = spare.pool.max(options.front.memtable_bytes);
+        let memtable = spare.pool().max(options.front.memtable_bytes);
         let reserve = memtable.min(cap / 4);
         return Limits::drained(cap, reserve, memtable, pipeline.bottom.drain_bytes_max());
     }
-    let memtables = 2 * spare.pool;
+    let memtables = 2 * spare.pool();
     let table = match pipeline.buffer {
         Some(_) => options.table_bytes_max(),
         None => 0,
@@ -225,6 +246,7 @@ fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limit
     Limits {
         cap,
         reserve,
+        piece: reserve,
         short: 2 * reserve,
         slow: (reserve + reserve / 2, reserve),
     }
@@ -249,6 +271,7 @@ mod tests {
         let mut all = vec![Limits {
             cap: 512 * MIB,
             reserve: 64 * MIB,
+            piece: 0,
             short: 128 * MIB,
             slow: (96 * MIB, 64 * MIB),
         }];
@@ -306,6 +329,16 @@ mod tests {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
         let headroom = |pool, logs| Headroom {
             pool: room(limits, pool, 0),
+            usage: PoolUsage {
+                cap: limits.cap,
+                committed: limits.cap,
+                allocated: limits.cap - pool,
+                free: pool,
+                largest_free: pool,
+                second_free: 0,
+                granule: 1,
+            },
+            in_pieces: false,
             logs: Some(room(limits, logs, 0)),
         };
         let bottom = |part| Pressure { part, range: 1 };
@@ -322,7 +355,10 @@ mod tests {
             headroom(limits.short - 1, 1 << 30).urgency(),
             Urgency::Space
         );
-        let bytes = |log_file| SpareBytes { pool: 0, log_file };
+        let bytes = |log_file| SpareBytes {
+            extents: [0; 2],
+            log_file,
+        };
         assert!(headroom(0, 8).allows_log(bytes(8)));
         assert!(!headroom(0, 8).allows_log(bytes(9)));
         assert!(

@@ -328,9 +328,17 @@ pub(crate) fn retired(logs: &[u64]) -> impl Iterator<Item = Change> + '_ {
 /// Bytes that a spare memtable takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpareBytes {
-    pub(crate) pool: u64,
+    /// Of the pool, in so many extents; 0: none.
+    pub(crate) extents: [u64; 2],
     /// Of the disk, where logs are files.
     pub(crate) log_file: u64,
+}
+
+impl SpareBytes {
+    /// Bytes of the pool.
+    pub(crate) fn pool(&self) -> u64 {
+        self.extents[0] + self.extents[1]
+    }
 }
 
 /// How the making of a spare memtable ended.
@@ -372,8 +380,8 @@ pub(crate) struct Replayed {
 pub(crate) enum ReplayStart {
     /// It is to be called with what is to be told of bytes that were read.
     Task(ReplayTask),
-    /// The pool has no room for another memtable now.
-    PoolFull,
+    /// There is no room for its memtable now, as the error says.
+    Full(crate::Error),
     /// There is no log left.
     Done,
 }
@@ -383,6 +391,24 @@ pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<ReplayEnded>
 
 /// What the replay of one log has made, for the front that began it.
 pub(crate) struct ReplayEnded(pub(crate) Box<dyn Any + Send>);
+
+/// What became of a replay that has ended.
+pub(crate) enum ReplayTaken {
+    Sealed(Replayed),
+    /// Its memtable was too small for all of it: what is left is to be undone.
+    Unfinished(ReplayEnded),
+}
+
+/// How large the memtable of a replay is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplaySize {
+    /// As large as memtables are, for speed: the log is read once.
+    Usual,
+    /// As large as the log's entries are, which are measured first.
+    Exact,
+    /// Where memtables are not copied, a part of that: the rest comes in another one.
+    Part,
+}
 
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
@@ -435,10 +461,12 @@ pub(crate) trait Front: Send + Sync {
     fn logs_found(&self) -> (usize, u64);
     /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
     /// thread and beside others.
-    fn begin_replay(&self) -> Result<ReplayStart>;
-    /// Takes what a replay has made, the oldest first. What did not fit is replayed here; `Full` when the
-    /// pool has no room for it.
-    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed>;
+    fn begin_replay(&self, size: ReplaySize) -> Result<ReplayStart>;
+    /// Takes what a replay has made, the oldest first.
+    fn end_replay(&self, ended: ReplayEnded) -> Result<ReplayTaken>;
+    /// Gives up what a replay has made and the front has not sealed: its log is the oldest that is left again,
+    /// and gets a memtable that is large enough.
+    fn undo_replay(&self, ended: ReplayEnded) -> Result<()>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the front knows.

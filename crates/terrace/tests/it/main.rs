@@ -24,6 +24,7 @@ mod persist_count;
 mod ranges;
 mod read_only;
 mod refusals;
+mod reopen;
 mod repair;
 mod space;
 mod waits;

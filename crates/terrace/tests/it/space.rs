@@ -233,6 +233,56 @@ fn writers_that_wait_are_not_refused() {
     }
 }
 
+/// An ingest waits for space as a put does: where overwriting is never refused, neither are bulk loads of a few
+/// pairs in between, whether steps are run by hand or writers go on beside it.
+#[test]
+fn an_ingest_waits_for_space_as_a_put_does() {
+    const POOL: u64 = 2 << 20;
+    const LEN: usize = 1000;
+    for workers in [Workers::Manual, Workers::Threads(1)] {
+        let mut options = settings::small(Medium::Dax);
+        options.pool.size_bytes = POOL;
+        options.background.workers = workers;
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options).unwrap();
+        let keys = (POOL * 40 / 100 / node_bytes(LEN)) as u32;
+        let done = AtomicBool::new(false);
+        let put = |turn: u32| {
+            let put = db.put((turn % keys).to_be_bytes(), vec![turn as u8; LEN]);
+            put.unwrap_or_else(|e| panic!("{workers:?}, put {turn}: {e}"));
+        };
+        let load = |turn: u32| {
+            let mut ingest = db.ingest().unwrap();
+            for n in 0..5u8 {
+                ingest.add([b'i', n], vec![turn as u8; LEN]).unwrap();
+            }
+            let loaded = ingest.finish();
+            loaded.unwrap_or_else(|e| panic!("{workers:?}, ingest {turn}: {e}"));
+            assert_eq!(db.get([b'i', 4]).unwrap(), Some(vec![turn as u8; LEN]));
+        };
+        if workers == Workers::Manual {
+            for turn in 0..8 * keys {
+                put(turn);
+                if turn % 5 == 0 {
+                    load(turn);
+                }
+            }
+            continue;
+        }
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut turn = 0;
+                while !done.load(Ordering::Acquire) {
+                    put(turn);
+                    turn += 1;
+                }
+            });
+            (0..200).for_each(load);
+            done.store(true, Ordering::Release);
+        });
+    }
+}
+
 /// What a newer table hides is not copied to the bottom, unless a snapshot reads it; and what it would
 /// have superseded there goes all the same.
 #[test]

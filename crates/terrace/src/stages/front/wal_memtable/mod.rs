@@ -40,8 +40,8 @@ use crate::parts::log::Log;
 use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Front, Ground, Job, ReplayEnded, ReplayStart, Replayed, SealedTable, Source, Sources, Spare,
-    SpareBytes, Written, retired,
+    Front, Ground, Job, ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, SealedTable, Source,
+    Sources, Spare, SpareBytes, Written, retired,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -393,11 +393,11 @@ impl Front for WalMemtable {
         };
         match self.ground.pool_outlives() {
             true => SpareBytes {
-                pool: table + log,
+                extents: [log, table],
                 log_file: 0,
             },
             false => SpareBytes {
-                pool: table,
+                extents: [table, 0],
                 log_file: log,
             },
         }
@@ -536,12 +536,16 @@ impl Front for WalMemtable {
         self.left_to_replay()
     }
 
-    fn begin_replay(&self) -> Result<ReplayStart> {
-        self.begin_next_replay()
+    fn begin_replay(&self, size: ReplaySize) -> Result<ReplayStart> {
+        self.begin_next_replay(size)
     }
 
-    fn end_replay(&self, ended: ReplayEnded) -> Result<Replayed> {
+    fn end_replay(&self, ended: ReplayEnded) -> Result<ReplayTaken> {
         self.admit_replayed(ended)
+    }
+
+    fn undo_replay(&self, ended: ReplayEnded) -> Result<()> {
+        self.give_up_replay(ended)
     }
 
     fn sources(&self) -> Sources {

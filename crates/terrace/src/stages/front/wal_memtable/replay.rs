@@ -3,21 +3,27 @@
 //! Logs are independent of one another: each becomes one memtable, since the edit that names what its
 //! entries become is the one that retires it. Only the order in which the memtables are sealed is that
 //! of their age. A log is read once, into a memtable of the size that memtables have, since it held
-//! what such a memtable held; where that was larger, it is measured and read again.
+//! what such a memtable held; where that was larger, or where there is no room for one of that size, it
+//! is measured first, and its memtable is as large as its entries.
+//!
+//! In a pool that is memory a log may also become several memtables, the oldest entries first, when free space is
+//! in small pieces. The last of them has the log: tables leave the buffer oldest first, so the log goes
+//! when all of them are where they go (B4). In a pool that outlives the process the edit of the flush
+//! retires the log, so there one memtable has all of it.
 
 use std::sync::Arc;
 
-use terrace_media::Extent;
+use terrace_media::{AllocError, Extent};
 
 use super::files::LogFiles;
 use super::memtable::{Arenas, Memtable};
 use super::{Sealed, WalMemtable};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::log::{LogEntry, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{Ground, ReplayEnded, ReplayStart, Replayed, retired};
+use crate::stages::{Ground, ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, Replayed, retired};
 use crate::types::{EntryKind, SeqNo};
 
 /// A log to be replayed.
@@ -27,6 +33,19 @@ pub(super) struct FoundLog {
     place: FoundPlace,
     /// Bytes of its place.
     bytes: u64,
+    /// Entries that are in memtables already, of which the last is not the log's last.
+    done: u64,
+    /// What a memtable of the others takes, once they were measured.
+    exact: Option<Measured>,
+}
+
+/// Bytes of memtables.
+#[derive(Clone, Copy)]
+struct Measured {
+    /// Of all entries.
+    all: u64,
+    /// Of the first one.
+    first: u64,
 }
 
 #[derive(Clone)]
@@ -41,7 +60,13 @@ impl FoundLog {
             FoundPlace::Pool(extent) => extent.len(),
             FoundPlace::File => log_files.bytes(id),
         };
-        FoundLog { id, place, bytes }
+        FoundLog {
+            id,
+            place,
+            bytes,
+            done: 0,
+            exact: None,
+        }
     }
 }
 
@@ -49,11 +74,17 @@ impl FoundLog {
 struct Ended {
     log: FoundLog,
     replayed: Replayed,
+    /// How many entries of the log are in memtables now, and the number of the last of them.
+    taken: u64,
     seq_last: SeqNo,
     /// Range deletes among the entries.
     ranges: Vec<RangeDelete>,
-    /// `None`: it did not fit.
+    /// `None`: there is nothing to be sealed.
     memtable: Option<Memtable>,
+    /// All entries that were left are in it.
+    fits: bool,
+    /// It has been sealed.
+    sealed: bool,
 }
 
 /// What a replay works with.
@@ -68,8 +99,12 @@ impl Replayer {
     fn memtable(&self, log: &FoundLog, bytes: u64) -> Result<Memtable> {
         let extent = self.ground.pool.alloc(bytes)?;
         let in_place = !self.ground.pool_outlives();
-        // The log's id names no table yet.
-        let mut memtable = Memtable::new(log.id, extent, bytes, &self.arenas, in_place)?;
+        // The log's id names no table until the first of its memtables does.
+        let id = match log.done {
+            0 => log.id,
+            _ => self.ground.next_id(),
+        };
+        let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
         memtable.logs.push(log.id);
         Ok(memtable)
     }
@@ -80,9 +115,16 @@ impl Replayer {
         let mut fits = true;
         let mut ranges = Vec::new();
         let mut expiring = false;
-        let (replayed, seq_last) = self.read_log(&log, read, &mut |entry, seq| {
+        let (mut at, mut taken, mut seq_last) = (0, log.done, 0);
+        let replayed = self.read_log(&log, read, &mut |entry, seq| {
             expiring |= entry.kind == EntryKind::PutExpiring as u8;
-            fits = fits && memtable.replay(&entry, seq, &mut ranges)?;
+            at += 1;
+            if at > log.done && fits {
+                fits = memtable.replay(&entry, seq, &mut ranges)?;
+                if fits {
+                    (taken, seq_last) = (at, seq);
+                }
+            }
             Ok(())
         })?;
         if expiring {
@@ -96,41 +138,53 @@ impl Replayer {
                 .map_err(|e| super::append_failed(&self.ground, e))?;
             memtable.kept = Some(Arc::clone(extent));
         }
+        let in_parts = memtable.is_in_place() && taken > log.done;
         Ok(Ended {
             log,
             replayed,
+            taken,
             seq_last,
             ranges,
-            memtable: fits.then_some(memtable),
+            memtable: (fits || in_parts).then_some(memtable),
+            fits,
+            sealed: false,
         })
     }
 
-    /// The bytes that a memtable for all of a log has to have.
-    fn measure(&self, log: &FoundLog) -> Result<u64> {
-        let mut bytes = TABLE_NODES_AT as u64;
+    /// The bytes that a memtable for the rest of a log has to have.
+    fn measure(&self, log: &FoundLog) -> Result<Measured> {
+        let mut measured = Measured {
+            all: TABLE_NODES_AT as u64,
+            first: TABLE_NODES_AT as u64,
+        };
+        let mut at = 0;
         self.read_log(log, &|_| {}, &mut |entry, seq| {
-            bytes += Memtable::entry_bytes(&entry, seq) as u64;
+            at += 1;
+            if at > log.done {
+                measured.all += Memtable::entry_bytes(&entry, seq) as u64;
+            }
+            if at == log.done + 1 {
+                measured.first = measured.all;
+            }
             Ok(())
         })?;
-        Ok(bytes)
+        Ok(measured)
     }
 
-    /// Hands every entry of a log to `entry`; returns what was in it, and the last number.
+    /// Hands every entry of a log to `entry`; returns what was in it.
     fn read_log(
         &self,
         log: &FoundLog,
         read: &dyn Fn(u64),
         entry: &mut dyn FnMut(LogEntry<'_>, SeqNo) -> Result<()>,
-    ) -> Result<(Replayed, SeqNo)> {
+    ) -> Result<Replayed> {
         let mut replayed = Replayed::default();
-        let mut seq_last = 0;
         let mut record = |record: RecordView<'_>| -> Result<()> {
             for (seq, found) in (record.first_seq..).zip(record.entries()) {
                 entry(found?, seq)?;
             }
             replayed.records += 1;
             replayed.entries += u64::from(record.entry_count);
-            seq_last = record.first_seq + u64::from(record.entry_count) - 1;
             read(record.bytes());
             Ok(())
         };
@@ -147,7 +201,7 @@ impl Replayer {
         };
         let end = end.map_err(|e| self.name_log(e, log))?;
         replayed.bytes = end.bytes;
-        Ok((replayed, seq_last))
+        Ok(replayed)
     }
 
     fn name_log(&self, e: Error, log: &FoundLog) -> Error {
@@ -175,16 +229,28 @@ impl WalMemtable {
     }
 
     /// Takes memory for the oldest log that is left.
-    pub(super) fn begin_next_replay(&self) -> Result<ReplayStart> {
+    pub(super) fn begin_next_replay(&self, size: ReplaySize) -> Result<ReplayStart> {
         let mut found = self.found.lock();
-        let Some(log) = found.front() else {
+        let Some(log) = found.front_mut() else {
             return Ok(ReplayStart::Done);
         };
         let replayer = self.replayer();
-        let bytes = self.ground.options.front.memtable_bytes;
+        if size != ReplaySize::Usual && log.exact.is_none() {
+            log.exact = Some(replayer.measure(log)?);
+        }
+        let bytes = match log.exact {
+            None => self.ground.options.front.memtable_bytes,
+            Some(exact) if size == ReplaySize::Part && !self.ground.pool_outlives() => {
+                // What is left must take the copies of these entries in the bottom.
+                let usage = self.ground.pool.usage();
+                let most = usage.largest_free.min(usage.free / 4);
+                most.clamp(exact.first, exact.all.max(exact.first))
+            }
+            Some(exact) => exact.all,
+        };
         let memtable = match replayer.memtable(log, bytes) {
             Ok(memtable) => memtable,
-            Err(e) if e.kind() == crate::ErrorKind::Full => return Ok(ReplayStart::PoolFull),
+            Err(e) if e.kind() == ErrorKind::Full => return Ok(ReplayStart::Full(no_room(e))),
             Err(e) => return Err(e),
         };
         let Some(log) = found.pop_front() else {
@@ -197,44 +263,75 @@ impl WalMemtable {
     }
 
     /// Seals what was replayed.
-    pub(super) fn admit_replayed(&self, ended: ReplayEnded) -> Result<Replayed> {
-        let Ok(ended) = ended.0.downcast::<Ended>() else {
-            return Err(Error::invalid("a replay ends at the front that began it"));
-        };
-        let Ended {
-            log,
-            replayed,
-            seq_last,
-            ranges,
-            memtable,
-        } = *ended;
-        if replayed.records == 0 {
+    pub(super) fn admit_replayed(&self, ended: ReplayEnded) -> Result<ReplayTaken> {
+        let mut ended = own(ended)?;
+        let log = &mut ended.log;
+        if ended.replayed.records == 0 {
             let changes = retired(&[log.id]).collect();
             self.ground.manifest.commit(Edit { changes })?;
             self.log_files.retire(log.id);
-            return Ok(replayed);
+            return Ok(ReplayTaken::Sealed(ended.replayed));
         }
+        let Some(mut memtable) = ended.memtable.take() else {
+            return Ok(ReplayTaken::Unfinished(ReplayEnded(ended)));
+        };
         if let FoundPlace::File = log.place {
             // A process crash leaves records in the page cache only.
             self.log_files.leave_unsynced(log.id, None);
         }
-        let (memtable, ranges) = match memtable {
-            Some(memtable) => (memtable, ranges),
-            None => {
-                let replayer = self.replayer();
-                let exact = replayer.memtable(&log, replayer.measure(&log)?)?;
-                let again = replayer.replay(log, exact, &|_| {})?;
-                let changed = || Error::corruption("the log changed while it was replayed");
-                (again.memtable.ok_or_else(changed)?, again.ranges)
-            }
-        };
-        self.ground.ranges.add(ranges);
-        self.ground.sequencer.start_after(seq_last);
+        if !ended.fits {
+            memtable.logs.clear();
+            (log.done, log.exact) = (ended.taken, None);
+        }
+        self.ground.ranges.add(std::mem::take(&mut ended.ranges));
+        self.ground.sequencer.start_after(ended.seq_last);
         let sealed = Sealed {
             memtable: Arc::new(memtable),
             taken: false,
         };
         self.tables.0.lock().sealed.push(sealed);
-        Ok(replayed)
+        ended.sealed = true;
+        Ok(match ended.fits {
+            true => ReplayTaken::Sealed(ended.replayed),
+            false => ReplayTaken::Unfinished(ReplayEnded(ended)),
+        })
     }
+
+    /// Puts the log of a replay back, measured if its memtable was too small for even one entry, or may not be
+    /// one of several.
+    pub(super) fn give_up_replay(&self, ended: ReplayEnded) -> Result<()> {
+        let Ended {
+            mut log,
+            memtable,
+            sealed,
+            ..
+        } = *own(ended)?;
+        if memtable.is_none() && !sealed {
+            if log.exact.is_some() {
+                return Err(Error::corruption("the log changed while it was replayed"));
+            }
+            log.exact = Some(self.replayer().measure(&log)?);
+        }
+        self.found.lock().push_front(log);
+        Ok(())
+    }
+}
+
+/// What `Replayer::replay` has returned.
+fn own(ended: ReplayEnded) -> Result<Box<Ended>> {
+    let foreign = |_| Error::invalid("a replay ends at the front that began it");
+    ended.0.downcast().map_err(foreign)
+}
+
+/// The refusal of a log whose memtable has no place, and no more can be moved on to make one.
+fn no_room(e: Error) -> Error {
+    let source = std::error::Error::source(&e);
+    if source.is_none_or(|source| source.downcast_ref::<AllocError>().is_none()) {
+        return e;
+    }
+    Error::new(
+        ErrorKind::Full,
+        "the pool has no room for what its logs have; reopen with a larger pool.size_bytes",
+    )
+    .because(e)
 }

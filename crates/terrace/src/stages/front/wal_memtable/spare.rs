@@ -135,27 +135,31 @@ pub(super) fn new_memtable(
     log_bytes: u64,
 ) -> Result<Memtable> {
     let pool = &ground.pool;
+    let in_place = !ground.pool_outlives();
+    // The longer extent first: then both find room wherever `PoolUsage::fits` says so.
+    let log_extent = (!in_place).then(|| pool.alloc(log_bytes)).transpose()?;
     let extent = match anchor {
         Some(anchor) => Arc::clone(anchor),
         None => pool.alloc(table_bytes)?,
     };
     let id = ground.next_id();
-    let in_place = !ground.pool_outlives();
     let mut memtable = Memtable::new(id, extent, table_bytes, arenas, in_place)?;
-    let (log, place): (Box<dyn Log>, LogPlace) = if in_place {
-        let failed = |e| Error::io("create the log", &log_files.path(id), e);
-        let log = log_files.create(id, log_bytes).map_err(failed)?;
-        (Box::new(log), LogPlace::File)
-    } else {
-        let extent = pool.alloc(log_bytes)?;
-        let span = extent.span();
-        memtable.log_extent = Some(Arc::clone(&extent));
-        let failed = |e| {
-            let text = format!("a log cannot be created: {e}");
-            Error::new(crate::ErrorKind::Io, text).because(e)
-        };
-        let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
-        (Box::new(log), LogPlace::Pool(span))
+    let (log, place): (Box<dyn Log>, LogPlace) = match log_extent {
+        None => {
+            let failed = |e| Error::io("create the log", &log_files.path(id), e);
+            let log = log_files.create(id, log_bytes).map_err(failed)?;
+            (Box::new(log), LogPlace::File)
+        }
+        Some(extent) => {
+            let span = extent.span();
+            memtable.log_extent = Some(Arc::clone(&extent));
+            let failed = |e| {
+                let text = format!("a log cannot be created: {e}");
+                Error::new(crate::ErrorKind::Io, text).because(e)
+            };
+            let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
+            (Box::new(log), LogPlace::Pool(span))
+        }
     };
     // PERSIST: the log's name before its first record (W2). Reversed, a crash would lose every
     // record in it.

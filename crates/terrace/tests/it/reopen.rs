@@ -1,0 +1,208 @@
+//! Databases that were killed when their pool was nearly full: whatever was acknowledged under a cap is
+//! there when the database is opened under the same cap.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use terrace::{Db, Design, Durability, ErrorKind, Workers, WriteBatch};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::{seeds, settings};
+
+/// What is written: drawn from a seed.
+#[derive(Debug)]
+struct Shape {
+    /// How many keys there are.
+    keys: u32,
+    /// The longest value.
+    len: usize,
+    /// Most entries of a batch.
+    batch: usize,
+    /// Of a hundred entries, so many deletes, and range deletes.
+    deletes: u8,
+    ranges: u8,
+    /// One in so many writes is followed by a flush, and by background steps.
+    flush: u32,
+    steps: u32,
+}
+
+impl Shape {
+    fn draw(rng: &mut fastrand::Rng, medium: Medium, pool: u64) -> Shape {
+        let len = [300, 1000, 5000, 12_000][rng.usize(..4)];
+        // Up to twice what the pool holds. Where logs are all there is, what they have is put together anew; of
+        // values as large as extents the bottom holds less than memtables do, so less than half is promised.
+        let percent = match medium {
+            Medium::Dram if len > 1000 => 45,
+            Medium::Dax | Medium::Mapped | Medium::Dram => 200,
+        };
+        let most = pool * percent / 100 / (64 + len as u64 / 2);
+        Shape {
+            keys: rng.u32(most as u32 / 8..=most as u32),
+            len,
+            batch: [1, 1, 8][rng.usize(..3)],
+            deletes: [0, 5, 30][rng.usize(..3)],
+            ranges: [0, 0, 1][rng.usize(..3)],
+            flush: [u32::MAX, 500, 10][rng.usize(..3)],
+            steps: [u32::MAX, 20, 2][rng.usize(..3)],
+        }
+    }
+}
+
+type Model = BTreeMap<u32, (u8, usize)>;
+
+/// Writes until the pool has refused enough, or enough was written. How many writes were refused.
+fn write(db: &Db, rng: &mut fastrand::Rng, shape: &Shape, model: &mut Model, total: u64) -> u32 {
+    let (mut written, mut refused, mut turns) = (0, 0, 0);
+    while written < total && refused < 20 && turns < 6000 {
+        turns += 1;
+        let mut batch = WriteBatch::new();
+        let mut after = Vec::new();
+        for _ in 0..rng.usize(1..=shape.batch) {
+            let key = rng.u32(..shape.keys);
+            let kind = rng.u8(..100);
+            if kind < shape.ranges {
+                let end = key + rng.u32(1..=shape.keys / 8);
+                batch.delete_range(key.to_be_bytes()..end.to_be_bytes());
+                after.push((key..end, None));
+            } else if kind < shape.ranges + shape.deletes {
+                batch.delete(key.to_be_bytes());
+                after.push((key..key + 1, None));
+            } else {
+                let (byte, len) = (rng.u8(..), rng.usize(..=shape.len));
+                batch.put(key.to_be_bytes(), vec![byte; len]);
+                written += len as u64;
+                after.push((key..key + 1, Some((byte, len))));
+            }
+            written += 64;
+        }
+        match db.write(batch, Durability::Buffered) {
+            Ok(()) => {
+                for (keys, value) in after {
+                    match value {
+                        Some(value) => {
+                            model.insert(keys.start, value);
+                        }
+                        None => {
+                            let gone: Vec<u32> = model.range(keys).map(|(&key, _)| key).collect();
+                            for key in gone {
+                                model.remove(&key);
+                            }
+                        }
+                    }
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::Full => refused += 1,
+            Err(e) => panic!("{shape:?}: {e}"),
+        }
+        if shape.flush != u32::MAX && rng.u32(..shape.flush) == 0 {
+            match db.flush() {
+                Ok(()) => {}
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Full, "{e}"),
+            }
+        }
+        if shape.steps != u32::MAX && rng.u32(..shape.steps) == 0 {
+            for _ in 0..rng.u32(..20) {
+                if !db.step(rng.usize(..)).unwrap() {
+                    break;
+                }
+            }
+        }
+    }
+    refused
+}
+
+fn check(db: &Db, model: &Model, what: &dyn Fn() -> String) {
+    let mut expected = model.iter();
+    for pair in db.iter().unwrap() {
+        let pair = pair.unwrap_or_else(|e| panic!("{}: {e}", what()));
+        let (&key, &(byte, len)) = expected.next().unwrap_or_else(|| panic!("{}", what()));
+        assert_eq!(pair.key(), key.to_be_bytes(), "{}", what());
+        assert!(pair.value() == vec![byte; len], "{}: key {key}", what());
+    }
+    assert_eq!(expected.next(), None, "{}", what());
+}
+
+/// A copy of the folder of a database that is open and that nobody uses, as a killed process leaves it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        std::fs::copy(from.join(&name), to.join(&name)).unwrap();
+    }
+}
+
+/// Lives of one database: each fills it further, is killed, and is opened with the same or with other options of
+/// the same pool. How many writes were refused.
+fn live(design: Design, medium: Medium, seed: u64, other: bool) -> u32 {
+    const POOL: u64 = 2 << 20;
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let small = settings::small_of(design, medium);
+    let options = |rng: &mut fastrand::Rng| {
+        let mut options = settings::varied(&small, rng.u8(..));
+        options.pool.size_bytes = POOL;
+        options
+    };
+    let mut now = options(&mut rng);
+    let shape = Shape::draw(&mut rng, medium, POOL);
+    let mut model = Model::new();
+    let mut folder = scratch().unwrap();
+    let mut refused = 0;
+    let mut db = Db::open(folder.path(), now.clone()).unwrap();
+    for life in 0..3 {
+        refused += write(&db, &mut rng, &shape, &mut model, 2 * POOL);
+        let used = db.metrics().pool.allocated_bytes;
+        if other {
+            now = options(&mut rng);
+        }
+        let what = || {
+            let memtable = now.front.memtable_bytes;
+            format!(
+                "{design} on {medium}, seed {seed:#x}, life {life}: {used} bytes used, {refused} writes \
+                 refused, then memtables of {memtable}, {shape:?}"
+            )
+        };
+        // Nobody writes and no thread runs, so a copy is what a killed process leaves.
+        let (one, next) = (scratch().unwrap(), scratch().unwrap());
+        copy(folder.path(), one.path());
+        copy(folder.path(), next.path());
+        drop(db);
+        let reopen = |folder: &Path, workers| {
+            let mut options = now.clone();
+            options.background.workers = workers;
+            let db = Db::open(folder, options).unwrap_or_else(|e| panic!("{}: {e}", what()));
+            check(&db, &model, &what);
+            db
+        };
+        // With threads, several logs are replayed at a time.
+        drop(reopen(one.path(), Workers::Threads(1)));
+        db = reopen(next.path(), Workers::Manual);
+        folder = next;
+    }
+    refused
+}
+
+fn live_some(seeds: &[u64], other: bool) {
+    let media = [Medium::Dax, Medium::Mapped, Medium::Dram];
+    for (design, medium) in media
+        .map(|medium| (Design::MioDb, medium))
+        .into_iter()
+        .chain([(Design::MioDbSsd, Medium::Dram)])
+    {
+        let lives = seeds.iter().map(|&seed| live(design, medium, seed, other));
+        let full = lives.filter(|&refused| refused > 0).count();
+        let fills = design == Design::MioDb && seeds.len() > 4;
+        assert!(full > 0 || !fills, "no pool was filled: {design}, {medium}");
+    }
+}
+
+/// What was acknowledged under a cap is replayed under the same cap, with the same options.
+#[test]
+fn a_killed_database_opens_again_in_its_pool() {
+    live_some(&seeds::seeds(8), false);
+}
+
+/// The same with other options of the same pool: smaller and larger memtables, fewer levels, no filters.
+#[test]
+fn a_killed_database_opens_again_with_other_options() {
+    live_some(&seeds::seeds(8), true);
+}
