@@ -8,7 +8,8 @@
 //!
 //! A loop by hand draws the same numbers, formats keys of the same form, takes values of the same length
 //! from a buffer of the same size, and calls the store through a pointer, as an adapter is called. It reads
-//! the clock before the first operation and after the last one, and does nothing else.
+//! the clock before the first operation and after the last one, and does nothing else; a second one takes the
+//! latency of each operation too, as db_bench does with `--histogram`.
 //!
 //! Loops and runs alternate, many short ones of each. What a machine has to do besides can only make one
 //! longer, so the fastest of each are compared; the median of the ratios of neighbours stands beside it.
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use terrace::{Db, Options, Prefault};
-use terrace_bench::{BenchConfig, Step, StoreKind};
+use terrace_bench::{BenchConfig, Latency, Step, StoreKind};
 
 /// Operations of each measurement of the store that does nothing, and how many pairs of them.
 const EMPTY_OPS: u64 = 100_000;
@@ -28,7 +29,7 @@ const EMPTY_PAIRS: usize = 101;
 
 /// The same of a database.
 const STORE_OPS: u64 = 40_000;
-const STORE_PAIRS: usize = 21;
+const STORE_PAIRS: usize = 15;
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 1024;
@@ -94,6 +95,9 @@ fn key_of(key: &mut [u8; KEY_BYTES], number: u64) {
     }
 }
 
+/// What is done to a database.
+const WORK: [Work; 2] = [Work::FillRandom, Work::ReadRandom];
+
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     FillSeq,
@@ -111,11 +115,19 @@ impl Work {
     }
 }
 
-/// The loop by hand: nanoseconds of an operation.
-fn by_hand(work: Work, ops: u64, values: &[u8], target: &mut dyn Target) -> Result<f64, Failure> {
+/// The loop by hand: nanoseconds of an operation. With `latencies` it takes that of each operation, as
+/// db_bench does when it is asked for a histogram.
+fn by_hand(
+    work: Work,
+    ops: u64,
+    values: &[u8],
+    target: &mut dyn Target,
+    mut latencies: Option<&mut Latency>,
+) -> Result<f64, Failure> {
     let mut rng = fastrand::Rng::with_seed(301);
     let (mut key, mut at, mut found) = ([0; KEY_BYTES], 0, 0u64);
     let begun = Instant::now();
+    let mut last = begun;
     for i in 0..ops {
         let number = if work == Work::FillSeq {
             i
@@ -131,6 +143,11 @@ fn by_hand(work: Work, ops: u64, values: &[u8], target: &mut dyn Target) -> Resu
             }
             target.put(&key, &values[at..at + VALUE_BYTES])?;
             at += VALUE_BYTES;
+        }
+        if let Some(latencies) = &mut latencies {
+            let now = Instant::now();
+            latencies.record(now.duration_since(last).as_nanos() as u64);
+            last = now;
         }
     }
     let elapsed = begun.elapsed();
@@ -188,7 +205,7 @@ fn empty() -> Result<(), Failure> {
             };
             let (mut hand, mut harness, mut alone) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..EMPTY_PAIRS {
-                let by_hand = by_hand(work, EMPTY_OPS, &values, &mut Nothing)?;
+                let by_hand = by_hand(work, EMPTY_OPS, &values, &mut Nothing, None)?;
                 let in_harness = by_harness(&config)?[0];
                 hand.push(by_hand);
                 harness.push(in_harness);
@@ -229,30 +246,46 @@ fn store() -> Result<(), Failure> {
     config.options.pool.prefault = Prefault::All;
     let options: Options = config.store_options();
     let values = prepared_values();
-    let (mut hand, mut harness) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let [mut hand, mut timed, mut harness] = [(); 3].map(|()| [Vec::new(), Vec::new()]);
     for _ in 0..STORE_PAIRS {
-        let place = folder.path().join("by-hand");
-        let mut db = Db::open(&place, options.clone())?;
-        hand[0].push(by_hand(Work::FillRandom, STORE_OPS, &values, &mut db)?);
-        hand[1].push(by_hand(Work::ReadRandom, STORE_OPS, &values, &mut db)?);
-        db.close()?;
-        std::fs::remove_dir_all(&place)?;
+        for (with_latencies, found) in [(false, &mut hand), (true, &mut timed)] {
+            let mut latencies = with_latencies.then(Latency::default);
+            let place = folder.path().join("by-hand");
+            let mut db = Db::open(&place, options.clone())?;
+            for (at, work) in WORK.into_iter().enumerate() {
+                let latencies = latencies.as_mut();
+                found[at].push(by_hand(work, STORE_OPS, &values, &mut db, latencies)?);
+            }
+            db.close()?;
+            std::fs::remove_dir_all(&place)?;
+        }
         for (at, ns) in by_harness(&config)?.into_iter().enumerate() {
             harness[at].push(ns);
         }
     }
     println!(
-        "\na MioDb database in memory, {STORE_OPS} entries of {VALUE_BYTES} B, {STORE_PAIRS} pairs"
+        "\na MioDb database in memory, {STORE_OPS} entries of {VALUE_BYTES} B: ns an operation, the lowest of \
+         {STORE_PAIRS}; in brackets the medians of the ratios of neighbours"
     );
-    println!("  workload    by hand, ns  in harness, ns   ratio  median of the ratios");
-    for (at, work) in [Work::FillRandom, Work::ReadRandom].into_iter().enumerate() {
-        let ratios = harness[at].iter().zip(&hand[at]).map(|(a, b)| a / b);
-        let (by_hand, in_harness) = (lowest(&hand[at]), lowest(&harness[at]));
+    println!(
+        "  workload    by hand  with latencies  in harness  to by hand       to that with latencies"
+    );
+    for (at, work) in WORK.into_iter().enumerate() {
+        let ratio = |to: &[f64]| {
+            let each = harness[at].iter().zip(to).map(|(a, b)| a / b);
+            (lowest(&harness[at]) / lowest(to), median(each.collect()))
+        };
+        let (to_hand, to_timed) = (ratio(&hand[at]), ratio(&timed[at]));
         println!(
-            "  {:<11} {by_hand:>11.0} {in_harness:>15.0} {:>7.3} {:>21.3}",
+            "  {:<11} {:>7.0} {:>15.0} {:>11.0} {:>7.3} ({:.3}) {:>9.3} ({:.3})",
             work.step().name(),
-            in_harness / by_hand,
-            median(ratios.collect()),
+            lowest(&hand[at]),
+            lowest(&timed[at]),
+            lowest(&harness[at]),
+            to_hand.0,
+            to_hand.1,
+            to_timed.0,
+            to_timed.1,
         );
     }
     Ok(())
