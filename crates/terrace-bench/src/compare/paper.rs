@@ -147,7 +147,8 @@ impl Paper {
                 match (here, &value.here) {
                     (Some((here, true)), _) => ratio(here),
                     (Some((here, false)), _) => format!("{} (unclear)", ratio(here)),
-                    (None, Some(_)) => "not measured yet".to_string(),
+                    // Nothing was measured yet, or the baseline has none of it to be compared with.
+                    (None, Some(_)) => "no ratio".to_string(),
                     (None, None) => "-".to_string(),
                 },
                 value.note.clone(),
