@@ -1,13 +1,13 @@
 //! This file is which keys the store must have: a sample of them, so that a lost one is noticed.
 //!
-//! One number in [`EVERY`] is followed: a bit says that its key was put and acknowledged, and not
-//! deleted since. A reader that misses such a key asks again, since a bit may have been set between
-//! its read and its look at the bit; who misses it twice has found a lost key.
+//! One number in [`EVERY`] is followed: a flag says that its key was put and acknowledged, and not
+//! deleted since. A reader that misses such a key asks again, since a flag may have been set between
+//! its read and its look at the flag; who misses it twice has found a lost key.
 //!
 //! Invariants
-//!   K1  A bit is set after the put was acknowledged, and cleared before the delete begins.
+//!   K1  A flag is set after the put was acknowledged, and cleared before the delete begins.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One number in this many is followed.
 pub(crate) const EVERY: u64 = 16;
@@ -15,58 +15,59 @@ pub(crate) const EVERY: u64 = 16;
 /// The keys that the store must have.
 #[derive(Debug)]
 pub(crate) struct Known {
-    bits: Vec<AtomicU64>,
+    /// A byte each, and no bits of a word: to set one is a plain store. An operation that locks would wait
+    /// until all is written that the store's put has left in the processor's buffers.
+    flags: Vec<AtomicBool>,
 }
 
 impl Known {
     /// Of `num` numbers from 0, none is known to be there.
     pub(crate) fn none_of(num: u64) -> Known {
-        let words = num.div_ceil(EVERY).div_ceil(64);
         Known {
-            bits: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            flags: (0..num.div_ceil(EVERY))
+                .map(|_| AtomicBool::new(false))
+                .collect(),
         }
     }
 
-    fn place(&self, number: u64) -> Option<(&AtomicU64, u64)> {
-        if !number.is_multiple_of(EVERY) {
-            return None;
+    #[inline]
+    fn flag(&self, number: u64) -> Option<&AtomicBool> {
+        match number.is_multiple_of(EVERY) {
+            true => self.flags.get((number / EVERY) as usize),
+            false => None,
         }
-        let at = number / EVERY;
-        let word = self.bits.get((at / 64) as usize)?;
-        Some((word, 1 << (at % 64)))
     }
 
     /// The key of `number` was put.
     #[inline]
     pub(crate) fn put(&self, number: u64) {
-        if let Some((word, bit)) = self.place(number)
-            && word.load(Ordering::Relaxed) & bit == 0
-        {
-            word.fetch_or(bit, Ordering::Release);
+        if let Some(flag) = self.flag(number) {
+            flag.store(true, Ordering::Release);
         }
     }
 
     /// The key of `number` is about to be deleted.
     #[inline]
     pub(crate) fn delete(&self, number: u64) {
-        if let Some((word, bit)) = self.place(number)
-            && word.load(Ordering::Relaxed) & bit != 0
-        {
-            word.fetch_and(!bit, Ordering::Relaxed);
+        if let Some(flag) = self.flag(number) {
+            flag.store(false, Ordering::Relaxed);
         }
     }
 
     /// How many keys must be there, by those that are followed.
     pub(crate) fn estimate(&self) -> u64 {
-        let ones = |word: &AtomicU64| u64::from(word.load(Ordering::Relaxed).count_ones());
-        self.bits.iter().map(ones).sum::<u64>() * EVERY
+        let set = self
+            .flags
+            .iter()
+            .filter(|flag| flag.load(Ordering::Relaxed));
+        set.count() as u64 * EVERY
     }
 
     /// Whether the key of `number` must be there; never for one that is not followed.
     #[inline]
     pub(crate) fn must_have(&self, number: u64) -> bool {
-        self.place(number)
-            .is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+        self.flag(number)
+            .is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 }
 

@@ -6,10 +6,10 @@ use hdrhistogram::Histogram;
 
 /// The longest latency told apart, in nanoseconds; longer ones count as this. Their true maximum is
 /// kept beside the histogram.
-const LONGEST_NS: u64 = 100_000_000_000;
+pub(crate) const LONGEST_NS: u64 = 100_000_000_000;
 
 /// Latencies of one kind of operation, exact to three digits.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Latency {
     histogram: Histogram<u64>,
     max_ns: u64,
@@ -36,6 +36,11 @@ impl Latency {
     /// Adds one latency `count` times.
     pub fn record_many(&mut self, ns: u64, count: u64) {
         self.histogram.saturating_record_n(ns, count);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Says that the longest latency was at least so long, where it was recorded as a shorter one.
+    pub(crate) fn raise_max(&mut self, ns: u64) {
         self.max_ns = self.max_ns.max(ns);
     }
 

@@ -64,7 +64,7 @@ pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, 
 pub use report::{
     BlockReads, CacheReport, CauseReport, Conditions, FileLevelReport, FileSettings, HEADING,
     IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport,
-    StoreFacts, Written, cache_line, file_levels,
+    StoreFacts, TargetReport, Written, cache_line, file_levels,
 };
 pub use run::{run, run_and_show};
 pub use schedule::Arrivals;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use terrace::{Options, Prefault};
+use terrace_media::Stopwatch;
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
@@ -19,7 +20,8 @@ use crate::out::Out;
 use crate::place::Place;
 use crate::records::Records;
 use crate::report::{
-    BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, Written,
+    BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, TargetReport,
+    Written,
 };
 use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
@@ -42,6 +44,8 @@ pub fn run_and_show<'a>(
     see: &mut dyn FnMut(&Conditions, &StepReport) -> std::io::Result<()>,
 ) -> Result<Report, BenchError> {
     config.validate().map_err(BenchError::Invalid)?;
+    // The first one finds out how fast the processor's counter is, which belongs in no workload.
+    Stopwatch::start();
     let options = config.store_options();
     options.validate()?;
     let place = Place::find(config, &options)?;
@@ -378,7 +382,8 @@ impl Run<'_> {
             .collect::<Result<Vec<Tally>, BenchError>>()?;
         let (readers, others) = tallies.split_at(clients);
         let kind = OpKind::of(step);
-        let mut report = self.report(step.name(), kind, readers, self.limits.of(step));
+        let limit = self.limits.of(step);
+        let mut report = self.report(step.name(), kind, readers, limit, self.config.rate);
         report.intervals = intervals;
         if let Some(records) = &mut self.records {
             records.settle();
@@ -390,7 +395,8 @@ impl Run<'_> {
         reports.extend(StepReport::of_kinds(readers));
         if !others.is_empty() {
             let (kind, limit) = (Some(OpKind::Write), self.limits.of(Step::Overwrite));
-            reports.push(self.report("  (writer)", kind, others, limit));
+            let rate = self.config.writer_rate;
+            reports.push(self.report("  (writer)", kind, others, limit, rate));
         }
         Ok((
             reports,
@@ -404,6 +410,7 @@ impl Run<'_> {
         kind: Option<OpKind>,
         tallies: &[Tally],
         limit: Option<f64>,
+        rate: Option<f64>,
     ) -> StepReport {
         let mut latency = Latency::default();
         let (mut ops, mut bytes, mut checked) = (0, 0, 0);
@@ -416,6 +423,10 @@ impl Run<'_> {
             elapsed = elapsed.max(tally.elapsed);
         }
         let seconds = elapsed.as_secs_f64().max(1e-9);
+        let behind = tallies.iter().filter_map(|tally| tally.behind).max();
+        let target = rate.zip(behind).map(|(rate, behind)| {
+            TargetReport::of(rate, behind.as_secs_f64(), elapsed.as_secs_f64())
+        });
         let ops_per_s = ops as f64 / seconds;
         StepReport {
             name: name.to_string(),
@@ -426,6 +437,7 @@ impl Run<'_> {
             checked,
             latency: Some(LatencyReport::of(&latency).unwrap_or_default()),
             kinds: KindReport::of_all(kind, tallies, &latency),
+            target,
             limit_ops_per_s: limit,
             limit_fraction: limit
                 .filter(|limit| *limit > 0.0)

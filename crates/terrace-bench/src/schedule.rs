@@ -6,7 +6,9 @@
 //! operation should have begun: one that had to queue behind a stall has the time of its waiting in it.
 
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use terrace_media::Stopwatch;
 
 /// How operations of an open loop follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,8 +52,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// When the operations of one thread are meant to begin.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
-    start: Instant,
-    /// Of the next operation, since `start`.
+    /// When the last operation was meant to begin, in nanoseconds since the start, and the next one.
+    last_ns: u64,
     next_ns: f64,
     gap_ns: f64,
     arrivals: Arrivals,
@@ -59,19 +61,17 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The turns of worker number `thread` of `threads` that share `rate` operations a second, from
-    /// `start` on.
+    /// The turns of worker number `thread` of `threads` that share `rate` operations a second.
     pub(crate) fn new(
         rate: f64,
         arrivals: Arrivals,
         thread: usize,
         threads: usize,
-        start: Instant,
         seed: u64,
     ) -> Schedule {
         let every_ns = 1e9 / rate;
         Schedule {
-            start,
+            last_ns: 0,
             // Threads take turns, so that all of them together keep equal distances.
             next_ns: every_ns * thread as f64,
             gap_ns: every_ns * threads as f64,
@@ -80,24 +80,30 @@ impl Schedule {
         }
     }
 
-    /// When the next operation is meant to begin; it stands for `ops` arrivals.
-    pub(crate) fn next(&mut self, ops: u64) -> Instant {
-        let at = self.start + Duration::from_nanos(self.next_ns as u64);
+    /// When the last operation was meant to begin.
+    pub(crate) fn last(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// When the next operation is meant to begin, in nanoseconds since the start; it stands for `ops`
+    /// arrivals.
+    pub(crate) fn next(&mut self, ops: u64) -> u64 {
+        self.last_ns = self.next_ns as u64;
         self.next_ns += match self.arrivals {
             Arrivals::Constant => self.gap_ns * ops as f64,
             Arrivals::Poisson => (0..ops)
                 .map(|_| -(1.0 - self.rng.f64()).ln() * self.gap_ns)
                 .sum(),
         };
-        at
+        self.last_ns
     }
 }
 
-/// Waits until `at`, or until `is_stopped` says so.
-pub(crate) fn wait_until(at: Instant, is_stopped: impl Fn() -> bool) {
+/// Waits until `watch` shows `at`, or until `is_stopped` says so.
+pub(crate) fn wait_until(at: u64, watch: &Stopwatch, is_stopped: impl Fn() -> bool) {
     // BOUND: time passes, and whoever ends the workload says so to every thread.
     loop {
-        let left = at.saturating_duration_since(Instant::now());
+        let left = Duration::from_nanos(at.saturating_sub(watch.now()));
         if left.is_zero() || is_stopped() {
             return;
         }
@@ -114,10 +120,9 @@ mod tests {
     use super::*;
 
     fn turns(arrivals: Arrivals, thread: usize, threads: usize, count: usize) -> Vec<f64> {
-        let start = Instant::now();
-        let mut schedule = Schedule::new(1000.0, arrivals, thread, threads, start, 7);
+        let mut schedule = Schedule::new(1000.0, arrivals, thread, threads, 7);
         let at = (0..count).map(|_| schedule.next(1));
-        at.map(|at| (at - start).as_secs_f64() * 1e3).collect()
+        at.map(|ns| ns as f64 / 1e6).collect()
     }
 
     /// Threads keep equal distances together: their turns, sorted, are one a millisecond.
@@ -147,17 +152,17 @@ mod tests {
     /// A batch stands for as many arrivals as it has entries.
     #[test]
     fn batches_take_their_turns_together() {
-        let start = Instant::now();
-        let mut schedule = Schedule::new(1000.0, Arrivals::Constant, 0, 1, start, 7);
+        let mut schedule = Schedule::new(1000.0, Arrivals::Constant, 0, 1, 7);
         let first = schedule.next(10);
-        assert_eq!(schedule.next(1) - first, Duration::from_millis(10));
+        assert_eq!(schedule.next(1) - first, 10_000_000);
+        assert_eq!(schedule.last(), 10_000_000);
     }
 
     /// A wait ends when it is told to, however long it would have been.
     #[test]
     fn a_wait_can_be_stopped() {
-        let far = Instant::now() + Duration::from_secs(3600);
-        wait_until(far, || true);
-        wait_until(Instant::now(), || false);
+        let watch = Stopwatch::start();
+        wait_until(u64::MAX, &watch, || true);
+        wait_until(watch.now(), &watch, || false);
     }
 }

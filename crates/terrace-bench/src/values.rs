@@ -1,18 +1,20 @@
 //! This file is the values: windows of a prepared buffer, each telling whose value it is.
 //!
-//! The buffer is as compressible as db_bench's (half of it repeats). The value of a number is the
-//! window at a place that follows from number and seed, with an 8-byte tag over its start, so any
-//! value read can be checked without having been kept. Making one costs no allocation and no copy
-//! beyond those 8 bytes.
+//! The buffer is as compressible as db_bench's (half of it repeats). Values are taken from it one after the
+//! other, as db_bench takes them, so that whoever copies one finds it in the caches and pays for nothing
+//! that a user's value would not cost. Over the start of a value lies a tag of 8 bytes: 2 say where in the
+//! buffer the value is from, and 6 follow from that, its number and the seed, so any value read can be
+//! checked without having been kept. Making one costs no allocation and no copy beyond those 8 bytes.
 //!
 //! The value of a record has a version: 4 bytes that say which write of it this is, and a tag that
-//! follows from record, version, length and seed. So a value tells by itself whether it is whole and
+//! follows from record, version, length, place and seed. So a value tells by itself whether it is whole and
 //! whose it is, of any length, and a reader can compare its version with those that were written.
 
-use std::ops::Range;
+/// Windows start at multiples of this, as allocations would.
+const ALIGNED: usize = 16;
 
-/// The span over which windows start.
-const STARTS: usize = 1 << 20;
+/// The span over which windows start: as many places as two bytes can tell apart.
+const STARTS: usize = ALIGNED << 16;
 
 /// The length of one compressible piece, of which the second half repeats the first.
 const PIECE: usize = 100;
@@ -22,6 +24,14 @@ const TAG: usize = 8;
 /// What a record's value has before its window: its version and its tag. A shorter value has no version.
 const HEADER: usize = 4 + TAG;
 
+const _: () = assert!(
+    HEADER <= ALIGNED,
+    "there is room for a header at every place"
+);
+
+/// What of a tag does not say the place.
+const HASH: u64 = (1 << 48) - 1;
+
 /// Makes and checks values for one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Values {
@@ -30,9 +40,12 @@ pub(crate) struct Values {
     value_bytes_min: usize,
     value_bytes: usize,
     seed: u64,
-    /// What the last tag lies over, so that the next call can put it back.
+    /// Where the next value is from.
+    next: u16,
+    /// What the last header lies over and where, so that the next call can put it back. Always as long as
+    /// the longest header, so that it is two moves and no call.
     covered: [u8; HEADER],
-    covered_range: Range<usize>,
+    covered_start: usize,
 }
 
 impl Values {
@@ -52,48 +65,80 @@ impl Values {
             buffer.extend((0..PIECE / 2).map(|_| rng.u8(b' '..=b'~')));
             buffer.extend_from_within(start..);
         }
-        Values {
+        let mut values = Values {
             buffer,
             value_bytes_min,
             value_bytes,
             seed,
+            next: 0,
             covered: [0; HEADER],
-            covered_range: 0..0,
-        }
+            covered_start: 0,
+        };
+        values.cover(0);
+        values
     }
 
-    /// The value of `number`.
+    /// A value of `number`: the next one, since each call gives it from another place.
     #[inline]
     pub(crate) fn value(&mut self, number: u64) -> &[u8] {
-        let tag = tag(number, self.seed);
-        self.window(tag, &tag.to_le_bytes(), self.len_of(tag))
+        let len = self.len_of(number);
+        let place = self.take_place(len);
+        self.value_at(number, place, len)
     }
 
-    /// The length of the value with `tag`.
+    /// What `value` would be if it were one of `number`.
+    pub(crate) fn expected(&mut self, number: u64, value: &[u8]) -> &[u8] {
+        self.value_at(number, place_in(value), self.len_of(number))
+    }
+
     #[inline]
-    fn len_of(&self, tag: u64) -> usize {
+    fn value_at(&mut self, number: u64, place: u16, len: usize) -> &[u8] {
+        let tag = tag(number, place, self.seed);
+        self.window(place, tag.to_le_bytes(), len)
+    }
+
+    /// The place of the next value, which is `len` bytes long; the one after it follows behind.
+    #[inline]
+    fn take_place(&mut self, len: usize) -> u16 {
+        if len < TAG {
+            // It has no room to say its place.
+            return 0;
+        }
+        let place = self.next;
+        self.next = place.wrapping_add(len.div_ceil(ALIGNED) as u16);
+        place
+    }
+
+    /// The length of the value of `number`.
+    #[inline]
+    fn len_of(&self, number: u64) -> usize {
         if self.value_bytes_min >= self.value_bytes {
             return self.value_bytes;
         }
-        // The upper half: the lower bits say where the window is.
         let lengths = (self.value_bytes - self.value_bytes_min + 1) as u64;
-        self.value_bytes_min + (((tag >> 32) * lengths) >> 32) as usize
+        let hash = mix(number, self.seed) >> 32;
+        self.value_bytes_min + ((hash * lengths) >> 32) as usize
     }
 
     /// The value of `len` bytes that version `version` of `record` has. `len` is at most what these
     /// values were made for. One of less than 12 bytes has no room for a version: it is 0 there.
     #[inline]
     pub(crate) fn record(&mut self, record: u64, version: u32, len: usize) -> &[u8] {
+        let place = self.take_place(len);
+        self.record_at(record, version, len, place)
+    }
+
+    #[inline]
+    fn record_at(&mut self, record: u64, version: u32, len: usize, place: u16) -> &[u8] {
         let version = if len < HEADER { 0 } else { version };
-        let tag = self.record_tag(record, version, len);
-        let mut header = [0; HEADER];
+        let tag = self.record_tag(record, version, len, place);
         if len < HEADER {
-            header[..TAG].copy_from_slice(&tag.to_le_bytes());
-        } else {
-            header[..4].copy_from_slice(&version.to_le_bytes());
-            header[4..].copy_from_slice(&tag.to_le_bytes());
+            return self.window(place, tag.to_le_bytes(), len);
         }
-        self.window(tag, &header[..HEADER.min(len)], len)
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&version.to_le_bytes());
+        header[4..].copy_from_slice(&tag.to_le_bytes());
+        self.window(place, header, len)
     }
 
     /// Whether a value of `len` bytes says its version.
@@ -109,90 +154,116 @@ impl Values {
         if len > self.value_bytes {
             return None;
         }
-        let version = match value.first_chunk::<4>() {
-            Some(version) if len >= HEADER => u32::from_le_bytes(*version),
-            _ => 0,
+        let (version, place) = match value.first_chunk::<HEADER>() {
+            Some(header) => {
+                let version = header
+                    .first_chunk::<4>()
+                    .map_or(0, |b| u32::from_le_bytes(*b));
+                (version, place_in(&header[4..]))
+            }
+            None => (0, place_in(value)),
         };
         let right = if exactly || len < HEADER {
-            self.record(record, version, len) == value
+            self.record_at(record, version, len, place) == value
         } else {
-            value[4..HEADER] == self.record_tag(record, version, len).to_le_bytes()
+            value[4..HEADER] == self.record_tag(record, version, len, place).to_le_bytes()
         };
         right.then_some(version)
     }
 
     #[inline]
-    fn record_tag(&self, record: u64, version: u32, len: usize) -> u64 {
-        // One mix more than for a plain number, since three parts go into it.
-        tag(
-            record ^ tag(u64::from(version) << 32 | len as u64, self.seed),
-            self.seed,
-        )
+    fn record_tag(&self, record: u64, version: u32, len: usize, place: u16) -> u64 {
+        // One mix more than for a plain number, since more parts go into it.
+        let parts = u64::from(version) << 32 | len as u64;
+        tag(record ^ mix(parts, self.seed), place, self.seed)
     }
 
-    /// The window of `tag`, of `len` bytes and with `header` over its start.
+    /// The window at `place`, of `len` bytes and with `header`, or what of it fits, over its start.
     #[inline]
-    fn window(&mut self, tag: u64, header: &[u8], len: usize) -> &[u8] {
-        self.uncover();
-        let start = start_of(tag);
-        let covered = start..start + header.len().min(len);
-        self.covered[..covered.len()].copy_from_slice(&self.buffer[covered.clone()]);
-        self.buffer[covered.clone()].copy_from_slice(&header[..covered.len()]);
-        self.covered_range = covered;
+    fn window<const N: usize>(&mut self, place: u16, header: [u8; N], len: usize) -> &[u8] {
+        const { assert!(N <= HEADER) };
+        let (covered, start) = (self.covered, self.covered_start);
+        self.buffer[start..start + HEADER].copy_from_slice(&covered);
+        let start = place as usize * ALIGNED;
+        self.cover(start);
+        if len >= N {
+            self.buffer[start..start + N].copy_from_slice(&header);
+        } else {
+            self.buffer[start..start + len].copy_from_slice(&header[..len]);
+        }
         &self.buffer[start..start + len]
+    }
+
+    /// Keeps what is at `start`.
+    #[inline]
+    fn cover(&mut self, start: usize) {
+        self.covered
+            .copy_from_slice(&self.buffer[start..start + HEADER]);
+        self.covered_start = start;
     }
 
     /// Whether `value` says that it belongs to `number`: its length and its tag, no more.
     #[inline]
     pub(crate) fn has_tag(&self, number: u64, value: &[u8]) -> bool {
-        let tag = tag(number, self.seed);
-        let len = self.len_of(tag);
-        value.len() == len && value[..TAG.min(len)] == tag.to_le_bytes()[..TAG.min(len)]
+        let len = self.len_of(number);
+        let tag = tag(number, place_in(value), self.seed).to_le_bytes();
+        match value.first_chunk::<TAG>() {
+            Some(said) => value.len() == len && *said == tag,
+            None => value.len() == len && *value == tag[..len],
+        }
     }
 
-    /// Whether `value` is byte for byte the value of `number`.
+    /// Whether `value` is byte for byte a value of `number`.
     pub(crate) fn is_value(&mut self, number: u64, value: &[u8]) -> bool {
-        self.value(number) == value
+        self.expected(number, value) == value
     }
+}
 
-    fn uncover(&mut self) {
-        let range = self.covered_range.clone();
-        let len = range.len();
-        self.buffer[range].copy_from_slice(&self.covered[..len]);
+/// Where the value that begins with `tag` says that it is from.
+#[inline]
+fn place_in(tag: &[u8]) -> u16 {
+    match tag.first_chunk::<TAG>() {
+        Some([.., low, high]) => u16::from_le_bytes([*low, *high]),
+        None => 0,
     }
+}
+
+/// The tag of a value of `number` that is from `place`.
+#[inline]
+fn tag(number: u64, place: u16, seed: u64) -> u64 {
+    let place = u64::from(place) << 48;
+    mix(number ^ place, seed) & HASH | place
 }
 
 /// Mixes number and seed so that neighbours share nothing (the finalizer of SplitMix64).
 #[inline]
-fn tag(number: u64, seed: u64) -> u64 {
+fn mix(number: u64, seed: u64) -> u64 {
     let mut x = number.wrapping_add(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
 
-/// Where the window of a tag starts: aligned as an allocation would be.
-#[inline]
-fn start_of(tag: u64) -> usize {
-    (tag as usize % STARTS) & !15
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A value can be checked by any thread at any time, and only against its own number.
+    /// A value can be checked by any thread at any time, and only against its own number, wherever in the
+    /// buffer it is from.
     #[test]
     fn values_are_derivable() {
-        for value_bytes in [1, 7, 8, 9, 100, 4096] {
+        for value_bytes in [1, 7, 8, 9, 100, 4096, STARTS + 5] {
             let mut writer = Values::new(value_bytes, 42);
-            let written: Vec<Vec<u8>> = (0..200).map(|n| writer.value(n).to_vec()).collect();
+            // Of the longest, each begins where another one ends, beyond the end of the places.
+            let count = 200.min((1 << 23) / value_bytes as u64);
+            let written: Vec<Vec<u8>> = (0..count).map(|n| writer.value(n).to_vec()).collect();
             let mut reader = Values::new(value_bytes, 42);
             for (n, value) in written.iter().enumerate().rev() {
                 assert_eq!(value.len(), value_bytes);
                 assert!(reader.has_tag(n as u64, value));
                 assert!(reader.is_value(n as u64, value));
-                if value_bytes >= 8 {
+                assert_eq!(reader.expected(n as u64, value), value);
+                if value_bytes >= 6 {
                     assert!(!reader.has_tag(n as u64 + 1, value));
                     assert!(!reader.is_value(n as u64 + 1, value));
                 }
@@ -203,13 +274,41 @@ mod tests {
     /// One changed byte anywhere is noticed.
     #[test]
     fn a_changed_byte_is_noticed() {
-        let mut values = Values::new(256, 1);
-        let good = values.value(5).to_vec();
-        for i in 0..good.len() {
-            let mut bad = good.clone();
-            bad[i] ^= 1;
-            assert!(!values.is_value(5, &bad), "byte {i}");
+        for len in [1, 7, 8, 256] {
+            let mut values = Values::new(len, 1);
+            for _ in 0..3 {
+                let good = values.value(5).to_vec();
+                for i in 0..good.len() {
+                    let mut bad = good.clone();
+                    bad[i] ^= 1;
+                    assert!(!values.is_value(5, &bad), "byte {i}");
+                    assert_eq!(values.has_tag(5, &bad), i >= TAG, "byte {i}");
+                }
+            }
         }
+    }
+
+    /// Values come from one place after the other, and from all places, so that neighbours in time do not
+    /// repeat each other.
+    #[test]
+    fn values_follow_each_other() {
+        let mut values = Values::new(1000, 9);
+        let first = values.value(1).to_vec();
+        let second = values.value(1).to_vec();
+        assert_eq!((place_in(&first), place_in(&second)), (0, 63));
+        assert_ne!(first[TAG..], second[TAG..]);
+        let buffer = Values::new(1000, 9).buffer;
+        assert_eq!(second[TAG..], buffer[63 * ALIGNED + TAG..][..1000 - TAG]);
+        // What a tag lay over is whole again, a thousand values later.
+        for number in 0..3000 {
+            values.value(number);
+        }
+        values.window(0, [], 0);
+        values
+            .buffer
+            .iter()
+            .zip(&buffer)
+            .for_each(|(a, b)| assert_eq!(a, b));
     }
 
     /// The value of a record is recognised by any thread, with its version, whatever its length; a value

@@ -1,5 +1,5 @@
-//! Time, behind a trait, so that tests decide how it passes. No other library code reads the clock,
-//! but for the emulator, which measures nanoseconds.
+//! Time, behind a trait, so that tests decide how it passes. No other library code reads the clock, but
+//! for the emulator, which measures nanoseconds, and the stopwatch, which benchmarks measure with.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

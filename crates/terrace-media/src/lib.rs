@@ -63,6 +63,7 @@ mod pm;
 mod pool;
 mod sched;
 pub mod sim;
+mod stopwatch;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use extent::claim::{Bump, Claim};
@@ -83,3 +84,4 @@ pub use pool::{
 };
 pub use sched::ask_for_slices;
 pub use sim::{Image, Machine, PersistPoint, Survive};
+pub use stopwatch::Stopwatch;

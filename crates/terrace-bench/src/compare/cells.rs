@@ -132,7 +132,10 @@ impl Cell {
 impl Sample {
     fn value(&self, measure: Measure) -> Option<f64> {
         let (phase, latency) = (&self.phase, self.phase.latency.as_ref());
+        // Stalls and writes are counted for a whole phase, and are not those of one of its parts.
+        let is_part = phase.name.starts_with(' ');
         match measure {
+            Measure::WriteAmp | Measure::Stalls if is_part => None,
             Measure::Throughput => latency.map(|_| phase.ops_per_s),
             Measure::Mean => latency.map(|latency| latency.mean_us),
             Measure::P50 => latency.map(|latency| latency.p50_us),

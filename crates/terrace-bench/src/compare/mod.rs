@@ -2,7 +2,7 @@
 //! run a process of its own, its results appended as they come.
 //!
 //! `spec.rs` reads the file, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where their
-//! databases are, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
+//! databases are, `scale.rs` makes all of it smaller for a trial, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
 //!
 //! Invariants
 //!   C1  Nothing is compared but runs of one program with one set of settings: what does not have the
@@ -15,6 +15,7 @@ mod child;
 mod mount;
 mod paper;
 mod plan;
+mod scale;
 mod spec;
 mod summary;
 
@@ -29,6 +30,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub use cells::{Cell, Cells, Key, Measure, Sample, Verdict, verdict};
 pub use paper::{Paper, PaperValue};
 pub use plan::{Run, program_id, runs};
+pub use scale::Scale;
 pub use spec::{Check, Comparison, Size, StoreSpec, WorkloadSpec};
 
 pub(crate) use summary::{with_spread, words};

@@ -1,13 +1,13 @@
 //! This file is what a paper says, as a comparison states it, and what was measured here beside it.
 //!
 //! Figures are ratios: a store's to that of a baseline, on each side its own machine. Only what a
-//! paper states in its text and tables is in such a file; what is only in a picture is named as that.
+//! paper states in its text and tables is in such a file; what is only in a picture has no ratio, and its note says so.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-use super::cells::{Cells, Measure};
+use super::cells::{Cells, Measure, Verdict, verdict};
 use crate::table::Table;
 
 /// What a paper says.
@@ -71,10 +71,11 @@ impl PaperValue {
         self.ratio.or(of_values)
     }
 
-    /// The ratio here: the mean of those of all sizes, as the paper's averages are.
-    pub fn ratio_here(&self, cells: &Cells) -> Option<f64> {
+    /// The ratio here: the mean of those of all sizes, as the paper's averages are. And whether the repeats
+    /// of each allow a verdict, where none may spread by more than `spread_max`.
+    pub fn ratio_here(&self, cells: &Cells, spread_max: f64) -> Option<(f64, bool)> {
         let ([store, baseline], measure) = (self.here.as_ref()?, self.measure?);
-        let ratios: Vec<f64> = cells
+        let ratios: Vec<(f64, bool)> = cells
             .all()
             .iter()
             .filter(|cell| cell.key.store == *store)
@@ -99,10 +100,14 @@ impl PaperValue {
             .filter_map(|cell| {
                 let other = cells.beside(&cell.key, baseline)?;
                 let (a, b) = (cell.median(measure)?, other.median(measure)?);
-                (b > 0.0).then(|| a / b)
+                let said = verdict(cell, other, measure, spread_max);
+                let is_clear = matches!(said, Verdict::Ratio(_));
+                (b > 0.0).then(|| (a / b, is_clear))
             })
             .collect();
-        (!ratios.is_empty()).then(|| ratios.iter().sum::<f64>() / ratios.len() as f64)
+        let sum: f64 = ratios.iter().map(|(ratio, _)| ratio).sum();
+        let is_clear = ratios.iter().all(|(_, is_clear)| *is_clear);
+        (!ratios.is_empty()).then(|| (sum / ratios.len() as f64, is_clear))
     }
 }
 
@@ -116,7 +121,11 @@ pub(crate) fn ratio(value: f64) -> String {
 
 impl Paper {
     /// The heading and the rows of its table: the paper's figures beside those here.
-    pub(crate) fn rows(&self, cells: &Cells) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    pub(crate) fn rows(
+        &self,
+        cells: &Cells,
+        spread_max: f64,
+    ) -> (Vec<&'static str>, Vec<Vec<String>>) {
         let heading = vec![
             "figure",
             "in",
@@ -128,18 +137,18 @@ impl Paper {
         ];
         let rows = self.value.iter().map(|value| {
             let of = |names: &[String; 2]| format!("{} / {}", names[0], names[1]);
-            let here = value.ratio_here(cells);
+            let here = value.ratio_here(cells, spread_max);
             vec![
                 value.what.clone(),
                 value.source.clone(),
                 of(&value.paper),
-                value
-                    .paper_ratio()
-                    .map_or("only in a picture".to_string(), ratio),
+                value.paper_ratio().map_or("none stated".to_string(), ratio),
                 value.here.as_ref().map_or("-".to_string(), of),
                 match (here, &value.here) {
-                    (Some(here), _) => ratio(here),
-                    (None, Some(_)) => "not measured yet".to_string(),
+                    (Some((here, true)), _) => ratio(here),
+                    (Some((here, false)), _) => format!("{} (unclear)", ratio(here)),
+                    // Nothing was measured yet, or the baseline has none of it to be compared with.
+                    (None, Some(_)) => "no ratio".to_string(),
                     (None, None) => "-".to_string(),
                 },
                 value.note.clone(),
@@ -149,9 +158,14 @@ impl Paper {
     }
 
     /// The table as lines for people.
-    pub(crate) fn write(&self, f: &mut dyn fmt::Write, cells: &Cells) -> fmt::Result {
+    pub(crate) fn write(
+        &self,
+        f: &mut dyn fmt::Write,
+        cells: &Cells,
+        spread_max: f64,
+    ) -> fmt::Result {
         writeln!(f, "\n{}, at 1/{} of its size", self.title, self.scale)?;
-        let (heading, rows) = self.rows(cells);
+        let (heading, rows) = self.rows(cells, spread_max);
         let mut table = Table::new(&heading);
         for row in rows {
             table.row(row);

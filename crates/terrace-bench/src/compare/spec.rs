@@ -14,6 +14,7 @@ use serde::de::{self, Deserializer, Visitor};
 use toml::{Spanned, Value};
 
 use super::paper::Paper;
+use super::scale::Scale;
 use crate::error::BenchError;
 use crate::step::Step;
 use crate::store::StoreKind;
@@ -116,6 +117,9 @@ pub struct Comparison {
     /// What a paper says, to stand beside it.
     #[serde(default)]
     pub paper: Option<Paper>,
+    /// The part of its data and operations that it was made smaller to.
+    #[serde(skip)]
+    pub scaled: Option<Scale>,
 }
 
 fn three() -> Spanned<u32> {

@@ -49,6 +49,59 @@ impl Outcome {
         }
     }
 
+    /// What a reader must know before any figure: that they are of a trial, of a machine that was busy with
+    /// something else, or of a rate that no store kept.
+    pub(crate) fn warnings(&self, comparison: &Comparison) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(scale) = &comparison.scaled {
+            warnings.push(format!(
+                "A trial: data and operations are {scale} of what the file says, memtables and caches are \
+                 not. It shows that the comparison runs; no figure here stands for one of the whole."
+            ));
+        }
+        let of = |cell: &Cell| {
+            let key = &cell.key;
+            let value = units::short_bytes(key.value_bytes);
+            let data = key.data_bytes.map(units::short_bytes);
+            let data = data.map_or(String::new(), |data| format!(" and {data} of data"));
+            format!(
+                "{} {} of {} with values of {value}{data}",
+                key.workload, key.phase, key.store
+            )
+        };
+        for cell in self.compared() {
+            let shares = cell.samples.iter().map(|sample| &sample.phase.usage);
+            let disturbed = shares.filter(|usage| usage.is_disturbed());
+            let disturbed: Vec<f64> = disturbed.map(|usage| usage.others_share).collect();
+            if let Some(most) = disturbed.iter().copied().reduce(f64::max) {
+                warnings.push(format!(
+                    "Disturbed: in {} of {} repeats of {} other programs, or the kernel's own \
+                     threads, took up to {:.0} % of the machine's processor time.",
+                    disturbed.len(),
+                    cell.samples.len(),
+                    of(cell),
+                    most * 100.0
+                ));
+            }
+            let targets = cell.samples.iter().filter_map(|sample| sample.phase.target);
+            let missed: Vec<f64> = targets
+                .filter(|target| !target.reached)
+                .map(|target| target.ops_per_s)
+                .collect();
+            if let Some(asked) = missed.first() {
+                warnings.push(format!(
+                    "Not reached: {} of {} repeats of {} did not keep up with the {} operations a second \
+                     that were asked for; their latencies grew until the end.",
+                    missed.len(),
+                    cell.samples.len(),
+                    of(cell),
+                    units::count(asked.round() as u64)
+                ));
+            }
+        }
+        warnings
+    }
+
     /// Writes everything that a terminal should show.
     pub fn write(&self, f: &mut dyn fmt::Write, comparison: &Comparison) -> fmt::Result {
         writeln!(f, "{}", comparison.title)?;
@@ -74,6 +127,9 @@ impl Outcome {
                     cell.key.store, about.medium, c.file_system, about.durability
                 )?;
             }
+        }
+        for warning in self.warnings(comparison) {
+            writeln!(f, "{warning}")?;
         }
         let baseline = format!("to {}", comparison.baseline());
         let mut table = Table::new(&[
@@ -131,7 +187,7 @@ impl Outcome {
             }
         }
         if let Some(paper) = &comparison.paper {
-            paper.write(f, &self.cells)?;
+            paper.write(f, &self.cells, *comparison.spread_max.get_ref())?;
         }
         for failure in self.cells.failures() {
             let planned = failure.run.planned.clone().unwrap_or_default();

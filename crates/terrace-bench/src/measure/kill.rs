@@ -147,15 +147,15 @@ pub(crate) fn verify(
         let key = keys.key(number);
         let found = session.get(key, &mut |value| {
             if !values.is_value(number, value) {
-                wrong = Some(Found::of(value));
+                wrong = Some([values.expected(number, value), value].map(Found::of));
             }
         })?;
-        let expected = |values: &mut Values| Found::of(values.value(number));
-        if let Some(found) = wrong {
-            return Err(BenchError::wrong(key, &expected(&mut values), &found));
+        if let Some([expected, found]) = wrong {
+            return Err(BenchError::wrong(key, &expected, &found));
         }
         if !found {
-            return Err(BenchError::lost(key, &expected(&mut values)));
+            let expected = Found::of(values.expected(number, &[]));
+            return Err(BenchError::lost(key, &expected));
         }
         known.put(number);
     }

@@ -1,7 +1,9 @@
 //! This file is what a phase costs the process: processor time and memory, as Linux accounts them.
 //!
 //! Processor time is that of all threads, background work and the harness's own included, in the
-//! ticks of /proc/self/stat (10 ms on most machines). The peak of resident memory is the kernel's high
+//! ticks of /proc/self/stat (10 ms). What the rest of the machine did meanwhile, and what a hypervisor
+//! took, is from /proc/stat: a phase beside which others worked says so, since its figures are theirs too.
+//! The peak of resident memory is the kernel's high
 //! water mark (VmHWM), which is set back to what is resident now at the start of each phase; where
 //! that is not allowed it is the peak since the process began, and says so. A mapped pool counts in
 //! it. What is private to the process, memtables and caches without a mapped pool, has no mark of the
@@ -11,7 +13,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,13 @@ use crate::machine::Memory;
 /// How often private memory is sampled. A sample takes tens of microseconds.
 const SAMPLE: Duration = Duration::from_millis(50);
 
+/// Ticks in a second, as Linux shows them to programs on x86-64 and aarch64 whatever its own are. Asking
+/// for it goes through the auxiliary vector, which programs under Valgrind cannot read.
+const TICKS_PER_S: f64 = 100.0;
+
+/// A phase shorter than this has so few ticks that they say nothing of the rest of the machine.
+const SHARE_ELAPSED_S_MIN: f64 = 0.2;
+
 /// What one phase cost the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct UsageReport {
@@ -27,6 +36,13 @@ pub struct UsageReport {
     pub cpu_user_s: f64,
     /// Seconds of processor time in the kernel.
     pub cpu_system_s: f64,
+    /// Seconds of processor time that everything else on the machine took, other guests of a hypervisor
+    /// included where it says so.
+    #[serde(default)]
+    pub cpu_others_s: f64,
+    /// That as a part of all time of all cores; zero where the phase was too short for the ticks.
+    #[serde(default)]
+    pub others_share: f64,
     /// The most that was resident at once, a mapped pool included.
     pub peak_bytes: u64,
     /// Whether `peak_bytes` is of this phase alone; otherwise it is since the process began.
@@ -38,7 +54,9 @@ pub struct UsageReport {
 /// A phase that is being measured. It ends with [`Usage::end`] or when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Usage {
+    begun: Instant,
     cpu: (f64, f64),
+    machine: MachineTime,
     peak_is_of_phase: bool,
     sampled: Arc<AtomicU64>,
     stop: Arc<(Mutex<bool>, Condvar)>,
@@ -63,7 +81,9 @@ impl Usage {
         };
         let name = "bench-memory".to_string();
         Usage {
+            begun: Instant::now(),
             cpu: cpu_seconds(),
+            machine: MachineTime::read(),
             // "5" sets the high water mark back; proc(5).
             peak_is_of_phase: fs::write("/proc/self/clear_refs", "5").is_ok(),
             sampled,
@@ -77,10 +97,20 @@ impl Usage {
     pub(crate) fn end(mut self) -> UsageReport {
         let memory = Memory::read();
         let (user, system) = cpu_seconds();
+        let (cpu_user_s, cpu_system_s) = (user - self.cpu.0, system - self.cpu.1);
+        let machine = MachineTime::read();
+        let elapsed_s = self.begun.elapsed().as_secs_f64();
+        let all = machine.busy_s - self.machine.busy_s;
+        let cpu_others_s = (all - cpu_user_s - cpu_system_s).max(0.0);
         self.join();
         UsageReport {
-            cpu_user_s: user - self.cpu.0,
-            cpu_system_s: system - self.cpu.1,
+            cpu_user_s,
+            cpu_system_s,
+            cpu_others_s,
+            others_share: match elapsed_s >= SHARE_ELAPSED_S_MIN {
+                true => cpu_others_s / (elapsed_s * machine.cores.max(1) as f64),
+                false => 0.0,
+            },
             peak_bytes: memory.peak_bytes,
             peak_is_of_phase: self.peak_is_of_phase,
             peak_private_bytes: self
@@ -100,6 +130,50 @@ impl Usage {
     }
 }
 
+/// Above this part of all processor time, what others took is worth a word.
+const OTHERS_SHARE_MAX: f64 = 0.05;
+
+impl UsageReport {
+    /// Whether so much else went on that the figures of the phase are also figures of that.
+    pub fn is_disturbed(&self) -> bool {
+        self.others_share > OTHERS_SHARE_MAX
+    }
+}
+
+/// Processor time of the whole machine.
+#[derive(Debug, Clone, Copy)]
+struct MachineTime {
+    /// Seconds since it began in which cores did anything, all together.
+    busy_s: f64,
+    cores: usize,
+}
+
+impl MachineTime {
+    /// Asks the operating system; zeros where it does not say.
+    fn read() -> MachineTime {
+        MachineTime::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn parse(stat: &str) -> MachineTime {
+        let cores = stat.lines().filter(|line| line.starts_with("cpu")).count();
+        let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
+        let fields = all.unwrap_or("").split_whitespace();
+        // user, nice, system, idle, iowait, irq, softirq, steal; time of guests is in user.
+        let busy = fields
+            .take(8)
+            .enumerate()
+            .filter(|(at, _)| ![3, 4].contains(at));
+        let ticks: u64 = busy
+            .filter_map(|(_, field)| field.parse::<u64>().ok())
+            .sum();
+        MachineTime {
+            busy_s: ticks as f64 / TICKS_PER_S,
+            // The first of these lines is the sum.
+            cores: cores.saturating_sub(1),
+        }
+    }
+}
+
 impl Drop for Usage {
     fn drop(&mut self) {
         self.join();
@@ -112,10 +186,9 @@ fn cpu_seconds() -> (f64, f64) {
     // The second field is the program's name in parentheses, which may hold anything.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = after_name.split_whitespace().skip(11);
-    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
     let mut next = || {
         let field = fields.next().and_then(|field| field.parse::<u64>().ok());
-        field.unwrap_or(0) as f64 / ticks
+        field.unwrap_or(0) as f64 / TICKS_PER_S
     };
     (next(), next())
 }
@@ -123,9 +196,39 @@ fn cpu_seconds() -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;
-    use std::time::Instant;
 
     use super::*;
+
+    /// What the machine does is what all its cores do: neither idle nor waiting, and not guests twice.
+    #[test]
+    fn the_machine_is_understood() {
+        let stat =
+            "cpu  100 20 30 4000 500 6 7 80 90 9\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 1 1 1 1\nintr 5\n";
+        let machine = MachineTime::parse(stat);
+        assert_eq!((machine.busy_s, machine.cores), (2.43, 2));
+        assert_eq!(MachineTime::parse("").cores, 0);
+        let here = MachineTime::read();
+        assert!(here.busy_s > 0.0 && here.cores > 0, "{here:?}");
+    }
+
+    /// Work of others shows as theirs, and as a disturbance.
+    #[test]
+    fn others_are_seen() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .expect("a shell");
+        let usage = Usage::begin();
+        std::thread::sleep(Duration::from_millis(600));
+        let report = usage.end();
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        // It may get little of a busy machine; then others get the rest.
+        assert!(report.cpu_others_s > 0.1, "{report:?}");
+        assert!(report.others_share > 0.0, "{report:?}");
+        let quiet = UsageReport::default();
+        assert!(!quiet.is_disturbed());
+    }
 
     /// Work shows as processor time, and memory that was used in between as a peak.
     #[test]

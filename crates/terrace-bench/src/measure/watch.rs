@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
+use crate::latency::Latency;
 use crate::meter::Meter;
 use crate::report::{IntervalReport, StallReport};
 use crate::step::Step;
@@ -17,9 +18,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Moves the bar and hands intervals to `see` until every worker has ended. `counters` is asked once
 /// an interval, for the stalls in it.
 ///
-/// A worker hands an interval over at the end of the operation that crosses its border, so an
-/// interval is read one tick after it has ended; what comes later is in the next one's place. Stalls
-/// are read at the same time, so they are a tick late at most.
+/// A worker hands an interval over at the end of the operation that crosses its border, so an interval
+/// is shown when the last worker has done so: after a stall, all that it crossed at once. Stalls are
+/// read when the interval ends, a tick late at most.
 pub(crate) fn watch(
     step: Step,
     meter: &Meter,
@@ -31,31 +32,26 @@ pub(crate) fn watch(
     let bar = bar(step, total);
     let begun = Instant::now();
     let mut reports: Vec<IntervalReport> = Vec::new();
-    let mut before = interval.map(|_| counters());
+    let mut stalls = Stalls::begin(interval, counters);
     loop {
         let ended = meter.wait(TICK);
         bar.set_position(meter.done());
         if let Some(span) = interval {
-            let passed = begun.elapsed().saturating_sub(TICK).as_nanos() / span.as_nanos().max(1);
-            let ready = if ended {
-                meter.interval_count()
-            } else {
-                passed as usize
-            };
-            while reports.len() < ready {
-                let latency = meter.interval(reports.len());
+            let passed = begun.elapsed();
+            stalls.read_until((passed.as_nanos() / span.as_nanos().max(1)) as usize);
+            while let Some(taken) = meter.take_interval() {
                 let start = span.saturating_mul(reports.len() as u32);
-                let whole = begun.elapsed().saturating_sub(start).min(span);
-                let now = counters();
+                let whole = passed.saturating_sub(start).min(span);
+                // The last one ends with its workload, and one may be left a moment before its end.
+                stalls.read_until(reports.len() + 1);
+                let latency = taken.latency.as_ref();
                 let report = IntervalReport {
                     end_s: (start + whole).as_secs_f64(),
                     seconds: whole.as_secs_f64(),
-                    ops: latency.count(),
-                    p99_us: latency.percentile_us(99.0),
-                    max_us: latency.max_us(),
-                    stalls: before
-                        .replace(now.clone())
-                        .map_or(Vec::new(), |before| stalls_between(&before, &now)),
+                    ops: taken.ops,
+                    p99_us: latency.map_or(0.0, |latency| latency.percentile_us(99.0)),
+                    max_us: latency.map_or(0.0, Latency::max_us),
+                    stalls: std::mem::take(&mut stalls.of_intervals[reports.len()]),
                 };
                 see(&bar, &report);
                 reports.push(report);
@@ -64,6 +60,38 @@ pub(crate) fn watch(
         if ended {
             bar.finish_and_clear();
             return reports;
+        }
+    }
+}
+
+/// The stalls of each interval that has ended.
+struct Stalls<'a> {
+    counters: &'a dyn Fn() -> Counters,
+    before: Option<Counters>,
+    of_intervals: Vec<Vec<StallReport>>,
+}
+
+impl<'a> Stalls<'a> {
+    fn begin(interval: Option<Duration>, counters: &'a dyn Fn() -> Counters) -> Stalls<'a> {
+        Stalls {
+            counters,
+            before: interval.map(|_| counters()),
+            of_intervals: Vec::new(),
+        }
+    }
+
+    /// `count` intervals have ended: what happened since the last reading was in the first of the new
+    /// ones, and nothing in the others.
+    fn read_until(&mut self, count: usize) {
+        if self.of_intervals.len() >= count {
+            return;
+        }
+        let now = (self.counters)();
+        let before = self.before.replace(now.clone());
+        let stalls = before.map_or(Vec::new(), |before| stalls_between(&before, &now));
+        self.of_intervals.push(stalls);
+        while self.of_intervals.len() < count {
+            self.of_intervals.push(Vec::new());
         }
     }
 }

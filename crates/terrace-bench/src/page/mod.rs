@@ -86,7 +86,7 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
     if !comparison.note.is_empty() {
         let _ = writeln!(html, "<p>{}</p>", escape(comparison.note.trim()));
     }
-    html.push_str(&tables::progress(outcome));
+    html.push_str(&tables::progress(comparison, outcome));
     html.push_str(&tables::conditions(comparison, outcome));
     section(&mut html, "What failed", "", &tables::failures(outcome));
     let mut pictures = Vec::new();
@@ -149,7 +149,7 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
     );
     if let Some(paper) = &comparison.paper {
         let about = format!("At 1/{} of its size. {}", paper.scale, paper.says.trim());
-        let rows = tables::paper(paper, outcome);
+        let rows = tables::paper(paper, comparison, outcome);
         section(
             &mut html,
             &format!("Beside the paper: {}", paper.title),

@@ -46,7 +46,7 @@ fn place(cell: &Cell) -> [String; 4] {
 }
 
 /// Whether everything was done, and whether its figures mean anything.
-pub(super) fn progress(outcome: &Outcome) -> String {
+pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
     let mut html = String::new();
     let (done, planned) = (outcome.done, outcome.planned);
     if done < planned {
@@ -65,6 +65,9 @@ pub(super) fn progress(outcome: &Outcome) -> String {
         html.push_str(
             "<p class=\"bad\">This was a debug build: no figure of it means anything.</p>\n",
         );
+    }
+    for warning in outcome.warnings(comparison) {
+        let _ = writeln!(html, "<p class=\"bad\">{}</p>", escape(&warning));
     }
     for (store, brings) in &outcome.absent {
         let (store, brings) = (escape(store), escape(brings));
@@ -277,8 +280,8 @@ pub(super) fn costs(outcome: &Outcome) -> String {
     table(&heading, 4, &rows)
 }
 
-pub(super) fn paper(paper: &Paper, outcome: &Outcome) -> String {
-    let (heading, rows) = paper.rows(&outcome.cells);
+pub(super) fn paper(paper: &Paper, comparison: &Comparison, outcome: &Outcome) -> String {
+    let (heading, rows) = paper.rows(&outcome.cells, *comparison.spread_max.get_ref());
     table(&heading, 3, &rows)
 }
 

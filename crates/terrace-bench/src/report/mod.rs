@@ -77,6 +77,9 @@ pub struct StepReport {
     pub limit_ops_per_s: Option<f64>,
     /// The fraction of it that was reached.
     pub limit_fraction: Option<f64>,
+    /// The rate that was asked for; `None` in a closed loop.
+    #[serde(default)]
+    pub target: Option<TargetReport>,
     /// What was written to the pool and to files during the step, by whomever.
     pub written: Written,
     /// Blocks of table files that point reads asked for during the step.
@@ -94,6 +97,33 @@ pub struct StepReport {
     /// The distribution as text, where it was asked for.
     #[serde(skip)]
     pub chart: Option<String>,
+}
+
+/// How an open loop kept up with the rate that was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// Operations a second that were asked for, all threads together.
+    pub ops_per_s: f64,
+    /// How long after its turn the last operation ended, in seconds, of the thread that was latest.
+    pub behind_s: f64,
+    /// Whether that is little: then the throughput is what was asked for, and latencies are those at
+    /// that rate. Otherwise they grew until the end, and say how long the run was.
+    pub reached: bool,
+}
+
+impl TargetReport {
+    /// A rate counts as reached if the end was late by no more than this part of the time, or this long.
+    const LATE_MAX: (f64, f64) = (0.01, 0.01);
+
+    /// How well `ops_per_s` was kept for `elapsed_s`, at whose end a thread was `behind_s` late.
+    pub(crate) fn of(ops_per_s: f64, behind_s: f64, elapsed_s: f64) -> TargetReport {
+        let (part, seconds) = TargetReport::LATE_MAX;
+        TargetReport {
+            ops_per_s,
+            behind_s,
+            reached: behind_s <= (part * elapsed_s).max(seconds),
+        }
+    }
 }
 
 /// Latencies in microseconds.

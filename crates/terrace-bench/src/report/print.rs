@@ -165,6 +165,14 @@ impl fmt::Display for StepReport {
                 units::count(self.ops)
             )?;
         }
+        if let Some(target) = self.target.filter(|target| !target.reached) {
+            write!(
+                f,
+                "   NOT REACHED: {} op/s were asked for, the last one ended {:.2} s after its turn",
+                units::count(target.ops_per_s.round() as u64),
+                target.behind_s
+            )?;
+        }
         Ok(())
     }
 }
@@ -270,6 +278,7 @@ impl Report {
             "cost of each step",
             "CPU user",
             "CPU system",
+            "CPU of others",
             "peak memory",
             "of it private",
             "space used",
@@ -285,6 +294,7 @@ impl Report {
                 step.name.clone(),
                 format!("{:.2} s", usage.cpu_user_s),
                 format!("{:.2} s", usage.cpu_system_s),
+                format!("{:.2} s", usage.cpu_others_s),
                 format!("{}{since}", units::bytes(usage.peak_bytes)),
                 units::bytes(usage.peak_private_bytes),
                 units::bytes(space.used_bytes),
@@ -294,7 +304,16 @@ impl Report {
                     .map_or_else(none, |amp| format!("{amp:.2}")),
             ]);
         }
-        write!(f, "\n{table}")
+        write!(f, "\n{table}")?;
+        for step in self.steps.iter().filter(|step| step.usage.is_disturbed()) {
+            writeln!(
+                f,
+                "  DISTURBED: while {} ran, other programs, or the kernel's own threads, took {:.0} % of the machine's processor time",
+                step.name,
+                step.usage.others_share * 100.0
+            )?;
+        }
+        Ok(())
     }
 
     fn write_space(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -414,7 +433,7 @@ fn rate(ops_per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CauseReport, LatencyReport, PurposeReport};
+    use crate::report::{CauseReport, LatencyReport, PurposeReport, TargetReport};
 
     /// The line of a step stands under its heading, whatever the figures are.
     #[test]
@@ -440,6 +459,12 @@ mod tests {
         assert!(line.ends_with("52.6%"), "{line}");
         step.limit_ops_per_s = None;
         assert_eq!(step.to_string().len(), HEADING.len());
+        step.target = Some(TargetReport::of(20_000.0, 0.09, 10.0));
+        assert_eq!(step.to_string().len(), HEADING.len(), "it kept up");
+        step.target = Some(TargetReport::of(20_000.0, 3.214, 10.0));
+        let line = step.to_string();
+        assert!(line.contains("NOT REACHED: 20,000 op/s"), "{line}");
+        assert!(line.ends_with("3.21 s after its turn"), "{line}");
         step.skipped = Some("it was not wanted".to_string());
         assert!(step.to_string().ends_with("skipped: it was not wanted"));
     }

@@ -189,15 +189,14 @@ impl Work<'_> {
     }
 
     /// The turns of worker number `thread` in an open loop; `None` in a closed one.
-    fn schedule(&self, role: Role, thread: usize, seed: u64, pace: &Pace<'_>) -> Option<Schedule> {
+    fn schedule(&self, role: Role, thread: usize, seed: u64) -> Option<Schedule> {
         let config = self.config;
         let (rate, thread, threads) = match role {
             Role::WriteUntilStopped => (config.writer_rate?, 0, 1),
             _ => (config.rate?, thread, config.threads),
         };
-        let begun = pace.begun();
         let arrivals = config.arrivals;
-        Some(Schedule::new(rate, arrivals, thread, threads, begun, seed))
+        Some(Schedule::new(rate, arrivals, thread, threads, seed))
     }
 }
 
@@ -226,7 +225,7 @@ pub(crate) fn run(
     start.wait();
     // From here on the meter knows that this worker ends, however it does.
     let mut pace = Pace::new(work.meter, thread);
-    if let Some(schedule) = work.schedule(role, thread, seed, &pace) {
+    if let Some(schedule) = work.schedule(role, thread, seed) {
         pace.follow(schedule);
     }
     let done = session.and_then(|session| {

@@ -162,15 +162,11 @@ impl Client<'_> {
         let found = self.session.get(key, &mut |value| {
             bytes = value.len() as u64;
             if checks && !is_right(values, number, value, exactly) {
-                wrong = Some(Found::of(value));
+                wrong = Some([values.expected(number, value), value].map(Found::of));
             }
         })?;
-        if let Some(found) = wrong {
-            return Err(BenchError::wrong(
-                key,
-                &Found::of(values.value(number)),
-                &found,
-            ));
+        if let Some([expected, found]) = wrong {
+            return Err(BenchError::wrong(key, &expected, &found));
         }
         if found {
             pace.found();
@@ -191,7 +187,7 @@ impl Client<'_> {
         if self.session.get(key, &mut |_| ())? || !self.work.known.must_have(number) {
             return Ok(());
         }
-        let expected = Found::of(self.values.value(number));
+        let expected = Found::of(self.values.expected(number, &[]));
         Err(BenchError::lost(key, &expected))
     }
 
@@ -346,6 +342,6 @@ fn check_entry(
     if is_right(values, number, value, exactly) {
         return Ok(());
     }
-    let expected = Found::of(values.value(number));
+    let expected = Found::of(values.expected(number, value));
     Err(BenchError::wrong(key, &expected, &Found::of(value)))
 }

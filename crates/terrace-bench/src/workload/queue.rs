@@ -79,19 +79,19 @@ impl Client<'_> {
                     None => false,
                 };
                 if !right {
-                    other = Some((key.to_vec(), Found::of(value)));
+                    let expected = head.map(|head| Found::of(values.expected(head, value)));
+                    other = Some((key.to_vec(), expected, Found::of(value)));
                 }
                 false
             })?;
         if !self.work.checks {
             return Ok(bytes);
         }
-        if let Some((key, found)) = other {
+        if let Some((key, expected, found)) = other {
             let Some(number) = parse_key(&key) else {
                 return Err(BenchError::never_written(&key, &found));
             };
-            if Some(number) == head {
-                let expected = Found::of(self.values.value(number));
+            if let Some(expected) = expected.filter(|_| Some(number) == head) {
                 return Err(BenchError::wrong(&key, &expected, &found));
             }
             if number < head.unwrap_or(end) {
@@ -102,7 +102,7 @@ impl Client<'_> {
         }
         match head {
             Some(head) if bytes == 0 => {
-                let expected = Found::of(self.values.value(head));
+                let expected = Found::of(self.values.expected(head, &[]));
                 Err(BenchError::lost(self.keys.key(head), &expected))
             }
             _ => Ok(bytes),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use terrace_bench::compare::Scale;
 
 const COMPARE_HELP: &str = "\
 The file says what to compare; docs/benchmarking.md has every field:
@@ -37,6 +38,7 @@ again: results of the same program and the same settings are kept.
 
 Examples:
   terrace bench compare stores.toml --dry-run     what would run, and with which arguments
+  terrace bench compare stores.toml --scale 1/64  a trial of all of it, in minutes
   terrace bench compare stores.toml --mount /mnt/huge
   terrace bench compare stores.toml               go on, or only make the report again";
 
@@ -66,6 +68,10 @@ pub(crate) struct CompareArgs {
     /// The folder of the report [default: FILE-report].
     #[arg(long, value_name = "PATH")]
     pub(crate) report: Option<PathBuf>,
+    /// Do only so much of the data and the operations, to see that all of it runs: 1/64, 0.1. Results and
+    /// report have names of their own, and say that they are of a trial.
+    #[arg(long, value_name = "PART")]
+    pub(crate) scale: Option<Scale>,
     /// Say what would run and stop.
     #[arg(long)]
     pub(crate) dry_run: bool,

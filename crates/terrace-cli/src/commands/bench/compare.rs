@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use terrace_bench::compare::{Comparison, Outcome, Task, absent, compare as carry_out};
+use terrace_bench::compare::{Comparison, Outcome, Scale, Task, absent, compare as carry_out};
 use terrace_bench::compare::{outcome_of_any, program_id, runs};
 use terrace_bench::{page, results};
 
@@ -17,7 +17,12 @@ use crate::output::Output;
 
 /// Compares what the file says, and makes a report of it.
 pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
-    let comparison = Comparison::read(&args.file, &check)?;
+    let mut comparison = Comparison::read(&args.file, &check)?;
+    if let Some(scale) = &args.scale {
+        let shrunk = comparison.shrink(scale);
+        shrunk.map_err(|e| CliError::Usage(format!("{}: {e}", args.file.display())))?;
+    }
+    let file = named_by(&args.file, args.scale.as_ref());
     if args.dry_run {
         return show_runs(&comparison);
     }
@@ -32,14 +37,14 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
     }
     let found = carry_out(&Task {
         comparison: &comparison,
-        results: beside(&args.file, &args.results, "jsonl"),
+        results: beside(&file, &args.results, "jsonl"),
         mount: args.mount.clone(),
         program: std::env::current_exe().map_err(|e| failed("find this program", e))?,
         program_id: program_id().map_err(|e| failed("read this program", e))?,
         check: &check,
         stop: &stop,
     })?;
-    let report = report_folder(&args.file, &args.report);
+    let report = report_folder(&file, &args.report);
     present(&comparison, &found, &report)?;
     if let Some(why) = &found.ended_early {
         return Err(CliError::Failed(format!(
@@ -104,6 +109,20 @@ fn show_runs(comparison: &Comparison) -> Result<(), CliError> {
         }
     }
     out.finish()
+}
+
+/// What results and report are named by: the file, and of a trial also its scale, so that they never
+/// mix with those of the whole.
+fn named_by(file: &Path, scale: Option<&Scale>) -> PathBuf {
+    let Some(scale) = scale else {
+        return file.to_path_buf();
+    };
+    let mut name = file.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!(
+        "-scale-{}.toml",
+        scale.to_string().replace('/', "-")
+    ));
+    file.with_file_name(name)
 }
 
 fn beside(file: &Path, given: &Option<PathBuf>, extension: &str) -> PathBuf {
