@@ -141,16 +141,24 @@ pub(super) struct Run {
     /// 0 for the run of a level below the first.
     pub(super) id: u64,
     pub(super) tables: Vec<Table>,
+    /// Those of all tables: asked far more often than the run changes, by writers too, for whom each table would be a
+    /// line that is in no cache.
+    bytes: u64,
 }
 
 impl Run {
     /// The run of some tables of a level below the first.
     pub(super) fn of(tables: Vec<Table>) -> Run {
-        Run { id: 0, tables }
+        Run::with(0, tables)
+    }
+
+    fn with(id: u64, tables: Vec<Table>) -> Run {
+        let bytes = tables.iter().map(|t| t.meta.bytes).sum();
+        Run { id, tables, bytes }
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.tables.iter().map(|t| t.meta.bytes).sum()
+        self.bytes
     }
 
     /// The position of the first table that ends at or after a key.
@@ -173,10 +181,7 @@ impl Run {
         let kept = kept.filter(|t| !removed.contains(&t.number()));
         let mut tables: Vec<Table> = kept.chain(added).cloned().collect();
         tables.sort_by(|a, b| a.first().cmp(&b.first()));
-        Run {
-            id: self.id,
-            tables,
-        }
+        Run::with(self.id, tables)
     }
 }
 
@@ -220,10 +225,7 @@ impl Version {
             let at = runs.partition_point(|run| run.id > id);
             let run = match runs.get(at) {
                 Some(run) if run.id == id => runs.remove(at),
-                _ => Arc::new(Run {
-                    id,
-                    tables: Vec::new(),
-                }),
+                _ => Arc::new(Run::with(id, Vec::new())),
             };
             let run = run.edited(&[], std::slice::from_ref(table));
             runs.insert(at, Arc::new(run));
