@@ -128,3 +128,32 @@ fn compactions_give_way_to_drains() {
         engine.headroom()
     );
 }
+
+/// No number is given out twice, whenever the process ends: the run of an ingest has a number that is drawn after
+/// those of its tables, and it would be one with a run that came later.
+#[test]
+fn numbers_of_runs_are_given_out_once() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = crate::testing::small_options();
+        options.design = Some(design);
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut ingest = db.ingest().unwrap();
+        for n in 100..200u32 {
+            ingest.add(n.to_be_bytes(), "v").unwrap();
+        }
+        // What draws numbers between the tables of an ingest and its end.
+        db.put("a", "b").unwrap();
+        db.flush().unwrap();
+        ingest.finish().unwrap();
+        let state = &db.engine().ground.manifest;
+        let (next, last) = state.with_state(|state| {
+            let files = state.files.values();
+            (
+                state.next_id,
+                files.map(|file| file.number.max(file.run)).max(),
+            )
+        });
+        assert!(last.is_some_and(|last| next > last), "{next}, {last:?}");
+    }
+}

@@ -363,7 +363,10 @@ impl Output {
     pub(super) fn finish(&mut self) -> (Vec<Table>, Vec<Change>) {
         let shelf = Arc::clone(self.shelf());
         let done = std::mem::take(&mut self.done);
-        let next = done.iter().map(|(meta, _)| meta.number + 1).max();
+        // The number of the run too, which may have been drawn after those of all tables: given out again
+        // after a crash, it would make one run of two.
+        let last = |meta: &FileMeta| meta.number.max(meta.run);
+        let next = done.iter().map(|(meta, _)| last(meta) + 1).max();
         let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
         let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));

@@ -36,6 +36,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
         }
     }
     for meta in &metas {
+        ground.skip_ids(meta.number.max(meta.run) + 1);
         if !found.contains(&file_name(meta.number)) {
             return Err(Error::corruption(format!(
                 "{} is missing, and the manifest names it: restore the folder from a copy, or \

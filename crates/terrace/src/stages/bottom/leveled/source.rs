@@ -144,6 +144,13 @@ impl Source for RunSource {
     }
 
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        if let Some((one, other)) = self.0.overlap() {
+            census.problems.push(format!(
+                "{} and {} have keys between one another's, though they are parts of one sorted run",
+                one.path().display(),
+                other.path().display()
+            ));
+        }
         for table in &self.0.tables {
             census.tables += 1;
             let open = match table.open() {

@@ -57,6 +57,26 @@ fn options() -> LeveledOptions {
     LeveledOptions::default()
 }
 
+/// Tables of one run that reach into one another are found, and no others.
+#[test]
+fn tables_of_a_run_that_overlap_are_found() {
+    let shelf = shelf();
+    let of = |keys: &[(u8, u8)]| {
+        let tables = keys.iter().zip(1..).map(|(&(first, last), number)| {
+            let mut meta = table(&shelf, number, 0, 1).meta.as_ref().clone();
+            (meta.run, meta.first, meta.last) = (7, (1, vec![first]), (1, vec![last]));
+            Table::new(&shelf, meta, Vec::new())
+        });
+        let version = Version::of(6, &tables.collect::<Vec<_>>());
+        assert_eq!(version.runs.len(), 1);
+        let overlap = version.runs[0].overlap();
+        overlap.map(|(one, other)| (one.number(), other.number()))
+    };
+    assert_eq!(of(&[(1, 3), (4, 4), (6, 9)]), None);
+    assert_eq!(of(&[(1, 3), (3, 4)]), Some((1, 2)));
+    assert_eq!(of(&[(5, 5), (1, 9)]), Some((2, 1)));
+}
+
 /// An empty tree takes everything on its last level, so that no level is passed twice.
 #[test]
 fn an_empty_tree_begins_at_the_bottom() {

@@ -161,6 +161,13 @@ impl Run {
         self.bytes
     }
 
+    /// Two neighbours that are not disjoint (L2), if there are any.
+    pub(super) fn overlap(&self) -> Option<(&Table, &Table)> {
+        let mut pairs = self.tables.windows(2);
+        let pair = pairs.find(|pair| pair[0].last() >= pair[1].first())?;
+        Some((&pair[0], &pair[1]))
+    }
+
     /// The position of the first table that ends at or after a key.
     pub(super) fn position(&self, keyspace: u32, key: &[u8]) -> usize {
         self.tables.partition_point(|t| t.last() < (keyspace, key))
