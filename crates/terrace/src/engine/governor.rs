@@ -40,9 +40,8 @@ const RATE_MIN: f64 = 1024.0 * 1024.0;
 const WINDOW: f64 = 0.02;
 /// The time over which it is averaged, in seconds.
 const AVERAGE: f64 = 0.3;
-/// How often writers that are slowed look how things are, in nanoseconds. Background work looks between its steps;
-/// this is for steps that take long, and rare, since a look costs a writer as much as some writes.
-const LOOK_NANOS: u64 = 10_000_000;
+/// How often writers that are slowed look how things are, in nanoseconds.
+const LOOK_NANOS: u64 = 2_000_000;
 /// What an entry is charged beside its key and value: its place in log and memtable.
 const ENTRY_BYTES: u64 = 32;
 /// The time for which nobody wrote and that may be made up for at full speed, in nanoseconds.

@@ -397,7 +397,7 @@ impl Engine {
 
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
-        let mut looks = 0;
+        let (mut first, mut looks) = (true, 0);
         for _ in 0..SPARES_MAX {
             self.check_writable()?;
             let front = &self.pipeline.front;
@@ -414,7 +414,7 @@ impl Engine {
                 Spare::Ready => {}
                 Spare::DiskFull(why) => return Err(why),
                 Spare::PoolFull if sealed == 0 => {
-                    self.wait_for_space(patience, looks == 0, &mut looks)?;
+                    self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;
                 }
                 Spare::PoolFull => self.wait_until(&|| front.sealed_count() == 0)?,
             }

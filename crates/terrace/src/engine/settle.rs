@@ -63,7 +63,7 @@ impl Engine {
         self.check_writable()?;
         self.look_for_room();
         let seq = self.ground.sequencer.last_taken();
-        let mut looks = 0;
+        let (mut first, mut looks) = (true, 0);
         // BOUND: each turn waits for a spare, which the flush thread makes.
         while self.pipeline.front.has_entries() {
             if self.pipeline.front.rotate(None, &|| self.install_view())? {
@@ -80,7 +80,7 @@ impl Engine {
                     Spare::Ready => {}
                     Spare::DiskFull(why) => return Err(why),
                     Spare::PoolFull if sealed == 0 => {
-                        self.wait_for_space(patience, looks == 0, &mut looks)?;
+                        self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;
                     }
                     Spare::PoolFull => self.wait_until(&|| front.sealed_count() < sealed)?,
                 }

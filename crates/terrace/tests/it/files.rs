@@ -103,6 +103,44 @@ fn a_full_disk_refuses_writes_and_comes_back() {
     }
 }
 
+/// A flush that finds pool and disk full is refused as a put is, and goes through once there is room.
+#[test]
+fn a_flush_beside_a_full_disk_is_refused() {
+    for workers in [Workers::Manual, Workers::Threads(1)] {
+        let folder = scratch().unwrap();
+        let fs = FaultFs::new(Arc::new(OsFs));
+        let mut place = Place::folder(folder.path());
+        place.fs = Some(Arc::new(fs.clone()));
+        let db = place.open(&options(Design::MioDbSsd, workers)).unwrap();
+        fs.fill_up(true);
+        let full = |write: &dyn Fn(u32) -> terrace::Result<()>| {
+            let refused = (0..100_000).find_map(|n| write(n).err());
+            assert_eq!(refused.map(|e| e.kind()), Some(ErrorKind::Full));
+        };
+        full(&|n| db.put(key(n), [n as u8; 200]));
+        // These take what is kept for moving data too.
+        let flushes = std::cell::Cell::new(0);
+        full(&|n| {
+            db.delete(key(n))?;
+            flushes.set(flushes.get() + 1);
+            db.flush()?;
+            flushes.set(flushes.get() - 1);
+            Ok(())
+        });
+        assert_eq!(flushes.get(), 1, "a delete was refused, not a flush");
+        fs.fill_up(false);
+        let mut tries = 0;
+        while let Err(e) = db.flush() {
+            assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+            assert!(tries < 100, "room came back and flushes are refused");
+            tries += 1;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let problems = db.verify(&mut |_| {}).unwrap().problems;
+        assert_eq!(problems, Vec::<String>::new());
+    }
+}
+
 /// Files that the manifest does not name are removed, whoever left them; other files stay.
 #[test]
 fn unnamed_tables_are_removed() {

@@ -36,7 +36,8 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
         }
     }
     for meta in &metas {
-        ground.skip_ids(meta.number.max(meta.run) + 1);
+        // Of folders too whose edits did not say so: two runs with one number would be one run.
+        ground.skip_ids(meta.run + 1);
         if !found.contains(&file_name(meta.number)) {
             return Err(Error::corruption(format!(
                 "{} is missing, and the manifest names it: restore the folder from a copy, or \

@@ -141,8 +141,7 @@ pub(super) struct Run {
     /// 0 for the run of a level below the first.
     pub(super) id: u64,
     pub(super) tables: Vec<Table>,
-    /// Those of all tables: asked far more often than the run changes, by writers too, for whom each table would be a
-    /// line that is in no cache.
+    /// Those of all tables: every look at the pressure asks for them, and the run never changes.
     bytes: u64,
 }
 
