@@ -197,6 +197,11 @@ impl File for FaultFile {
         self.shared.step("advise")?;
         self.inner.advise(off, len, advice)
     }
+
+    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
+        self.shared.step("prefault")?;
+        self.inner.prefault(off, len)
+    }
 }
 
 impl FileSystem for FaultFs {

@@ -98,6 +98,14 @@ pub trait File: Send + Sync {
     /// Says how `len` bytes at an offset will be read. Callers may ignore a failure.
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()>;
 
+    /// Brings `len` bytes at an offset into the system's cache, page by page, so that small writes there
+    /// need not wait for memory: a new page costs such a write ten times its own time. For parts that
+    /// were never written; of others it would read the disk. Callers may ignore a failure.
+    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
+        let _ = (off, len);
+        Ok(())
+    }
+
     /// Reads exactly the bytes asked for; `UnexpectedEof` if the file ends before.
     fn read_exact_at(&self, off: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut done = 0;

@@ -23,6 +23,8 @@ struct DirectFile(OsFile);
 const DIRECT_ALIGN: usize = 4096;
 /// The most bytes that one direct call asks the system for.
 const DIRECT_BYTES_MAX: usize = 1 << 20;
+/// The smallest piece of the system's cache, or a part of it.
+const CACHE_PAGE_BYTES: usize = 4096;
 
 thread_local! {
     /// Where direct reads of this thread land, and its direct writes start.
@@ -103,6 +105,19 @@ impl File for OsFile {
             Advice::DontNeed => rustix::fs::Advice::DontNeed,
         };
         Ok(rustix::fs::fadvise(&self.0, off, Some(len), advice)?)
+    }
+
+    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
+        // Reading ahead would make the cache of pieces of many pages, and in those a small write looks at
+        // every page of the piece.
+        self.advise(off, len, Advice::Random)?;
+        let mut byte = [0];
+        for at in (off..off.saturating_add(len)).step_by(CACHE_PAGE_BYTES) {
+            if self.read_at(at, &mut byte)? == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -300,6 +300,39 @@ fn direct_reads_equal_others() {
     });
 }
 
+/// Taking memory ahead of writes changes neither content nor length, of any part of a file, and writes
+/// land as they do without.
+#[test]
+fn prefaulting_changes_nothing() {
+    on_both(|fs, dir| {
+        fs.create_dir_all(dir).expect("made");
+        let file = fs
+            .open(&dir.join("file"), OpenMode::CreateNew)
+            .expect("opened");
+        file.prefault(0, 10_000).expect("prefaulted an empty file");
+        assert_eq!(file.len().expect("length"), 0);
+        file.allocate(1 << 20).expect("allocated");
+        file.write_at(5_000, b"before").expect("written");
+        for (off, len) in [
+            (0, 1 << 20),
+            (4_999, 3),
+            ((1 << 20) - 10, 1 << 20),
+            (1 << 30, 1),
+            (7, 0),
+        ] {
+            file.prefault(off, len).expect("prefaulted");
+        }
+        file.write_at(900_000, b"behind").expect("written");
+        assert_eq!(file.len().expect("length"), 1 << 20);
+        let mut found = vec![0; 1 << 20];
+        file.read_exact_at(0, &mut found).expect("read");
+        let mut expected = vec![0; 1 << 20];
+        expected[5_000..5_006].copy_from_slice(b"before");
+        expected[900_000..900_006].copy_from_slice(b"behind");
+        assert!(found == expected);
+    });
+}
+
 /// Pieces of any size become the file, in order; after a failed write every call fails.
 #[test]
 fn appended_pieces_become_the_file() {

@@ -247,9 +247,6 @@ impl Engine {
         let headroom = self.headroom();
         if class == Class::Flushes {
             let front = &self.pipeline.front;
-            if let Some(job) = front.next_job() {
-                return Ok(Some(job));
-            }
             let bytes = front.spare_bytes(None);
             let allowed = headroom.allows(bytes) && headroom.allows_log(bytes);
             // One that waits for room on a disk is enough.
@@ -262,12 +259,13 @@ impl Engine {
             }
             let held_up =
                 self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
-            if held_up {
-                return Ok(None);
-            }
-            return match front.next_sealed()? {
+            let sealed = match held_up {
+                true => None,
+                false => front.next_sealed()?,
+            };
+            return match sealed {
                 Some(sealed) => self.pipeline.admit(sealed).map(Some),
-                None => Ok(None),
+                None => Ok(front.next_job()),
             };
         }
         let urgency = match (state.everything, state.drained) {

@@ -90,7 +90,7 @@ pub struct PoolOptions {
     /// memory on any mapping and says so in every report.
     /// Default: `Auto`. Changes: on reopen.
     pub medium: MediumChoice,
-    /// When pages are faulted in: as extents are allocated, all at creation, or on first touch.
+    /// When pages are faulted in: as extents and log files are taken, all at creation, or on first touch.
     /// Default: `Ahead`. Changes: on reopen.
     pub prefault: Prefault,
     /// Slows stores to the proportions of a persistent memory; for measurement only.

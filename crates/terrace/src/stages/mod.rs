@@ -433,7 +433,7 @@ pub(crate) trait Front: Send + Sync {
     /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
     /// log has: for a buffer to take.
     fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
-    /// Work inside the front, before a spare is made.
+    /// Work inside the front that makes writers faster, for when there is no other.
     fn next_job(&self) -> Option<Box<dyn Job>>;
     /// Whether a spare memtable is missing and may be made.
     fn wants_spare(&self) -> bool;

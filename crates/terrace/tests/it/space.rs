@@ -80,7 +80,12 @@ fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
     db.put([0], vec![1; 1000]).unwrap();
     let mut reader = db.iter().unwrap();
     assert!(reader.next().is_some());
-    let (kind, waited) = overwrite_some(db).expect("what the reader holds fills the pool");
+    let (kind, waited) = overwrite_some(db).unwrap_or_else(|| {
+        panic!(
+            "what the reader holds does not fill the pool: {:#?}",
+            db.metrics()
+        )
+    });
     assert_eq!(kind, ErrorKind::Full);
     assert!(waited >= Duration::from_millis(300), "after {waited:?}");
     assert!(waited < Duration::from_secs(20), "after {waited:?}");

@@ -24,6 +24,9 @@ pub(crate) struct FileLog {
     file: Box<dyn File>,
     id: u64,
     capacity: u64,
+    /// The file was made for this log, so nothing of it is in the system's cache. Of one that had another
+    /// log most is, and the rest would have to be read.
+    is_new: bool,
     /// Where the next record goes.
     tail: AtomicU64,
     settle: Settle,
@@ -74,6 +77,7 @@ impl FileLog {
             file,
             id,
             capacity,
+            is_new: old.is_none(),
             tail: AtomicU64::new(start),
             settle: Settle::new(start),
             synced: AtomicU64::new(start),
@@ -152,6 +156,17 @@ impl Log for FileLog {
 
     fn bytes(&self) -> u64 {
         self.tail.load(Ordering::Relaxed)
+    }
+
+    fn is_cold(&self) -> bool {
+        self.is_new
+    }
+
+    fn prefault(&self, at: u64, len: u64) {
+        let len = len.min(self.capacity.saturating_sub(at));
+        if len > 0 {
+            let _ = self.file.prefault(at, len);
+        }
     }
 
     fn seal(&self, next_seq: u64) -> io::Result<()> {

@@ -99,6 +99,17 @@ pub(crate) trait Log: Send + Sync {
     /// Bytes reserved so far, header included.
     fn bytes(&self) -> u64;
 
+    /// Whether `prefault` has something to do.
+    fn is_cold(&self) -> bool {
+        false
+    }
+
+    /// Takes memory for `len` bytes at a position, which whoever writes there first would have to wait for.
+    /// For speed only.
+    fn prefault(&self, at: u64, len: u64) {
+        let _ = (at, len);
+    }
+
     /// Says behind the last record that all of them are settled, so that replay takes one that is not
     /// whole for damage, as it otherwise can only before another record. For a log that takes no more
     /// records, after a `sync`; may be said again. Where a place was never written, or there is no room,

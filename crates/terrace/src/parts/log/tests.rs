@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_media::{
-    Backing, Extent, FileSystem, Machine, Medium, OpenMode, Pool, PoolConfig, Prefault,
+    Backing, Extent, FaultFs, FileSystem, Machine, Medium, OpenMode, Pool, PoolConfig, Prefault,
 };
 
 use super::layout::{LOG_HEADER_BYTES, RECORD_HEADER_BYTES};
@@ -439,4 +439,31 @@ fn images_of_records_are_data() {
     let end = end.unwrap();
     assert!(end.torn);
     assert_eq!(end.stranded, 0, "the image is not taken for records");
+}
+
+/// Memory is taken ahead for the file of a new log, up to its end, and not for one that had another log, of
+/// which the system would read what it has dropped.
+#[test]
+fn only_new_files_are_prefaulted() {
+    let machine = Machine::new(3, Medium::Mapped);
+    machine.fs().create_dir_all(Path::new("/db")).unwrap();
+    let faults = FaultFs::new(machine.fs());
+    let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
+    let operations = |log: &FileLog, at, len| {
+        let before = faults.operations();
+        log.prefault(at, len);
+        faults.operations() - before
+    };
+    let new = FileLog::create(&fs, Path::new(FILE), 1, 16 << 10, None).unwrap();
+    assert!(new.is_cold());
+    assert_eq!(operations(&new, 0, 1 << 20), 1);
+    assert_eq!(operations(&new, 16 << 10, 1), 0);
+    assert_eq!(operations(&new, u64::MAX, u64::MAX), 0);
+    faults.fail_at(1, std::io::ErrorKind::Other, false);
+    new.prefault(0, 1);
+    new.sync().unwrap();
+    drop(new);
+    let path = Path::new("/db/000002.log");
+    let old = FileLog::create(&fs, path, 2, 16 << 10, Some(Path::new(FILE))).unwrap();
+    assert!(!old.is_cold());
 }

@@ -18,6 +18,7 @@
 //!
 //! After a crash: recover.rs. Callers: writers on any thread; one job at a time makes spares.
 
+mod fault_in;
 mod files;
 mod memtable;
 pub(crate) mod recover;
@@ -45,10 +46,10 @@ use crate::stages::{
 };
 use crate::types::{Durability, SeqNo};
 
+use fault_in::Cold;
 use files::{LogEnd, LogFiles};
 use memtable::{Arenas, Memtable};
 use replay::FoundLog;
-use spare::FaultIn;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
@@ -65,11 +66,11 @@ pub(crate) struct WalMemtable {
     active: ArcSwap<Memtable>,
     /// Nothing is written any more; changed and read under the commit lock.
     closed: AtomicBool,
-    spare: Mutex<Option<Memtable>>,
+    spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
-    /// What is left to be done about the first memtable.
-    cold: Mutex<Option<FaultIn>>,
+    /// What writers are about to come to.
+    cold: Arc<Cold>,
     arenas: Arc<Arenas>,
     log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
@@ -138,7 +139,7 @@ impl WalMemtable {
             let Some(next) = spare.take() else {
                 return false;
             };
-            self.active.store(Arc::new(next));
+            self.active.store(next);
         }
         {
             let mut shown = self.tables.0.lock();
@@ -381,8 +382,7 @@ impl Front for WalMemtable {
     }
 
     fn next_job(&self) -> Option<Box<dyn Job>> {
-        let cold = self.cold.lock().take()?;
-        Some(Box::new(cold))
+        self.cold.next_job()
     }
 
     fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
@@ -434,6 +434,8 @@ impl Front for WalMemtable {
         }
         match self.make_spare(batch) {
             Ok(spare) => {
+                let spare = Arc::new(spare);
+                self.cold.add_log(&spare);
                 *self.spare.lock() = Some(spare);
                 Ok(Spare::Ready)
             }

@@ -17,10 +17,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::Prefault;
 
+use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace};
-use super::spare::{FaultIn, log_bytes, new_memtable};
+use super::spare::{log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::LogPlace;
@@ -67,11 +68,8 @@ pub(crate) fn recover(
     let (place, log) = (anchor.as_ref(), log_bytes(memtable));
     let active = new_memtable(ground, &log_files, &arenas, place, memtable, log)?;
     let active = Arc::new(active);
-    let cold = (ground.options.pool.prefault != Prefault::None).then(|| FaultIn {
-        ground: Arc::clone(ground),
-        memtable: Arc::clone(&active),
-        done: 0,
-    });
+    let cold = Cold::new(ground);
+    cold.add_table(&active);
     let shown = Shown {
         active: Arc::clone(&active),
         sealed: Vec::new(),
@@ -86,7 +84,7 @@ pub(crate) fn recover(
         closed: AtomicBool::new(false),
         spare: Mutex::new(None),
         making: Mutex::new(()),
-        cold: Mutex::new(cold),
+        cold,
         arenas,
         log_files,
         found: Mutex::new(found),

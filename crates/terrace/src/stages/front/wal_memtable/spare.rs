@@ -16,7 +16,7 @@ use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Source, Step};
+use crate::stages::{Ground, SealedTable, Source};
 use crate::types::SeqNo;
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
@@ -93,35 +93,6 @@ impl WalMemtable {
         spare.populate(0, table_bytes);
         spare.prefault_extents(&self.ground.pool);
         Ok(spare)
-    }
-}
-
-/// Faults in the memory of the memtable that a database opens with, while it is used: opening does
-/// not wait for the system to clear two hundred megabytes.
-pub(super) struct FaultIn {
-    pub(super) ground: Arc<Ground>,
-    pub(super) memtable: Arc<Memtable>,
-    /// Bytes of the arena that are done.
-    pub(super) done: u64,
-}
-
-/// Bytes of one step: some milliseconds.
-const STEP_BYTES: u64 = 4 << 20;
-
-impl Job for FaultIn {
-    fn kind(&self) -> JobKind {
-        JobKind::Flush
-    }
-
-    fn step(&mut self) -> Result<Step> {
-        let memtable = &self.memtable;
-        if self.done < memtable.bump.capacity() {
-            memtable.populate(self.done, STEP_BYTES);
-            self.done += STEP_BYTES;
-            return Ok(Step::More);
-        }
-        memtable.prefault_extents(&self.ground.pool);
-        Ok(Step::Done(Completion::nothing()))
     }
 }
 

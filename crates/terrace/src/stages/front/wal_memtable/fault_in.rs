@@ -1,0 +1,135 @@
+//! This file faults in what memtables are about to be written to, beside writers and a piece at a time.
+//!
+//! A page that nobody had before costs its first writer ten times a write. For speed only: whoever is
+//! faster than this pays for the page himself.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use terrace_media::{Pool, Prefault};
+
+use super::memtable::Memtable;
+use super::spare::log_bytes;
+use crate::error::Result;
+use crate::stages::{Completion, Ground, Job, JobKind, Step};
+
+/// Bytes of one step: some milliseconds.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// Pieces of memory that are still to be faulted in, the most urgent first.
+pub(super) struct Cold {
+    ground: Arc<Ground>,
+    pieces: Mutex<VecDeque<Piece>>,
+}
+
+struct Piece {
+    /// One that is gone needs nothing.
+    memtable: Weak<Memtable>,
+    part: Part,
+    /// Bytes of the part that are done.
+    done: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The table's memory, and then its place in the pool.
+    Table,
+    /// The file of its log.
+    Log,
+}
+
+impl Cold {
+    pub(super) fn new(ground: &Arc<Ground>) -> Arc<Cold> {
+        Arc::new(Cold {
+            ground: Arc::clone(ground),
+            pieces: Mutex::default(),
+        })
+    }
+
+    fn add(&self, memtable: &Arc<Memtable>, part: Part) {
+        if self.ground.options.pool.prefault != Prefault::None {
+            self.pieces.lock().push_back(Piece {
+                memtable: Arc::downgrade(memtable),
+                part,
+                done: 0,
+            });
+        }
+    }
+
+    /// The memory of the memtable that a database opens with: opening does not wait for the system to
+    /// clear two hundred megabytes.
+    pub(super) fn add_table(&self, memtable: &Arc<Memtable>) {
+        self.add(memtable, Part::Table);
+    }
+
+    /// The log of a spare. A database that is hardly written makes none, so its log takes no memory ahead.
+    pub(super) fn add_log(&self, memtable: &Arc<Memtable>) {
+        if memtable.log.as_ref().is_some_and(|log| log.is_cold()) {
+            self.add(memtable, Part::Log);
+        }
+    }
+
+    /// A job that does the next piece.
+    pub(super) fn next_job(self: &Arc<Self>) -> Option<Box<dyn Job>> {
+        let mut pieces = self.pieces.lock();
+        // BOUND: each turn takes a piece away.
+        while let Some(piece) = pieces.pop_front() {
+            if piece.memtable.strong_count() > 0 {
+                return Some(Box::new(FaultIn {
+                    cold: Arc::clone(self),
+                    piece: Some(piece),
+                }));
+            }
+        }
+        None
+    }
+}
+
+/// Does one step of a piece, so that whatever else there is to do waits for no more.
+struct FaultIn {
+    cold: Arc<Cold>,
+    piece: Option<Piece>,
+}
+
+impl Job for FaultIn {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let piece = self.piece.take();
+        if let Some(rest) = piece.and_then(|piece| piece.fault_in(&self.cold.ground.pool)) {
+            self.cold.pieces.lock().push_front(rest);
+        }
+        Ok(Step::Done(Completion::nothing()))
+    }
+}
+
+impl Piece {
+    /// Does one step; what is left, if anything.
+    fn fault_in(mut self, pool: &Pool) -> Option<Piece> {
+        let memtable = self.memtable.upgrade()?;
+        let end = match self.part {
+            Part::Table => memtable.bump.capacity(),
+            Part::Log => log_bytes(memtable.bump.capacity()),
+        };
+        match self.part {
+            Part::Table if self.done >= end => {
+                memtable.prefault_extents(pool);
+                return None;
+            }
+            Part::Table => memtable.populate(self.done, STEP_BYTES),
+            Part::Log => {
+                let log = memtable.log.as_ref()?;
+                self.done = self.done.max(log.bytes());
+                if self.done >= end {
+                    return None;
+                }
+                log.prefault(self.done, STEP_BYTES);
+            }
+        }
+        self.done += STEP_BYTES;
+        Some(self)
+    }
+}
