@@ -29,6 +29,9 @@ use super::trace::ScanTrace;
 
 /// Pairs in the largest chunk; `Limits::chunk_bytes` are bytes after which a chunk ends early.
 const CHUNK_PAIRS: usize = 256;
+/// The pairs of its first chunk; each has twice as many as the one before. More: fewer chunks, and more that a short
+/// scan never hands out.
+const CHUNK_PAIRS_FIRST: usize = 2;
 /// What a pair takes beside its bytes.
 const PAIR_BYTES: usize = size_of::<KeyValue>() + 32;
 /// Entries looked at, tombstones included, after which a chunk may end without a pair.
@@ -201,7 +204,7 @@ impl Iter {
             back,
             fetched_front: VecDeque::new(),
             fetched_back: VecDeque::new(),
-            chunk_pairs: 1,
+            chunk_pairs: CHUNK_PAIRS_FIRST,
             breadth: BREADTH_FIRST,
             failed: false,
             trace: None,
@@ -259,7 +262,7 @@ impl Iter {
         self.count_ready()?;
         let result = self.fill_front();
         self.cursor.release();
-        self.chunk_pairs = (self.chunk_pairs * 4).min(CHUNK_PAIRS);
+        self.chunk_pairs = (self.chunk_pairs * 2).min(CHUNK_PAIRS);
         result
     }
 
