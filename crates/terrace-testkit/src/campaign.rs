@@ -14,6 +14,7 @@ use crate::linear;
 use crate::metamorphic;
 use crate::oracle::Outcome;
 use crate::place::scratch;
+use crate::soak::Soak;
 
 /// What the command line asks for: `--name value` pairs.
 pub struct Request {
@@ -214,6 +215,48 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// Mixed load for long, in small caps; the time is shared out among the kinds.
+pub fn soak(request: &Request) -> Outcome {
+    let seed = request.number("seed", 0)?;
+    let kinds = request.kinds()?;
+    let minutes = match request.text("minutes") {
+        Some(text) => text.parse().map_err(|_| "--minutes is no number")?,
+        None => 10.0,
+    };
+    let time = Duration::from_secs_f64(f64::max(minutes, 0.0) * 60.0 / kinds.len() as f64);
+    for (medium, design) in kinds {
+        let soak = Soak {
+            design,
+            medium,
+            seed,
+            time,
+            round: Duration::from_secs(request.number("round", 30)?.max(1)),
+            says: true,
+        };
+        if let Some(why) = soak.left_out() {
+            println!("soak: {design} on {medium} is left out: {why}");
+            continue;
+        }
+        println!("soak: {design} on {medium}, seed {seed:#x}, {time:.0?}");
+        let folder = match request.text("folder") {
+            Some(path) => tempfile::Builder::new().prefix("soak").tempdir_in(path),
+            None => tempfile::Builder::new().prefix("soak").tempdir(),
+        };
+        let folder = folder.map_err(|e| format!("no folder for the soak: {e}"))?;
+        match soak.run(folder.path()) {
+            Ok(tally) => println!("soak: {design} on {medium}: {tally:?}\n"),
+            Err(failure) => {
+                let folder = folder.keep();
+                return Err(format!(
+                    "{failure}\nthe folder is kept: {}",
+                    folder.display()
+                ));
+            }
+        }
+    }
     Ok(())
 }
 

@@ -22,6 +22,7 @@ pub mod script;
 pub mod seeds;
 pub mod settings;
 pub mod shrink;
+pub mod soak;
 pub mod space;
 #[cfg(feature = "canary")]
 pub mod stalled;

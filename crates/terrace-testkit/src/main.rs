@@ -22,6 +22,9 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
+          --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
+          --design NAME|all, --round SECONDS, --folder PATH (where databases are made)
   flips   every byte of table files and OPTIONS changed, each of which must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
@@ -51,6 +54,9 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
+        "soak" => campaign::soak(&parse(&[
+            "minutes", "seed", "medium", "design", "round", "folder",
+        ])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {
