@@ -170,7 +170,12 @@ impl Pool {
     /// configuration makes no sense, `Locked`, `Full`, `Io`.
     pub fn create(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
-        let opened = backing::create(&config.backing, config.cap(), config.medium)?;
+        let opened = backing::create(
+            &config.backing,
+            config.cap(),
+            config.medium,
+            config.faults.as_deref(),
+        )?;
         let (region, opened) = map(opened, &config, 0);
         let abandon = |e| {
             opened.store.abandon();
@@ -225,7 +230,7 @@ impl Pool {
             .map_err(abandon)?;
         opened
             .store
-            .adopt_name()
+            .adopt_name(config.faults.as_deref())
             .map_err(io("name"))
             .map_err(abandon)?;
         Ok(Pool::start(
@@ -247,7 +252,13 @@ impl Pool {
         config.validate()?;
         let path = config.backing.path();
         let private = config.private;
-        let opened = backing::open(&config.backing, config.cap(), config.medium, private)?;
+        let opened = backing::open(
+            &config.backing,
+            config.cap(),
+            config.medium,
+            private,
+            config.faults.as_deref(),
+        )?;
         let (region, opened) = map(opened, &config, 0);
         region
             .map()

@@ -192,7 +192,7 @@ impl Keyspace {
 const FORGET_MAX: usize = 1000;
 
 /// Reads the ids that were dropped from the catalog.
-pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<Vec<u32>> {
+fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
     let mut dropped = Vec::new();
     for record in records(engine, DROPPED)? {
         let (name, _) = record?.into_pair();
@@ -205,25 +205,23 @@ pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<Vec<u32>> {
             None => return Err(damaged(&name)),
         }
     }
-    dropped
-        .iter()
-        .for_each(|id| engine.ground.dropped.insert(*id));
     Ok(dropped)
 }
 
-/// The dropped ids of which nothing is left in a database that is being opened. Only then can this be
-/// told: every log that may be replayed has been, and whatever it had of a keyspace is in a source; no
-/// job moves entries yet, and nobody has a handle of before.
-pub(super) fn without_entries(engine: &Arc<Engine>, dropped: &[u32]) -> Result<Vec<u32>> {
+/// Reads which keyspaces were dropped, and returns those of which nothing is left. Only while a database is
+/// being opened can that be told: every log that may be replayed has been, and whatever it had of a
+/// keyspace is in a source; no job moves entries yet, and nobody has a handle of before.
+pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<Vec<u32>> {
     let sources = &engine.views.hold().sources;
     let mut gone = Vec::new();
-    for &id in dropped.iter().take(FORGET_MAX) {
-        let mut left = false;
+    for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
+        let mut left = at >= FORGET_MAX;
         for source in sources {
             left = left || has_any(&**source, id)? || has_any(&**source, id | SHADOW)?;
         }
-        if !left {
-            gone.push(id);
+        match left {
+            true => engine.ground.dropped.insert(id),
+            false => gone.push(id),
         }
     }
     Ok(gone)

@@ -404,3 +404,55 @@ fn keyspaces_that_come_and_go_leave_nothing() {
         assert_eq!(space.iter().unwrap().count(), 0);
     }
 }
+
+/// The space of a dropped keyspace comes back by itself, however deep its data lies, alone in files or beside
+/// what others have there, and whether the database is opened anew in between or not.
+#[test]
+fn the_space_of_dropped_keyspaces_comes_back() {
+    for (design, medium) in [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Mapped),
+    ] {
+        for reopens in [false, true] {
+            let folder = scratch().unwrap();
+            let options = settings::small_of(design, medium);
+            let mut db = Db::open(folder.path(), options.clone()).unwrap();
+            for n in 0..9u8 {
+                let space = db.create_keyspace(&format!("space {n}")).unwrap();
+                // Every other one is small, so that several are in one file.
+                for key in 0..[3u8, 60][usize::from(n % 2)] {
+                    space.put([key], vec![n; 1000]).unwrap();
+                }
+            }
+            db.drain().unwrap();
+            db.compact_range::<&[u8]>(..).unwrap();
+            let before = db.verify(&mut |_| {}).unwrap().entries;
+            assert_eq!(before, 5 * 3 + 4 * 60 + 10, "{design} on {medium}");
+            for n in (0..9).filter(|n| *n != 4 && *n != 5) {
+                assert!(db.drop_keyspace(&format!("space {n}")).unwrap());
+            }
+            db.drain().unwrap();
+            if reopens {
+                db.close().unwrap();
+                drop(db);
+                db = Db::open(folder.path(), options).unwrap();
+            }
+            db.settle().unwrap();
+            let report = db.verify(&mut |_| {}).unwrap();
+            assert_eq!(report.problems, Vec::<String>::new());
+            let names_and_records = 2 + 1 + 3 * 7;
+            assert!(
+                report.entries <= 3 + 60 + names_and_records,
+                "{design} on {medium}, {reopens}: {report:?}\n{}",
+                db.metrics()
+            );
+            for (n, count) in [(4u8, 3u8), (5, 60)] {
+                let space = db.keyspace(&format!("space {n}")).unwrap().unwrap();
+                let pairs = space.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+                assert!(pairs.eq((0..count).map(|key| (vec![key], vec![n; 1000]))));
+            }
+        }
+    }
+}
