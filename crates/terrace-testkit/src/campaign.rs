@@ -9,6 +9,7 @@ use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
 use crate::damage::{self, Class, Specimen};
+use crate::faults::sweep::{self, Only};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
@@ -215,6 +216,36 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// Calls on files and on the pool that fail, each once for every seed.
+pub fn faults(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let (stride, kinds) = (request.number("stride", 1)?.max(1), request.kinds()?);
+    let every_way = request.number("every-way", 0)? > 0;
+    let only: Option<Only> = request.text("only").map(str::parse).transpose()?;
+    let mut sum = sweep::Tally::default();
+    let mut done = 0;
+    while request.goes_on("seeds", 1, done)? {
+        for &kind in &kinds {
+            let tally = match only {
+                Some(only) => sweep::repeat(kind, first + done, only)?,
+                None => sweep::sweep(kind, first + done, stride, every_way)?,
+            };
+            sum.add(&tally);
+            let (medium, design) = kind;
+            let seed = first + done;
+            println!(
+                "{:.0?}: {design} on {medium}, seed {seed}: {} cases of {}",
+                request.elapsed(),
+                tally.cases,
+                sum.cases
+            );
+        }
+        done += 1;
+    }
+    println!("faults: seeds {first}..{}\n{sum}", first + done);
     Ok(())
 }
 

@@ -22,6 +22,10 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  faults  every call on files and on the pool fails, one at a time
+          --seeds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
+          --stride N (every n-th call only), --every-way 1 (each call in every way),
+          --only ACT,TARGET,CALL,WAY (one case, as a failure prints it)
   soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
           --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
           --design NAME|all, --round SECONDS, --folder PATH (where databases are made)
@@ -54,6 +58,16 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
+        "faults" => campaign::faults(&parse(&[
+            "seeds",
+            "minutes",
+            "seed",
+            "medium",
+            "design",
+            "stride",
+            "every-way",
+            "only",
+        ])?),
         "soak" => campaign::soak(&parse(&[
             "minutes", "seed", "medium", "design", "round", "folder",
         ])?),
