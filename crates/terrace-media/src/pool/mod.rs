@@ -467,10 +467,12 @@ impl Pool {
 
     /// Makes every byte of the pool durable.
     pub fn sync_all(&self) -> io::Result<()> {
-        if let Some(faults) = &self.inner.faults {
-            faults.sync()?;
-        }
-        self.inner.store.sync_all()
+        self.region().map().only_while_syncs_succeed(|| {
+            if let Some(faults) = &self.inner.faults {
+                faults.sync()?;
+            }
+            self.inner.store.sync_all()
+        })
     }
 
     /// What was made durable through this pool so far.
