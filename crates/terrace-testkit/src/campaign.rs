@@ -46,6 +46,17 @@ impl Request {
         })
     }
 
+    /// A request that is made here.
+    pub fn of(pairs: &[(&str, String)]) -> Request {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Request {
+            pairs: pairs.collect(),
+            started: Instant::now(),
+        }
+    }
+
     /// The text of an option.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.pairs.get(name).map(String::as_str)

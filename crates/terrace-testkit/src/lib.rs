@@ -26,5 +26,6 @@ pub mod soak;
 pub mod space;
 #[cfg(feature = "canary")]
 pub mod stalled;
+pub mod torture;
 pub mod value;
 pub mod world;

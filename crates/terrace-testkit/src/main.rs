@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use terrace_testkit::campaign::{self, Request};
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
+use terrace_testkit::torture;
 
 const HELP: &str = "\
 usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
@@ -29,6 +30,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
           --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
           --design NAME|all, --round SECONDS, --folder PATH (where databases are made)
+  torture the campaigns above in turn, each with seeds of its own
+          --hours H, --seed S, --medium dax|mapped|dram, --design NAME|all
   flips   every byte of table files and OPTIONS changed, each of which must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
@@ -71,6 +74,7 @@ fn run(args: &[String]) -> Outcome {
         "soak" => campaign::soak(&parse(&[
             "minutes", "seed", "medium", "design", "round", "folder",
         ])?),
+        "torture" => torture::torture(&parse(&["hours", "seed", "medium", "design"])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {

@@ -9,6 +9,8 @@
 
 mod book;
 mod client;
+mod held;
+mod keys;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -21,7 +23,8 @@ use terrace_media::Medium;
 use crate::oracle::Outcome;
 use crate::world::verify;
 use book::{Book, Known, Moment, compare};
-use client::{Client, check_foreign, check_pair, owner, space_name};
+use client::Client;
+use keys::{check_foreign, check_pair, owner, space_name};
 use watch::{Bounds, Folder, Kind, Process, Sample, Watch};
 
 const MIB: u64 = 1 << 20;
@@ -568,7 +571,7 @@ fn copy_beside(
     copy.close().map_err(failed("closing a copy"))?;
     drop(copy);
     tally.copies += 1;
-    Ok(std::fs::remove_dir_all(path)
-        .map_err(|e| format!("removing the copy: {e}"))
-        .map(|()| Ok(()))?)
+    let removed = std::fs::remove_dir_all(path);
+    removed.map_err(|e| format!("removing the copy: {e}"))?;
+    Ok(Ok(()))
 }

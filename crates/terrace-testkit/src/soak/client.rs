@@ -3,101 +3,18 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Snapshot, WriteBatch};
+use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, WriteBatch};
 
 use super::Weather;
 use super::book::{Book, Known, Moment, SPACES, calendar, compare, step};
+use super::held::Held;
+use super::keys::{check_foreign, check_pair, key, owner, pair_key, space_name};
 use super::watch::{Kind, Watch};
 use crate::oracle::Outcome;
-use crate::value::{Value, shown};
+use crate::value::Value;
 
 /// Numbers of keys of a client, for each keyspace.
 const KEYS: u32 = 250;
-/// Snapshots that a client holds at most.
-const SNAPSHOTS: usize = 4;
-/// Beyond all other keys: those of the pairs that are written together.
-const PAIR: &[u8] = b"~pair.";
-
-/// The name of a keyspace of a client; the first is the default one.
-pub(super) fn space_name(space: usize, client: u8) -> String {
-    match space {
-        0 => "default".into(),
-        1 => "shared".into(),
-        _ => format!("own-{client}"),
-    }
-}
-
-/// Whose key it is. In the default keyspace those of all clients lie among each other; in the shared
-/// one each client has a range.
-pub(super) fn owner(space: usize, key: &[u8]) -> Option<u8> {
-    let digit = match space {
-        _ if key.starts_with(PAIR) => key.last(),
-        0 => key.get(6),
-        1 => key.first().filter(|_| key.len() > 1),
-        _ => return None,
-    };
-    digit.map(|digit| digit.wrapping_sub(b'a'))
-}
-
-fn key(space: usize, client: u8, number: u32) -> Vec<u8> {
-    let own = char::from(b'a' + client);
-    let mut key = match space {
-        0 => format!("{number:06}{own}"),
-        _ => format!("{own}{number:06}"),
-    }
-    .into_bytes();
-    if number.is_multiple_of(37) {
-        key.resize(300, b'.');
-    }
-    key
-}
-
-fn pair_key(client: u8) -> Vec<u8> {
-    [PAIR, &[b'a' + client]].concat()
-}
-
-/// A value that `client` wrote, or why it cannot be one.
-pub(super) fn check_foreign(client: u8, key: &[u8], bytes: &[u8]) -> Outcome {
-    let tag = bytes.first_chunk::<8>().map(|tag| u64::from_le_bytes(*tag));
-    let len = bytes.len() as u32;
-    match tag {
-        Some(tag) if tag >> 48 == u64::from(client) && Value { tag, len }.is(bytes) => Ok(()),
-        _ => Err(format!(
-            "{} of client {client} has a value that it never wrote: {}",
-            key.escape_ascii(),
-            shown(Some(bytes))
-        )),
-    }
-}
-
-/// The two values of a client that are always written together are the same, at one moment.
-pub(super) fn check_pair(
-    client: u8,
-    get: impl Fn(usize, &[u8]) -> terrace::Result<Option<Vec<u8>>>,
-) -> Outcome {
-    let read = |space| get(space, &pair_key(client)).map_err(|e| format!("a get fails: {e:?}"));
-    let (first, second) = (read(0)?, read(1)?);
-    if first == second {
-        return Ok(());
-    }
-    Err(format!(
-        "a part of a batch of client {client}: {} beside {}",
-        shown(first.as_deref()),
-        shown(second.as_deref())
-    ))
-}
-
-struct Held {
-    snapshot: Snapshot,
-    book: Book,
-    moment: Moment,
-    until: Instant,
-    /// Bytes that all clients had written when it was taken.
-    written: u64,
-    /// Which of its own keyspaces the client had.
-    births: u64,
-}
-
 struct Moving {
     iter: Iter,
     left: VecDeque<(Vec<u8>, Known)>,
@@ -106,15 +23,15 @@ struct Moving {
 
 /// See the module.
 pub(super) struct Client {
-    id: u8,
+    pub(super) id: u8,
     clients: u8,
-    rng: fastrand::Rng,
+    pub(super) rng: fastrand::Rng,
     pub(super) book: Book,
     tag: u64,
     /// How often the client has made a keyspace of its own.
-    births: u64,
-    spaces: Vec<Option<Keyspace>>,
-    held: Vec<Held>,
+    pub(super) births: u64,
+    pub(super) spaces: Vec<Option<Keyspace>>,
+    pub(super) held: Vec<Held>,
     moving: Option<Moving>,
 }
 
@@ -179,7 +96,7 @@ impl Client {
         Ok(())
     }
 
-    fn tell(&self, watch: &Watch) {
+    pub(super) fn tell(&self, watch: &Watch) {
         let oldest = self.held.iter().map(|held| held.written).min();
         watch.tell(self.id, self.book.live_bytes(), oldest, self.held.len());
     }
@@ -230,7 +147,7 @@ impl Client {
         }
     }
 
-    fn number(&mut self) -> u32 {
+    pub(super) fn number(&mut self) -> u32 {
         match self.rng.bool() {
             true => self.rng.u32(0..KEYS / 10),
             false => self.rng.u32(0..KEYS),
@@ -515,80 +432,12 @@ impl Client {
         foreign
     }
 
-    fn unless_refused(&mut self, watch: &Watch, whole: Outcome<bool>) -> Outcome {
+    pub(super) fn unless_refused(&mut self, watch: &Watch, whole: Outcome<bool>) -> Outcome {
         if !whole? {
             watch.refused();
             self.moving = None;
         }
         Ok(())
-    }
-
-    fn take_snapshot(&mut self, db: &Db, watch: &Watch, weather: Weather) -> Outcome {
-        if self.held.len() >= SNAPSHOTS {
-            return Ok(());
-        }
-        let (snapshot, moment) = Moment::of(|| db.snapshot());
-        // Few are held for long.
-        let most = weather.held_for();
-        let span = [most / 1000, most / 30, most][self.rng.usize(..3)];
-        self.held.push(Held {
-            snapshot: snapshot.map_err(|e| format!("a snapshot: {e:?}"))?,
-            book: self.book.clone(),
-            moment,
-            until: Instant::now() + span.mul_f64(self.rng.f64()),
-            written: watch.written(),
-            births: self.births,
-        });
-        self.tell(watch);
-        Ok(())
-    }
-
-    /// One of the snapshots, and a keyspace that was there when it was taken.
-    fn some_held(&mut self) -> Option<(usize, usize, Keyspace)> {
-        if self.held.is_empty() {
-            return None;
-        }
-        let at = self.rng.usize(..self.held.len());
-        let space = self.rng.usize(..SPACES);
-        if space == 2 && self.held[at].births != self.births {
-            return None;
-        }
-        let handle = self.spaces[space].clone()?;
-        Some((at, space, handle))
-    }
-
-    fn get_held(&mut self, watch: &Watch) -> Outcome {
-        let Some((at, space, handle)) = self.some_held() else {
-            return Ok(());
-        };
-        let key = key(space, self.id, self.number());
-        let held = &self.held[at];
-        let found = watch.timed(Kind::Read, || held.snapshot.get_in(&handle, &key))?;
-        let found = found.map_err(|e| format!("a get in a snapshot fails: {e:?}"))?;
-        held.book
-            .check_get((space, &key), found.as_deref(), held.moment)
-            .map_err(|e| format!("a get in a snapshot: {e}"))
-    }
-
-    fn scan_held(&mut self, watch: &Watch) -> Outcome {
-        let Some((at, space, handle)) = self.some_held() else {
-            return Ok(());
-        };
-        let back = self.rng.bool();
-        let held = &self.held[at];
-        let mine = |key: &[u8]| space == 2 || owner(space, key) == Some(self.id);
-        let whole = watch.timed(Kind::Scan, || {
-            let Some(iter) = begun(held.snapshot.iter_in(&handle))? else {
-                return Ok(false);
-            };
-            let pairs = held.book.pairs(space);
-            match back {
-                true => compare(pairs.rev(), iter.rev(), held.moment, &mine),
-                false => compare(pairs, iter, held.moment, &mine),
-            }
-        })?;
-        let whole = whole.map_err(|e| format!("in a snapshot, {e}"));
-        self.unless_refused(watch, whole)
     }
 
     /// Goes on with an iterator that is kept open beside everything else, or opens one.
@@ -682,7 +531,7 @@ impl Client {
 }
 
 /// An iterator that was asked for; `None` when there was no memory for it.
-fn begun(iter: terrace::Result<Iter>) -> Outcome<Option<Iter>> {
+pub(super) fn begun(iter: terrace::Result<Iter>) -> Outcome<Option<Iter>> {
     match iter {
         Ok(iter) => Ok(Some(iter)),
         Err(e) if e.kind() == ErrorKind::Full => Ok(None),
