@@ -69,7 +69,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use extent::claim::{Bump, Claim};
 pub use extent::{AllocError, Extent, Span};
 pub use fs::append::Appender;
-pub use fs::fault::FaultFs;
+pub use fs::fault::{Effect, FaultFs};
 pub use fs::os::OsFs;
 pub use fs::overlay::OverlayFs;
 pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};

@@ -9,11 +9,13 @@ use terrace_media::Medium;
 
 use crate::crash::{Case, Tally};
 use crate::damage::{self, Class, Specimen};
+use crate::faults::sweep::{self, Only};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
 use crate::oracle::Outcome;
 use crate::place::scratch;
+use crate::soak::Soak;
 
 /// What the command line asks for: `--name value` pairs.
 pub struct Request {
@@ -42,6 +44,17 @@ impl Request {
             pairs,
             started: Instant::now(),
         })
+    }
+
+    /// A request that is made here.
+    pub fn of(pairs: &[(&str, String)]) -> Request {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Request {
+            pairs: pairs.collect(),
+            started: Instant::now(),
+        }
     }
 
     /// The text of an option.
@@ -214,6 +227,78 @@ pub fn linear(request: &Request) -> Outcome {
         done += 1;
     }
     println!("linear: seeds {first}..{}, {sum:?}", first + done);
+    Ok(())
+}
+
+/// Calls on files and on the pool that fail, each once for every seed.
+pub fn faults(request: &Request) -> Outcome {
+    let first = request.number("seed", 0)?;
+    let (stride, kinds) = (request.number("stride", 1)?.max(1), request.kinds()?);
+    let every_way = request.number("every-way", 0)? > 0;
+    let only: Option<Only> = request.text("only").map(str::parse).transpose()?;
+    let mut sum = sweep::Tally::default();
+    let mut done = 0;
+    while request.goes_on("seeds", 1, done)? {
+        for &kind in &kinds {
+            let tally = match only {
+                Some(only) => sweep::repeat(kind, first + done, only)?,
+                None => sweep::sweep(kind, first + done, stride, every_way)?,
+            };
+            sum.add(&tally);
+            let (medium, design) = kind;
+            let seed = first + done;
+            println!(
+                "{:.0?}: {design} on {medium}, seed {seed}: {} cases of {}",
+                request.elapsed(),
+                tally.cases,
+                sum.cases
+            );
+        }
+        done += 1;
+    }
+    println!("faults: seeds {first}..{}\n{sum}", first + done);
+    Ok(())
+}
+
+/// Mixed load for long, in small caps; the time is shared out among the kinds.
+pub fn soak(request: &Request) -> Outcome {
+    let seed = request.number("seed", 0)?;
+    let kinds = request.kinds()?;
+    let minutes = match request.text("minutes") {
+        Some(text) => text.parse().map_err(|_| "--minutes is no number")?,
+        None => 10.0,
+    };
+    let time = Duration::from_secs_f64(f64::max(minutes, 0.0) * 60.0 / kinds.len() as f64);
+    for (medium, design) in kinds {
+        let soak = Soak {
+            design,
+            medium,
+            seed,
+            time,
+            round: Duration::from_secs(request.number("round", 30)?.max(1)),
+            says: true,
+        };
+        if let Some(why) = soak.left_out() {
+            println!("soak: {design} on {medium} is left out: {why}");
+            continue;
+        }
+        println!("soak: {design} on {medium}, seed {seed:#x}, {time:.0?}");
+        let folder = match request.text("folder") {
+            Some(path) => tempfile::Builder::new().prefix("soak").tempdir_in(path),
+            None => tempfile::Builder::new().prefix("soak").tempdir(),
+        };
+        let folder = folder.map_err(|e| format!("no folder for the soak: {e}"))?;
+        match soak.run(folder.path()) {
+            Ok(tally) => println!("soak: {design} on {medium}: {tally:?}\n"),
+            Err(failure) => {
+                let folder = folder.keep();
+                return Err(format!(
+                    "{failure}\nthe folder is kept: {}",
+                    folder.display()
+                ));
+            }
+        }
+    }
     Ok(())
 }
 

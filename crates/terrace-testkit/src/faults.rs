@@ -2,6 +2,10 @@
 //!
 //! What a failed sync leaves on the media is unknown, so no later sync may vouch for it. Real files
 //! keep what they were given even so; the data cannot tell, and the answers must.
+//!
+//! `sweep` lets every call fail, not only syncs.
+
+pub mod sweep;
 
 use std::io;
 use std::sync::Arc;

@@ -22,8 +22,10 @@ pub mod script;
 pub mod seeds;
 pub mod settings;
 pub mod shrink;
+pub mod soak;
 pub mod space;
 #[cfg(feature = "canary")]
 pub mod stalled;
+pub mod torture;
 pub mod value;
 pub mod world;

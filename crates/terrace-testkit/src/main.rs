@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use terrace_testkit::campaign::{self, Request};
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
+use terrace_testkit::torture;
 
 const HELP: &str = "\
 usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
@@ -22,6 +23,15 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --cases N | --minutes M, --seed S, --len N (operations of a history)
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+  faults  every call on files and on the pool fails, one at a time
+          --seeds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
+          --stride N (every n-th call only), --every-way 1 (each call in every way),
+          --only ACT,TARGET,CALL,WAY (one case, as a failure prints it)
+  soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
+          --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
+          --design NAME|all, --round SECONDS, --folder PATH (where databases are made)
+  torture the campaigns above in turn, each with seeds of its own
+          --hours H, --seed S, --medium dax|mapped|dram, --design NAME|all
   flips   every byte of table files and OPTIONS changed, each of which must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
@@ -51,6 +61,20 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
+        "faults" => campaign::faults(&parse(&[
+            "seeds",
+            "minutes",
+            "seed",
+            "medium",
+            "design",
+            "stride",
+            "every-way",
+            "only",
+        ])?),
+        "soak" => campaign::soak(&parse(&[
+            "minutes", "seed", "medium", "design", "round", "folder",
+        ])?),
+        "torture" => torture::torture(&parse(&["hours", "seed", "medium", "design"])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
         "canaries" => canaries(&parse(&["only", "say"])?),
         "--help" | "-h" | "help" => {

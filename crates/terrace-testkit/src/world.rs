@@ -456,7 +456,7 @@ impl World {
 
     /// Compares a copy, where the store is in a folder of the system's.
     fn checkpoint(&self) -> Outcome {
-        if self.place.machine.is_some() || self.place.fs.is_some() {
+        if self.place.machine.is_some() {
             return Ok(());
         }
         let folder = scratch()?;
@@ -467,7 +467,8 @@ impl World {
         let db = self.db()?;
         db.checkpoint(&place.folder).map_err(failed("a copy"))?;
         let copy = place.open(db.options()).map_err(failed("opening a copy"))?;
-        self.oracle.check_live(&copy)
+        self.oracle.check_live(&copy)?;
+        copy.close().map_err(failed("closing a copy"))
     }
 
     fn reopen(&mut self, close: bool, variation: u8, hook: Unanswered<'_>) -> Outcome {

@@ -11,6 +11,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// What a call that fails has done by then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Effect {
+    /// Half of what it should write, and nothing else.
+    #[default]
+    Half,
+    /// All that it should do; the caller is told that it failed all the same.
+    All,
+}
+
 /// A counter that trips at a chosen call.
 #[derive(Default)]
 pub(crate) struct Trap(Mutex<TrapState>);
@@ -21,6 +31,8 @@ struct TrapState {
     at: u64,
     kind: Option<io::ErrorKind>,
     sticky: bool,
+    /// What the first call that tripped was for.
+    tripped: Option<String>,
 }
 
 /// The call that tripped.
@@ -45,6 +57,7 @@ impl Trap {
             at: n,
             kind: Some(kind),
             sticky,
+            tripped: None,
         };
     }
 
@@ -56,11 +69,16 @@ impl Trap {
         self.0.lock().calls
     }
 
-    pub(crate) fn step(&self) -> Result<(), Fault> {
+    pub(crate) fn tripped(&self) -> Option<String> {
+        self.0.lock().tripped.clone()
+    }
+
+    pub(crate) fn step(&self, what: impl FnOnce() -> String) -> Result<(), Fault> {
         let mut state = self.0.lock();
         state.calls += 1;
         match state.kind {
             Some(kind) if state.calls == state.at || (state.sticky && state.calls > state.at) => {
+                state.tripped.get_or_insert_with(what);
                 Err(Fault {
                     kind,
                     call: state.calls,
@@ -78,6 +96,7 @@ struct Shared {
     short: AtomicBool,
     short_reads: AtomicU64,
     full: AtomicBool,
+    does_all: AtomicBool,
 }
 
 /// A file system whose n-th operation fails. Clones share the counter.
@@ -97,9 +116,21 @@ impl FaultFs {
     }
 
     /// Makes the `n`-th operation from now, counted from 1, fail with `kind`, and all later ones
-    /// too if `sticky`. A failing write has written half of its bytes.
+    /// too if `sticky`. A failing write has written half of its bytes, unless
+    /// [`leave`](FaultFs::leave) says otherwise.
     pub fn fail_at(&self, n: u64, kind: io::ErrorKind, sticky: bool) {
         self.shared.trap.set(n, kind, sticky);
+    }
+
+    /// What calls that fail have done by then.
+    pub fn leave(&self, effect: Effect) {
+        let all = effect == Effect::All;
+        self.shared.does_all.store(all, Ordering::Relaxed);
+    }
+
+    /// The first call that failed since the fault was set: what it was, and of which file or folder.
+    pub fn tripped(&self) -> Option<String> {
+        self.shared.trap.tripped()
     }
 
     /// Takes the fault away and counts from zero again.
@@ -125,12 +156,51 @@ impl FaultFs {
 
 struct FaultFile {
     inner: Box<dyn File>,
+    name: String,
     shared: Arc<Shared>,
 }
 
+/// The last part of a path, for messages.
+fn name(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 impl Shared {
-    fn step(&self, what: &str) -> io::Result<()> {
-        self.trap.step().map_err(|fault| fault.error(what))
+    /// Counts a call; when it is to fail, it may have been done all the same.
+    fn call<R>(
+        &self,
+        what: &'static str,
+        name: &str,
+        done: impl FnOnce() -> io::Result<R>,
+    ) -> io::Result<R> {
+        match self.trap.step(|| format!("{what} {name}")) {
+            Ok(()) => done(),
+            Err(fault) => {
+                if self.does_all.load(Ordering::Relaxed) {
+                    done()?;
+                }
+                Err(fault.error(what))
+            }
+        }
+    }
+
+    /// The same for a write of `len` bytes, of which half may have been done.
+    fn write(
+        &self,
+        what: &'static str,
+        name: &str,
+        len: usize,
+        done: impl FnOnce(usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.trap.step(|| format!("{what} {name}")) {
+            Ok(()) => done(len),
+            Err(fault) => {
+                let all = self.does_all.load(Ordering::Relaxed);
+                done(if all { len } else { len / 2 })?;
+                Err(fault.error(what))
+            }
+        }
     }
 
     /// An error when the disk is full.
@@ -142,15 +212,24 @@ impl Shared {
     }
 }
 
+impl FaultFile {
+    fn call<R>(
+        &self,
+        what: &'static str,
+        done: impl FnOnce(&dyn File) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.shared.call(what, &self.name, || done(&*self.inner))
+    }
+}
+
 impl File for FaultFile {
     fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.shared.step("read")?;
         let mut len = buf.len();
         if len > 1 && self.shared.short.load(Ordering::Relaxed) {
             let call = self.shared.short_reads.fetch_add(1, Ordering::Relaxed);
             len = 1 + (call as usize * 7) % (len - 1);
         }
-        self.inner.read_at(off, &mut buf[..len])
+        self.call("read", |file| file.read_at(off, &mut buf[..len]))
     }
 
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
@@ -160,42 +239,46 @@ impl File for FaultFile {
         {
             self.shared.room()?;
         }
-        if let Err(fault) = self.shared.trap.step() {
-            self.inner.write_at(off, &buf[..buf.len() / 2])?;
-            return Err(fault.error("write"));
-        }
-        self.inner.write_at(off, buf)
+        let done = |len| self.inner.write_at(off, &buf[..len]);
+        self.shared.write("write", &self.name, buf.len(), done)
     }
 
     fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
-        self.shared.step("write and sync")?;
-        self.inner.write_durable_at(off, buf)
+        let done = |len| self.inner.write_durable_at(off, &buf[..len]);
+        let what = "write and sync";
+        self.shared.write(what, &self.name, buf.len(), done)
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.shared.step("length")?;
-        self.inner.len()
+        self.call("length", |file| file.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.shared.step("set length")?;
-        self.inner.set_len(len)
+        self.call("set length", |file| file.set_len(len))
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.shared.room()?;
-        self.shared.step("allocate")?;
-        self.inner.allocate(len)
+        self.call("allocate", |file| file.allocate(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.shared.step("sync")?;
-        self.inner.sync_data()
+        self.call("sync", |file| file.sync_data())
     }
 
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
-        self.shared.step("advise")?;
-        self.inner.advise(off, len, advice)
+        self.call("advise", |file| file.advise(off, len, advice))
+    }
+}
+
+impl FaultFs {
+    fn call<R>(
+        &self,
+        what: &'static str,
+        path: &Path,
+        done: impl FnOnce(&dyn FileSystem) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.shared.call(what, &name(path), || done(&*self.inner))
     }
 
     fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
@@ -206,59 +289,52 @@ impl File for FaultFile {
 
 impl FileSystem for FaultFs {
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.shared.step("create folder")?;
-        self.inner.create_dir_all(dir)
+        self.call("create folder", dir, |fs| fs.create_dir_all(dir))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.shared.step("list folder")?;
-        self.inner.list(dir)
+        self.call("list folder", dir, |fs| fs.list(dir))
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
-        self.shared.step("open")?;
-        if mode.is_new() {
-            self.shared.room()?;
-        }
-        let inner = self.inner.open(path, mode)?;
+        let inner = self.call("open", path, |fs| {
+            if mode.is_new() {
+                self.shared.room()?;
+            }
+            fs.open(path, mode)
+        })?;
         Ok(Box::new(FaultFile {
             inner,
+            name: name(path),
             shared: Arc::clone(&self.shared),
         }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.shared.step("rename")?;
-        self.inner.rename(from, to)
+        self.call("rename", to, |fs| fs.rename(from, to))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.shared.step("link")?;
-        self.inner.link(from, to)
+        self.call("link", to, |fs| fs.link(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.shared.step("remove")?;
-        self.inner.remove(path)
+        self.call("remove", path, |fs| fs.remove(path))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.shared.step("sync folder")?;
-        self.inner.sync_dir(dir)
+        self.call("sync folder", dir, |fs| fs.sync_dir(dir))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.shared.step("look up")?;
-        self.inner.exists(path)
+        self.call("look up", path, |fs| fs.exists(path))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        self.shared.step("lock")?;
-        self.inner.lock(path)
+        self.call("lock", path, |fs| fs.lock(path))
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        self.shared.step("lock")?;
-        self.inner.lock_shared(path)
+        self.call("lock", path, |fs| fs.lock_shared(path))
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod fault;
 pub(crate) mod lock;
 pub(crate) mod os;
 pub(crate) mod overlay;
+pub(crate) mod signal;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,6 @@
 //! The real file system.
 
+use super::signal::uninterrupted;
 use super::{Advice, File, FileLock, FileSystem, OpenMode, lock};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -78,7 +79,8 @@ impl File for OsFile {
         if len == 0 {
             return Ok(());
         }
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, len) {
+        let none = FallocateFlags::empty();
+        match uninterrupted(|| rustix::fs::fallocate(&self.0, none, 0, len)) {
             // A file system that cannot take space ahead still gets the length.
             Err(Errno::OPNOTSUPP) => {
                 if self.len()? < len {

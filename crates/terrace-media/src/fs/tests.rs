@@ -1,6 +1,8 @@
 //! Tests of files: the real and the simulated file system behave alike, and faults come when asked.
 
-use crate::{Advice, Appender, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, Survive};
+use crate::{
+    Advice, Appender, Effect, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, Survive,
+};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -396,4 +398,22 @@ fn direct_writes_equal_others() {
         let again = fs.open(&path, OpenMode::CreateNewDirect);
         assert_eq!(kind(again), ErrorKind::AlreadyExists);
     });
+}
+
+/// A call that fails may have been done all the same; what failed first is told.
+#[test]
+fn calls_that_fail_may_have_been_done() {
+    let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());
+    let (old, new) = (Path::new("/old"), Path::new("/new"));
+    let file = fs.open(old, OpenMode::Create).expect("opened");
+    fs.leave(Effect::All);
+    fs.fail_at(1, ErrorKind::Other, true);
+    assert!(file.write_at(0, &[7; 100]).is_err());
+    assert!(fs.rename(old, new).is_err());
+    assert_eq!(fs.tripped().as_deref(), Some("write old"));
+    fs.reset();
+    assert_eq!(fs.tripped(), None);
+    assert_eq!(file.len().expect("length"), 100);
+    assert!(fs.exists(new).expect("a look"));
+    assert!(!fs.exists(old).expect("a look"));
 }

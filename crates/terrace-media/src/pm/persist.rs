@@ -10,8 +10,8 @@ use super::emulate::Emulator;
 use super::map::Memory;
 use crate::pool::faults::PoolFaults;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What the simulator is told. Offsets are positions in the mapping.
 pub(crate) trait Hook: Send + Sync {
@@ -48,6 +48,8 @@ pub(crate) struct Mapping {
     counters: Counters,
     extras: Option<Box<Extras>>,
     memory: Arc<Memory>,
+    /// The first sync that failed.
+    sync_failed: OnceLock<String>,
 }
 
 // SAFETY: the pointer is the base of `memory`, which may be used from every thread.
@@ -81,6 +83,7 @@ impl Mapping {
             counters: Counters::new(),
             extras: (!extras.is_empty()).then(|| Box::new(extras)),
             memory,
+            sync_failed: OnceLock::new(),
         }
     }
 
@@ -178,15 +181,41 @@ impl Mapping {
         if !self.needs_sync {
             return Ok(());
         }
-        if let Some(extras) = &self.extras {
-            if let Some(faults) = &extras.faults {
-                faults.sync()?;
+        self.only_while_syncs_succeed(|| {
+            if let Some(extras) = &self.extras {
+                if let Some(faults) = &extras.faults {
+                    faults.sync()?;
+                }
+                if let Some(hook) = &extras.hook {
+                    return hook.sync(at, len as u64);
+                }
             }
-            if let Some(hook) = &extras.hook {
-                return hook.sync(at, len as u64);
-            }
+            self.memory.msync(at as usize, len)
+        })
+    }
+
+    /// Runs a sync, unless one has failed: the system tells of pages that it could not write once for the
+    /// whole file, and takes them for clean then. Whoever asks after that, or at the same time for other
+    /// pages, would be told that all is well.
+    pub(crate) fn only_while_syncs_succeed(
+        &self,
+        sync: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.no_sync_failed()?;
+        if let Err(e) = sync() {
+            let _ = self.sync_failed.set(e.to_string());
+            return Err(e);
         }
-        self.memory.msync(at as usize, len)
+        self.no_sync_failed()
+    }
+
+    fn no_sync_failed(&self) -> io::Result<()> {
+        match self.sync_failed.get() {
+            None => Ok(()),
+            Some(first) => Err(io::Error::other(format!(
+                "an earlier sync of the pool failed: {first}"
+            ))),
+        }
     }
 }
 

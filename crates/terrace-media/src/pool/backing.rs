@@ -2,9 +2,11 @@
 //! grown, cut and synced.
 
 use super::error::PoolError;
+use super::faults::PoolFaults;
 use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, Medium, MediumChoice};
 use crate::fs::lock;
+use crate::fs::signal::uninterrupted;
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
 use crate::pm::persist::Hook;
@@ -75,6 +77,11 @@ fn io_error(path: &Path, op: &'static str) -> impl FnOnce(io::Error) -> PoolErro
     }
 }
 
+/// Whether the next call on a pool's file is to fail.
+fn injected(faults: Option<&PoolFaults>, path: &Path, op: &'static str) -> Result<(), PoolError> {
+    faults.map_or(Ok(()), |faults| faults.file(op).map_err(io_error(path, op)))
+}
+
 /// The name under which a pool file is made before it gets its own.
 fn nascent(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -126,7 +133,8 @@ fn look(path: &Path) -> Result<Found, PoolError> {
     }
 }
 
-fn open_locked(path: &Path, create: bool) -> Result<File, PoolError> {
+fn open_locked(path: &Path, create: bool, faults: Option<&PoolFaults>) -> Result<File, PoolError> {
+    injected(faults, path, "open for writing")?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -139,6 +147,7 @@ fn open_locked(path: &Path, create: bool) -> Result<File, PoolError> {
             },
             _ => io_error(path, "open for writing")(e),
         })?;
+    injected(faults, path, "lock")?;
     lock::exclusive(&file).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => PoolError::Locked {
             path: path.to_owned(),
@@ -154,13 +163,16 @@ fn open_file(
     cap: u64,
     choice: MediumChoice,
     device: bool,
+    faults: Option<&PoolFaults>,
 ) -> Result<Opened, PoolError> {
+    injected(faults, path, "examine")?;
     let bytes = if device {
         device_bytes(&file, path)?
     } else {
         file.metadata().map_err(io_error(path, "examine"))?.len()
     };
     let cap = if device { cap.min(bytes) } else { cap };
+    injected(faults, path, "map")?;
     let mapped =
         medium::map_file(&file, cap as usize, choice, device).map_err(io_error(path, "map"))?;
     Ok(Opened {
@@ -218,6 +230,7 @@ pub(crate) fn create(
     backing: &Backing,
     cap: u64,
     choice: MediumChoice,
+    faults: Option<&PoolFaults>,
 ) -> Result<Opened, PoolError> {
     let path = match backing {
         Backing::Anonymous => return open_anonymous(cap, choice),
@@ -225,10 +238,11 @@ pub(crate) fn create(
         Backing::File(path) => path,
     };
     if let Found::Device = look(path)? {
-        return open_file(open_locked(path, false)?, path, cap, choice, true);
+        let file = open_locked(path, false, faults)?;
+        return open_file(file, path, cap, choice, true, faults);
     }
     let nascent = nascent(path);
-    let file = open_locked(&nascent, true)?;
+    let file = open_locked(&nascent, true, faults)?;
     // Whoever had the lock before may have given this very file its final name.
     let ours = file.metadata().map_err(io_error(path, "examine"))?.ino();
     if std::fs::metadata(&nascent).map(|meta| meta.ino()).ok() != Some(ours) {
@@ -238,8 +252,9 @@ pub(crate) fn create(
         let _ = std::fs::remove_file(&nascent);
         return Err(refuse_existing(path));
     }
+    injected(faults, path, "empty")?;
     file.set_len(0).map_err(io_error(path, "empty"))?;
-    open_file(file, path, cap, choice, false).inspect_err(|_| {
+    open_file(file, path, cap, choice, false, faults).inspect_err(|_| {
         let _ = std::fs::remove_file(&nascent);
     })
 }
@@ -274,6 +289,7 @@ pub(crate) fn open(
     cap: u64,
     choice: MediumChoice,
     private: bool,
+    faults: Option<&PoolFaults>,
 ) -> Result<Opened, PoolError> {
     match backing {
         backing if private => open_private(backing, cap, choice),
@@ -289,7 +305,7 @@ pub(crate) fn open(
                 Found::File => false,
                 Found::Device => true,
             };
-            let file = open_locked(path, false)?;
+            let file = open_locked(path, false, faults)?;
             let len = file.metadata().map_err(io_error(path, "examine"))?.len();
             if !device && len < HEADER_BYTES {
                 // Too short to map a superblock: its first bytes say what it was.
@@ -302,7 +318,7 @@ pub(crate) fn open(
                     other => other,
                 });
             }
-            let opened = open_file(file, path, cap, choice, device)?;
+            let opened = open_file(file, path, cap, choice, device, faults)?;
             if !device && opened.committed > cap {
                 return Err(PoolError::Invalid(format!(
                     "the pool {} has {} bytes, more than the size of {cap} bytes it is opened \
@@ -377,7 +393,8 @@ fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Ope
 
 impl Store {
     /// Gives a file that was just made its own name, durably.
-    pub(crate) fn adopt_name(&self) -> io::Result<()> {
+    pub(crate) fn adopt_name(&self, faults: Option<&PoolFaults>) -> io::Result<()> {
+        let injected = |what| faults.map_or(Ok(()), |faults| faults.file(what));
         if let Store::File {
             file,
             path,
@@ -386,8 +403,11 @@ impl Store {
         {
             // PERSIST: the superblock before the name. Reversed, a crash could leave a file with
             // the pool's name that is not a pool.
+            injected("sync")?;
             file.sync_all()?;
+            injected("rename")?;
             std::fs::rename(nascent(path), path)?;
+            injected("sync the folder of")?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
             File::open(dir.unwrap_or(Path::new(".")))?.sync_all()?;
         }
@@ -416,7 +436,8 @@ impl Store {
                 Ok(())
             }
             Store::File { file, .. } => {
-                match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+                let none = FallocateFlags::empty();
+                match uninterrupted(|| rustix::fs::fallocate(file, none, from, to - from)) {
                     Ok(()) => Ok(()),
                     Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, to),
                     Err(e) => {
@@ -430,7 +451,8 @@ impl Store {
     }
 
     /// Gives the bytes after `to` back.
-    pub(crate) fn shrink(&self, to: u64) -> io::Result<()> {
+    pub(crate) fn shrink(&self, to: u64, faults: Option<&PoolFaults>) -> io::Result<()> {
+        faults.map_or(Ok(()), |faults| faults.file("cut"))?;
         match self {
             Store::File { device: true, .. } | Store::Anonymous | Store::Private { .. } => Ok(()),
             Store::File { file, .. } => file.set_len(to),

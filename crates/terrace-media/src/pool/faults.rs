@@ -1,14 +1,16 @@
-//! Faults of a pool on demand: growing or syncing fails at a chosen call.
+//! Faults of a pool on demand: growing, syncing, or any other call on its file fails.
 
 use crate::fs::fault::Trap;
 use std::io;
 use std::sync::Arc;
 
-/// Makes the n-th growth or sync of a pool fail. Calls count from 1 since the last reset.
+/// Makes the n-th growth, sync or other call on the file of a pool fail. Calls count from 1 since the last
+/// reset.
 #[derive(Default)]
 pub struct PoolFaults {
     grow: Trap,
     sync: Trap,
+    file: Trap,
 }
 
 impl PoolFaults {
@@ -27,10 +29,23 @@ impl PoolFaults {
         self.sync.set(n, kind, sticky);
     }
 
+    /// Makes the `n`-th other call on the pool's file from now fail with `kind`, and all later ones too if
+    /// `sticky`: opening, locking, examining, mapping, emptying, naming and cutting it.
+    pub fn fail_file(&self, n: u64, kind: io::ErrorKind, sticky: bool) {
+        self.file.set(n, kind, sticky);
+    }
+
+    /// The first call that failed since the faults were set.
+    pub fn tripped(&self) -> Option<String> {
+        let traps = [&self.grow, &self.sync, &self.file];
+        traps.into_iter().find_map(|trap| trap.tripped())
+    }
+
     /// Takes all faults away and counts from zero again.
     pub fn reset(&self) {
         self.grow.reset();
         self.sync.reset();
+        self.file.reset();
     }
 
     /// Growths since the last reset or fault set.
@@ -43,15 +58,25 @@ impl PoolFaults {
         self.sync.calls()
     }
 
+    /// Other calls on the pool's file since the last reset or fault set.
+    pub fn file_calls(&self) -> u64 {
+        self.file.calls()
+    }
+
+    pub(crate) fn file(&self, what: &'static str) -> io::Result<()> {
+        let step = self.file.step(|| format!("{what} the pool"));
+        step.map_err(|fault| fault.error(what))
+    }
+
     pub(crate) fn grow(&self) -> io::Result<()> {
         self.grow
-            .step()
+            .step(|| "grow the pool".into())
             .map_err(|fault| fault.error("growing the pool"))
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.sync
-            .step()
+            .step(|| "sync the pool".into())
             .map_err(|fault| fault.error("syncing the pool"))
     }
 }

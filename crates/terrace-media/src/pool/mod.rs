@@ -170,7 +170,12 @@ impl Pool {
     /// configuration makes no sense, `Locked`, `Full`, `Io`.
     pub fn create(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
-        let opened = backing::create(&config.backing, config.cap(), config.medium)?;
+        let opened = backing::create(
+            &config.backing,
+            config.cap(),
+            config.medium,
+            config.faults.as_deref(),
+        )?;
         let (region, opened) = map(opened, &config, 0);
         let abandon = |e| {
             opened.store.abandon();
@@ -225,7 +230,7 @@ impl Pool {
             .map_err(abandon)?;
         opened
             .store
-            .adopt_name()
+            .adopt_name(config.faults.as_deref())
             .map_err(io("name"))
             .map_err(abandon)?;
         Ok(Pool::start(
@@ -247,7 +252,13 @@ impl Pool {
         config.validate()?;
         let path = config.backing.path();
         let private = config.private;
-        let opened = backing::open(&config.backing, config.cap(), config.medium, private)?;
+        let opened = backing::open(
+            &config.backing,
+            config.cap(),
+            config.medium,
+            private,
+            config.faults.as_deref(),
+        )?;
         let (region, opened) = map(opened, &config, 0);
         region
             .map()
@@ -456,10 +467,12 @@ impl Pool {
 
     /// Makes every byte of the pool durable.
     pub fn sync_all(&self) -> io::Result<()> {
-        if let Some(faults) = &self.inner.faults {
-            faults.sync()?;
-        }
-        self.inner.store.sync_all()
+        self.region().map().only_while_syncs_succeed(|| {
+            if let Some(faults) = &self.inner.faults {
+                faults.sync()?;
+            }
+            self.inner.store.sync_all()
+        })
     }
 
     /// What was made durable through this pool so far.

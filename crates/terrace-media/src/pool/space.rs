@@ -280,7 +280,7 @@ impl PoolInner {
         // a pool that looks truncated (P3). Committed moves first, so that an update by another
         // thread cannot bring them back.
         self.region.map().set_committed(end);
-        if self.update(|_| {}).is_err() || self.store.shrink(end).is_err() {
+        if self.update(|_| {}).is_err() || self.store.shrink(end, self.faults.as_deref()).is_err() {
             self.region.map().set_committed(committed);
             return;
         }

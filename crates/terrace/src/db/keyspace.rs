@@ -1,8 +1,8 @@
 //! This file is keyspaces: named sets of keys in one database, and the catalog that names them.
 //!
 //! The catalog is entries of the system keyspace, written through the log like any other: a name
-//! leads to an id, ids are never used again, and a dropped id is remembered until nothing of it can
-//! be left. Dropping writes one entry; the space comes back as tables drain.
+//! leads to an id, ids are never used again, and a dropped id is remembered until a database is opened
+//! that has nothing of it. Dropping writes one entry; the space comes back as tables drain.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -13,9 +13,11 @@ use crate::db::WriteBatch;
 use crate::db::bounds::Bounds;
 use crate::db::iter::{ExpiringValue, Iter, with_expiry};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::ranges::layout::SHADOW;
+use crate::parts::skiplist::Target;
+use crate::stages::Source;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
 
 /// The name of the keyspace that calls without a keyspace use.
@@ -186,8 +188,12 @@ impl Keyspace {
     }
 }
 
-/// Reads the catalog: the names, and the ids that were dropped.
-pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<()> {
+/// BOUND: of so many dropped ids one opening asks whether anything is left.
+const FORGET_MAX: usize = 1000;
+
+/// Reads the ids that were dropped from the catalog.
+fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
+    let mut dropped = Vec::new();
     for record in records(engine, DROPPED)? {
         let (name, _) = record?.into_pair();
         let id = name
@@ -195,11 +201,60 @@ pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<()> {
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| digits.parse().ok());
         match id {
-            Some(id) => engine.ground.dropped.insert(id),
+            Some(id) => dropped.push(id),
             None => return Err(damaged(&name)),
         }
     }
-    Ok(())
+    Ok(dropped)
+}
+
+/// Reads which keyspaces were dropped, and returns those of which nothing is left. Only while a database is
+/// being opened can that be told: every log that may be replayed has been, and whatever it had of a
+/// keyspace is in a source; no job moves entries yet, and nobody has a handle of before.
+pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<Vec<u32>> {
+    let sources = &engine.views.hold().sources;
+    let mut gone = Vec::new();
+    for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
+        let mut left = at >= FORGET_MAX;
+        for source in sources {
+            left = left || has_any(&**source, id)? || has_any(&**source, id | SHADOW)?;
+        }
+        match left {
+            true => engine.ground.dropped.insert(id),
+            false => gone.push(id),
+        }
+    }
+    Ok(gone)
+}
+
+/// Removes the records of dropped ids of which nothing is left, or there would be more of them for ever.
+///
+/// CRASH: with a record the next opening asks again; without it there is nothing that it would hide.
+pub(super) fn forget(engine: &Arc<Engine>, gone: &[u32]) -> Result<()> {
+    let mut batch = Batch::default();
+    for id in gone {
+        let record = format!("{DROPPED}{id}");
+        batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
+    }
+    if batch.len() == 0 {
+        return Ok(());
+    }
+    match engine.write(&mut batch, Durability::Buffered) {
+        // There will be another opening.
+        Err(e) if e.kind() == ErrorKind::Full => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a source has any entry of a keyspace, versions that nobody can read among them.
+fn has_any(source: &dyn Source, keyspace: u32) -> Result<bool> {
+    let mut cursor = source.cursor();
+    cursor.hold();
+    let found = cursor
+        .seek(&Target::first_of(keyspace, &[]))
+        .and_then(|()| Ok(cursor.entry()?.is_some_and(|e| e.keyspace == keyspace)));
+    cursor.release();
+    found
 }
 
 fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {

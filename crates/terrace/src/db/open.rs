@@ -193,13 +193,16 @@ impl DbBuilder {
                 unit: "bytes",
             });
         })?;
-        keyspace::load_dropped(&engine)?;
+        let gone = keyspace::load_dropped(&engine)?;
         match &fixed {
             None => self.finish_creation(&ground)?,
             Some(fixed) if !self.options.read_only => self.keep_options(fixed, &ground)?,
             Some(_) => {}
         }
         engine.start()?;
+        if !self.options.read_only {
+            keyspace::forget(&engine, &gone)?;
+        }
         report.elapsed = started.elapsed();
         Ok(Db(Arc::new(Handle {
             engine,

@@ -357,16 +357,14 @@ impl Ingest {
         };
         let keyspace = self.keyspace | SHADOW;
         cursor.seek(&Target::first_of(keyspace, &[]))?;
-        // BOUND: the range deletes of one source.
+        // BOUND: the range deletes of one source. All of them: their order is that of the lengths of their first
+        // keys before that of the keys.
         while let Some(entry) = cursor.entry()? {
             if entry.keyspace != keyspace {
                 return Ok(false);
             }
             let range = RangeDelete::from_entry(entry.keyspace, entry.key, entry.seq, 0)?;
-            if range.begin > self.last {
-                return Ok(false);
-            }
-            let reaches = range.end.is_empty() || range.end > *first;
+            let reaches = range.begin <= self.last && (range.end.is_empty() || range.end > *first);
             if range.is_some() && reaches && range.seq <= seq {
                 return Ok(true);
             }

@@ -4,9 +4,11 @@
 use std::io::ErrorKind as Io;
 use std::sync::Arc;
 
-use terrace::{Db, ErrorKind, Options};
+use terrace::{Db, Design, Durability, ErrorKind, Options};
 use terrace_media::{FaultFs, Medium, OsFs, PoolFaults};
+use terrace_testkit::faults::sweep;
 use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::seeds::seeds;
 use terrace_testkit::settings;
 
 const KEYS: u8 = 40;
@@ -162,6 +164,54 @@ fn failing_pools_lose_nothing() {
         }
         assert!(failures > 0, "the script syncs and grows");
     }
+}
+
+/// Every call on files and on the pool fails at its turn, while a script runs, while what a crash left is
+/// recovered, and while it is only read: right answers or errors that name the fault, and nothing lost.
+/// A sample; the campaign `faults` has all calls and ways.
+#[test]
+fn every_call_can_fail() {
+    let mut sum = sweep::Tally::default();
+    for seed in seeds(2) {
+        for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+            for design in Design::ALL {
+                let tally = sweep::sweep((medium, design), seed, 41, false);
+                sum.add(&tally.unwrap_or_else(|e| panic!("{e}")));
+            }
+        }
+    }
+    assert!(sum.cases > 100, "{sum}");
+}
+
+/// What sweeps have found, each with what was wrong.
+#[test]
+fn faults_that_once_were_lies() {
+    let cases = [
+        // A sync of the log that failed with a full disk was said to be `Full`: nothing of the write was
+        // to show, and it did.
+        (Design::MioDb, Medium::Mapped, 0, "Recovery,Syncs,121,1"),
+        // An ingest whose sync of the pool failed left the store believing later syncs.
+        (Design::MioDb, Medium::Mapped, 2, "Recovery,Syncs,105,5"),
+    ];
+    for (design, medium, seed, only) in cases {
+        let only = only.parse().expect("a fault");
+        sweep::repeat((medium, design), seed, only).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+/// A log whose sync fails says that the outcome is not known, whatever the system's reason, and stops.
+#[test]
+fn a_log_that_cannot_be_synced_is_not_full() {
+    let folder = scratch().unwrap();
+    let faults = PoolFaults::new();
+    let mut place = Place::folder(folder.path());
+    place.faults = Some(Arc::clone(&faults));
+    let db = place.open(&settings::small(Medium::Mapped)).unwrap();
+    faults.fail_sync(1, Io::StorageFull, false);
+    let failed = db.put_with("k", "v", Durability::Sync).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+    assert!(failed.to_string().contains("reopen"), "{failed}");
+    assert_eq!(db.put("k", "v").unwrap_err().kind(), ErrorKind::Stopped);
 }
 
 fn open(folder: &std::path::Path, options: Options) -> terrace::Result<Db> {

@@ -237,6 +237,52 @@ fn check_order(design: Design, medium: Medium, flush_first: bool) {
     check(&Db::open(folder.path(), options).unwrap(), &last, "closed");
 }
 
+/// What an ingest loads into a range that was deleted before shows, whatever other ranges were deleted, and
+/// stays when these become tables above it.
+#[test]
+fn ranges_deleted_before_an_ingest_do_not_hide_it() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Workers::Manual);
+        // Nothing is compacted in between, which would put all in order.
+        options.bottom.leveled.runs_compact = 20;
+        options.bottom.leveled.runs_slow = 30;
+        options.bottom.leveled.runs_stop = 40;
+        let db = Db::open(folder.path(), options).unwrap();
+        db.put("m-before", "x").unwrap();
+        // Deep, so that the range delete over it goes into a table.
+        db.drain().unwrap();
+        // On both sides, so that the table of the range deletes has them between its entries.
+        db.put("a", "x").unwrap();
+        db.put("zzzz", "x").unwrap();
+        // Of all lengths, on both sides of what is loaded and over it.
+        for (from, to) in [
+            ("z", "zz"),
+            ("b", "bb"),
+            ("l-is-longer", "n"),
+            ("yyy", "yyyy"),
+        ] {
+            db.delete_range(from..to).unwrap();
+        }
+        let mut ingest = db.ingest().unwrap();
+        ingest.add("m", "loaded").unwrap();
+        ingest.finish().unwrap();
+        let check = |what: &str| {
+            let found = db.get("m").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"loaded"[..]), "{design}, {what}");
+            assert_eq!(db.multi_get(&["m"]).unwrap()[0], found, "{design}, {what}");
+            assert_eq!(db.get("m-before").unwrap(), None, "{design}, {what}");
+        };
+        check("loaded");
+        db.flush().unwrap();
+        check("flushed");
+        db.settle().unwrap();
+        check("at rest");
+        db.drain().unwrap();
+        check("drained");
+    }
+}
+
 /// Of an ingest that is dropped, out of order or refused nothing is seen and no file stays, and the
 /// next one works.
 #[test]

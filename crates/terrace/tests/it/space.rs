@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use terrace::{Db, Durability, ErrorKind, Options, Purpose, StallReason, Workers, WriteBatch};
+use terrace::{
+    Db, Design, Durability, ErrorKind, Options, Purpose, StallReason, Workers, WriteBatch,
+};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::space::overwrite;
@@ -365,4 +367,103 @@ fn what_is_too_large_is_refused() {
     assert_eq!(db.iter().unwrap().count(), 0);
     db.put(&long[1..], "v").unwrap();
     assert_eq!(db.get(&long[1..]).unwrap(), Some(b"v".to_vec()));
+}
+
+/// Keyspaces that come and go leave nothing: neither data nor a record of each that was there.
+#[test]
+fn keyspaces_that_come_and_go_leave_nothing() {
+    for (design, medium) in [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Mapped),
+    ] {
+        let folder = scratch().unwrap();
+        let options = settings::small_of(design, medium);
+        let reopened = |db: Db| {
+            db.close().unwrap();
+            drop(db);
+            Db::open(folder.path(), options.clone()).unwrap()
+        };
+        let mut db = Db::open(folder.path(), options.clone()).unwrap();
+        db.put("kept", "x").unwrap();
+        for n in 0..100u8 {
+            let space = db.create_keyspace("passing").unwrap();
+            space.put([n], vec![n; 500]).unwrap();
+            space.delete_range([n]..[n + 2]).unwrap();
+            assert!(db.drop_keyspace("passing").unwrap());
+            drop(space);
+            if n % 30 == 29 {
+                db = reopened(db);
+                let found = db.keyspace("passing").unwrap();
+                assert!(found.is_none(), "{design} on {medium}: {found:?}");
+            }
+        }
+        // The first opening forgets those of which nothing is left, and the tables forget that.
+        for _ in 0..2 {
+            db.drain().unwrap();
+            db.compact_range::<&[u8]>(..).unwrap();
+            db = reopened(db);
+        }
+        db.drain().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        // The pair, and the number of the next keyspace.
+        assert_eq!(report.entries, 2, "{design} on {medium}: {report:?}");
+        let space = db.create_keyspace("passing").unwrap();
+        assert_eq!(space.iter().unwrap().count(), 0);
+    }
+}
+
+/// The space of a dropped keyspace comes back by itself, however deep its data lies, alone in files or beside
+/// what others have there, and whether the database is opened anew in between or not.
+#[test]
+fn the_space_of_dropped_keyspaces_comes_back() {
+    for (design, medium) in [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Mapped),
+    ] {
+        for reopens in [false, true] {
+            let folder = scratch().unwrap();
+            let options = settings::small_of(design, medium);
+            let mut db = Db::open(folder.path(), options.clone()).unwrap();
+            for n in 0..9u8 {
+                let space = db.create_keyspace(&format!("space {n}")).unwrap();
+                // Every other one is small, so that several are in one file.
+                for key in 0..[3u8, 60][usize::from(n % 2)] {
+                    space.put([key], vec![n; 1000]).unwrap();
+                }
+            }
+            db.drain().unwrap();
+            db.compact_range::<&[u8]>(..).unwrap();
+            let before = db.verify(&mut |_| {}).unwrap().entries;
+            assert_eq!(before, 5 * 3 + 4 * 60 + 10, "{design} on {medium}");
+            for n in (0..9).filter(|n| *n != 4 && *n != 5) {
+                assert!(db.drop_keyspace(&format!("space {n}")).unwrap());
+            }
+            db.drain().unwrap();
+            if reopens {
+                db.close().unwrap();
+                drop(db);
+                db = Db::open(folder.path(), options).unwrap();
+            }
+            db.settle().unwrap();
+            let report = db.verify(&mut |_| {}).unwrap();
+            assert_eq!(report.problems, Vec::<String>::new());
+            let names_and_records = 2 + 1 + 3 * 7;
+            assert!(
+                report.entries <= 3 + 60 + names_and_records,
+                "{design} on {medium}, {reopens}: {report:?}\n{}",
+                db.metrics()
+            );
+            for (n, count) in [(4u8, 3u8), (5, 60)] {
+                let space = db.keyspace(&format!("space {n}")).unwrap().unwrap();
+                let pairs = space.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+                assert!(pairs.eq((0..count).map(|key| (vec![key], vec![n; 1000]))));
+            }
+        }
+    }
 }

@@ -417,6 +417,29 @@ fn a_failed_sync_is_final() {
     assert_eq!(pool.shutdown(), Shutdown::Crashed);
 }
 
+/// After a failed sync of any range no sync of another one is believed: the system may have told of pages
+/// of that one.
+#[test]
+fn a_failed_sync_of_a_range_is_final_for_all() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let faults = PoolFaults::new();
+    let pool = Pool::create(PoolConfig {
+        faults: Some(Arc::clone(&faults)),
+        medium: MediumChoice::Mapped,
+        ..file(dir.path())
+    })
+    .expect("created");
+    let two = [pool.alloc(4096), pool.alloc(4096)].map(|extent| extent.expect("an extent"));
+    let sync = |at: usize| pool.region().sync(two[at].span().off, 4096);
+    sync(0).expect("synced");
+    faults.fail_sync(1, io::ErrorKind::Other, false);
+    assert!(sync(0).is_err());
+    let later = sync(1).expect_err("still failed");
+    assert!(later.to_string().contains("an earlier sync"), "{later}");
+    assert!(pool.sync_all().is_err());
+    assert!(pool.set_roots(&[(0, 2)]).is_err());
+}
+
 /// Bytes of a slot, whatever they are, decode without a panic, and a whole slot to what it was
 /// made from.
 #[test]

@@ -370,8 +370,9 @@ impl Output {
         let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
         let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));
-        let tables = done.into_iter();
-        let tables = tables.map(|(meta, ranges)| Table::new(&shelf, meta, ranges));
+        let tables = done
+            .into_iter()
+            .map(|(meta, ranges)| Table::new(&shelf, meta, ranges).written_without(&self.dropped));
         (tables.collect(), changes)
     }
 

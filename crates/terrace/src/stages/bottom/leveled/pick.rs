@@ -172,6 +172,11 @@ impl Body {
                 return Some(picked);
             }
         }
+        let dropped = self.ground.dropped.all();
+        if let Some(picked) = pick_dropped(&version, &dropped, &busy.numbers) {
+            busy.numbers.insert(picked.upper[0].tables[0].number());
+            return Some(picked);
+        }
         let oldest = self.ground.snapshots.stripes().oldest();
         let picked = pick_stale(&version, oldest, self.ground.horizon(), &busy.numbers)?;
         busy.numbers.extend(picked.tables().map(Table::number));
@@ -180,6 +185,14 @@ impl Body {
 }
 
 type Numbers = std::collections::HashSet<u64>;
+
+/// A table that may have entries of dropped keyspaces beside others, below level 0: it is written anew
+/// without them. Once for each, since it is known then to have none.
+fn pick_dropped(version: &Version, dropped: &Arc<Vec<u32>>, busy: &Numbers) -> Option<Picked> {
+    let mut tables = version.levels.iter().flat_map(|run| &run.tables);
+    let table = tables.find(|t| !busy.contains(&t.number()) && t.may_have_dropped(dropped))?;
+    Some(Picked::rewriting(table))
+}
 
 /// A table with range deletes, or half of whose entries have expired, though its level needs no
 /// compaction: without one what they hide, or they themselves, would stay for as long as nothing else is

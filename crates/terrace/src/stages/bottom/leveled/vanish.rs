@@ -1,4 +1,5 @@
-//! This file drops tables that range deletes cover whole: nothing of them is read or written.
+//! This file drops tables that range deletes cover whole, or that have nothing but what dropped keyspaces
+//! had: nothing of them is read or written.
 //!
 //! A table goes when one range delete that is durable, newer than all of it and that no snapshot
 //! tells apart from it covers all its keys. What the table hid further down is hidden by the same range
@@ -21,6 +22,7 @@ use crate::types::SeqNo;
 pub(super) struct Looked {
     version: Weak<Version>,
     oldest: Option<SeqNo>,
+    dropped: Arc<Vec<u32>>,
     busy: usize,
 }
 
@@ -33,23 +35,29 @@ pub(super) struct Vanish {
 /// The job that drops what is covered whole; its tables are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     let version = body.version();
-    let ranges = version.ranges.clone()?;
+    let ranges = version.ranges.clone();
+    let dropped = body.ground.dropped.all();
+    if ranges.is_none() && dropped.is_empty() {
+        return None;
+    }
     let stripes = body.ground.snapshots.stripes();
     let mut busy = body.busy.lock();
     let now = Looked {
         version: Arc::downgrade(&version),
         oldest: stripes.oldest(),
+        dropped: Arc::clone(&dropped),
         busy: busy.numbers.len(),
     };
     let before = &busy.looked;
     let same = Weak::ptr_eq(&before.version, &now.version)
         && before.oldest == now.oldest
+        && Arc::ptr_eq(&before.dropped, &now.dropped)
         && before.busy == now.busy;
     if same {
         return None;
     }
     // Those of the tables alone: they are as durable as the tables themselves.
-    let spans = crate::parts::ranges::RangeSet::of(vec![ranges]);
+    let spans = crate::parts::ranges::RangeSet::of(ranges.into_iter().collect());
     let covered = |table: &&Table| {
         let meta = &table.meta;
         let span = (table.first(), table.last());
@@ -58,7 +66,11 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
             && !busy.numbers.contains(&meta.number)
             && spans.hides_all(span, (meta.seq_first, meta.seq_last), &stripes)
     };
-    let tables: Vec<Table> = version.tables().filter(covered).cloned().collect();
+    // Of a dropped keyspace no snapshot reads.
+    let unread =
+        |table: &&Table| table.is_dropped(&dropped) && !busy.numbers.contains(&table.number());
+    let gone = |table: &&Table| covered(table) || unread(table);
+    let tables: Vec<Table> = version.tables().filter(gone).cloned().collect();
     if tables.is_empty() {
         busy.looked = now;
         return None;

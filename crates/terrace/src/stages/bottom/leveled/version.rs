@@ -48,6 +48,9 @@ pub(super) struct Table {
     pub(super) meta: Arc<FileMeta>,
     /// Its range deletes.
     pub(super) ranges: Arc<Vec<RangeDelete>>,
+    /// Keyspaces that had been dropped when it was written, so that nothing of them is in it. None of them is
+    /// known for a table that was found when the database was opened.
+    without: Arc<Vec<u32>>,
     handle: Arc<Handle>,
 }
 
@@ -61,8 +64,40 @@ impl Table {
         Table {
             meta: Arc::new(meta),
             ranges: Arc::new(ranges),
+            without: Arc::default(),
             handle: Arc::new(handle),
         }
+    }
+
+    /// The same table, of which nothing is in keyspaces that had been dropped.
+    pub(super) fn written_without(mut self, dropped: &Arc<Vec<u32>>) -> Table {
+        self.without = Arc::clone(dropped);
+        self
+    }
+
+    /// Those of `dropped`, ascending keyspaces, between the first and the last entry.
+    fn dropped_inside<'a>(&self, dropped: &'a [u32]) -> &'a [u32] {
+        let from = dropped.partition_point(|id| *id < self.meta.first.0);
+        let to = dropped.partition_point(|id| *id <= self.meta.last.0);
+        &dropped[from..to.max(from)]
+    }
+
+    /// Whether entries of dropped keyspaces may be in it.
+    pub(super) fn may_have_dropped(&self, dropped: &Arc<Vec<u32>>) -> bool {
+        if Arc::ptr_eq(&self.without, dropped) {
+            return false;
+        }
+        let inside = self.dropped_inside(dropped).iter();
+        inside
+            .copied()
+            .any(|id| self.without.binary_search(&id).is_err())
+    }
+
+    /// Whether all that it has is of dropped keyspaces.
+    pub(super) fn is_dropped(&self, dropped: &[u32]) -> bool {
+        let all = self.meta.last.0 - self.meta.first.0 + 1;
+        self.dropped_inside(dropped).len() == all as usize
+            && (self.ranges.iter()).all(|r| dropped.binary_search(&r.keyspace).is_ok())
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -79,6 +114,7 @@ impl Table {
         Table {
             meta: Arc::new(meta),
             ranges: Arc::clone(&self.ranges),
+            without: Arc::clone(&self.without),
             handle: Arc::clone(&self.handle),
         }
     }

@@ -41,7 +41,8 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         return Ok(None);
     }
     let dropped = body.ground.dropped.all();
-    if let Some(&keyspace) = dropped.iter().find(|id| !relinker.purged.contains(id)) {
+    // All of them, not one: whoever is told that there is nothing to do asks again only after a change.
+    while let Some(&keyspace) = dropped.iter().find(|id| !relinker.purged.contains(id)) {
         relinker.purged.push(keyspace);
         let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
         if first != 0 && body.list.node(first)?.header.keyspace == keyspace {

@@ -206,14 +206,16 @@ fn seal(log: &dyn Log, memtable: &Memtable) {
     let _ = log.seal(memtable.seqs().1 + 1);
 }
 
+/// Never `Full`, whatever the system says: that would promise that nothing of the write shows and that others
+/// go on. The record may be in the log, and no write follows it.
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
     ground.sequencer.break_off();
     Error::new(
-        match e.kind() {
-            std::io::ErrorKind::StorageFull => ErrorKind::Full,
-            _ => ErrorKind::Io,
-        },
-        format!("a record cannot be written to the log: {e}"),
+        ErrorKind::Io,
+        format!(
+            "a record cannot be written to the log, and whether it survives is not known: reopen the \
+             database ({e})"
+        ),
     )
     .because(e)
 }

@@ -1,0 +1,572 @@
+//! This file lets every call on files and on the pool fail at its n-th use, for every n, while a script
+//! runs, a crash is recovered from, or a database is only read.
+//!
+//! After the fault: no panic; an answer is right or an error that names the fault; after an error of a write
+//! or a sync the store takes no more writes; and without faults the database opens again, has what was
+//! acknowledged and nothing else, verifies, is used on, and leaves no file that it does not know.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind as Io;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use terrace::{Design, Durability, ErrorKind};
+use terrace_media::{Effect, FaultFs, Medium, OsFs, PoolFaults};
+
+use crate::oracle::{Crash, Oracle, Outcome};
+use crate::place::{Place, scratch};
+use crate::script::{Entry, Key, Op, Profile, Range};
+use crate::settings;
+use crate::shrink::guarded;
+use crate::value::Value;
+use crate::world::{World, verify};
+
+/// What happens while a call fails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Act {
+    /// A database is made, and a script runs on it.
+    Life,
+    /// What a crash left is opened, and a script goes on.
+    Recovery,
+    /// What a crash left is opened to be read only.
+    ReadOnly,
+}
+
+/// Which calls are counted, and one of them fails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Target {
+    /// All on files, but for the pool's.
+    Files,
+    /// Growing the pool.
+    Growth,
+    /// Syncing the pool.
+    Syncs,
+    /// All others on the pool's file.
+    PoolFile,
+}
+
+impl Act {
+    const ALL: [Act; 3] = [Act::Life, Act::Recovery, Act::ReadOnly];
+}
+
+impl Target {
+    const ALL: [Target; 4] = [
+        Target::Files,
+        Target::Growth,
+        Target::Syncs,
+        Target::PoolFile,
+    ];
+}
+
+/// How a call fails: the error, whether all later calls do as well, and what it has done by then.
+const WAYS: [(Io, bool, Effect); 6] = [
+    (Io::Other, false, Effect::Half),
+    (Io::StorageFull, true, Effect::Half),
+    (Io::Other, true, Effect::Half),
+    (Io::Interrupted, false, Effect::Half),
+    (Io::Other, false, Effect::All),
+    (Io::StorageFull, false, Effect::Half),
+];
+
+/// One fault in one run.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What the script follows from. With an odd one files give fewer bytes than asked for as well.
+    pub seed: u64,
+    /// The design.
+    pub design: Design,
+    /// The medium.
+    pub medium: Medium,
+    /// What happens.
+    pub act: Act,
+    /// Which calls.
+    pub target: Target,
+    /// Which of them fails, counted from 1; 0: none.
+    pub call: u64,
+    /// How, as a number.
+    pub way: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case {
+            seed,
+            design,
+            medium,
+            act,
+            target,
+            call,
+            way,
+        } = self;
+        write!(
+            f,
+            "faults --seed {seed:#x} --design {design} --medium {medium} --only \
+             {act:?},{target:?},{call},{way}"
+        )
+    }
+}
+
+/// The part of a case that `--only` names: act, target, call, way.
+#[derive(Clone, Copy, Debug)]
+pub struct Only(pub Act, pub Target, pub u64, pub usize);
+
+impl FromStr for Only {
+    type Err = String;
+
+    fn from_str(text: &str) -> Outcome<Only> {
+        let parts: Vec<&str> = text.split(',').collect();
+        let parsed = || {
+            let [act, target, call, way] = parts.as_slice() else {
+                return None;
+            };
+            let act = Act::ALL.into_iter().find(|a| format!("{a:?}") == *act)?;
+            let target = Target::ALL
+                .into_iter()
+                .find(|t| format!("{t:?}") == *target)?;
+            let way = way.parse().ok().filter(|way| *way < WAYS.len())?;
+            Some(Only(act, target, call.parse().ok()?, way))
+        };
+        parsed().ok_or_else(|| format!("{text} is no fault: it is printed as Life,Files,17,0"))
+    }
+}
+
+/// What became of one case.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Said {
+    /// No call said anything.
+    Nothing,
+    /// A call failed, and writes go on.
+    Error,
+    /// A call failed, and the store takes no more writes, or was not open.
+    Stopped,
+}
+
+/// Counts of a sweep.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Cases whose call was reached.
+    pub cases: u64,
+    /// By what failed: nobody was told, somebody was, the store stopped.
+    rows: BTreeMap<String, [u64; 3]>,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.cases += other.cases;
+        for (what, counts) in &other.rows {
+            let mine = self.rows.entry(what.clone()).or_default();
+            mine.iter_mut().zip(counts).for_each(|(m, o)| *m += o);
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<28} {:>8} {:>8} {:>8}",
+            "failed", "unseen", "told", "stopped"
+        )?;
+        for (what, [unseen, told, stopped]) in &self.rows {
+            writeln!(f, "{what:<28} {unseen:>8} {told:>8} {stopped:>8}")?;
+        }
+        write!(f, "{} cases", self.cases)
+    }
+}
+
+/// A database as a crash left it, and what it must show.
+struct Image {
+    folder: tempfile::TempDir,
+    oracle: Oracle,
+}
+
+/// Sweeps over one kind of database: for each act and target every `stride`-th call fails, in a way that
+/// changes from call to call, or in every way.
+pub fn sweep(
+    (medium, design): (Medium, Design),
+    seed: u64,
+    stride: u64,
+    every_way: bool,
+) -> Outcome<Tally> {
+    let mut tally = Tally::default();
+    let image = Image::make(design, medium, seed)?;
+    for act in Act::ALL {
+        for target in Target::ALL {
+            let mut case = Case {
+                seed,
+                design,
+                medium,
+                act,
+                target,
+                call: 0,
+                way: 0,
+            };
+            let calls = case.run(&image)?.1;
+            for call in (1 + seed % stride..=calls).step_by(stride as usize) {
+                case.call = call;
+                let one = (call + seed) as usize % WAYS.len();
+                let ways = if every_way {
+                    0..WAYS.len()
+                } else {
+                    one..one + 1
+                };
+                for way in ways {
+                    case.way = way;
+                    let (row, _) = case.run(&image)?;
+                    if let Some((what, said)) = row {
+                        tally.cases += 1;
+                        tally.rows.entry(what).or_default()[said as usize] += 1;
+                    }
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// Runs one case again.
+pub fn repeat((medium, design): (Medium, Design), seed: u64, only: Only) -> Outcome<Tally> {
+    let Only(act, target, call, way) = only;
+    let case = Case {
+        seed,
+        design,
+        medium,
+        act,
+        target,
+        call,
+        way,
+    };
+    let (row, calls) = case.run(&Image::make(design, medium, seed)?)?;
+    println!("{row:?}, {calls} calls");
+    Ok(Tally {
+        cases: 1,
+        ..Tally::default()
+    })
+}
+
+fn script(seed: u64, len: usize) -> Vec<Op> {
+    let profile = Profile {
+        value_max: 3000,
+        sync_percent: 30,
+        read_percent: 20,
+        bulk: false,
+        ..Profile::everything(len)
+    };
+    let mut script = profile.generate(seed);
+    let pairs = |tag: u64| {
+        let pair = |n: u8| {
+            (
+                Key(vec![b'i', n]),
+                Value {
+                    tag: tag + u64::from(n),
+                    len: 300,
+                },
+            )
+        };
+        (0..9).map(pair).collect()
+    };
+    // What chance may leave out.
+    for (at, op) in [
+        Op::Flush,
+        Op::Ingest(0, pairs(1 << 40)),
+        Op::Drain,
+        Op::Checkpoint,
+        Op::Compact(0, Range::All),
+        Op::CreateSpace(1),
+        Op::DropSpace(1),
+        Op::Ingest(0, pairs(1 << 41)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        script.insert(((at + 1) * len / 9).min(script.len()), op);
+    }
+    script.extend([Op::Verify, Op::Reopen(true, 0)]);
+    script
+}
+
+impl Image {
+    fn make(design: Design, medium: Medium, seed: u64) -> Outcome<Image> {
+        let (before, after) = (scratch()?, scratch()?);
+        let mut world = World::open(
+            Place::folder(before.path()),
+            settings::small_of(design, medium),
+            0,
+            Oracle::new(medium).of(design),
+        )?;
+        for op in script(seed ^ 0x1437, 60)
+            .iter()
+            .filter(|op| **op != Op::Checkpoint)
+        {
+            world.run(op)?;
+        }
+        // Work that is half done, and a log that nobody has closed.
+        for op in script(seed ^ 0x2537, 30).iter().take(20) {
+            match op {
+                Op::Reopen(..) | Op::Checkpoint | Op::Verify => {}
+                op => world.run(op)?,
+            }
+        }
+        // No step is on its way, so this is what a process that is killed now leaves.
+        copy_files(before.path(), after.path())?;
+        Ok(Image {
+            folder: after,
+            oracle: world.into_oracle(),
+        })
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> Outcome {
+    let failed = |e: std::io::Error| format!("copying a folder: {e}");
+    for entry in std::fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        std::fs::copy(entry.path(), to.join(entry.file_name())).map_err(failed)?;
+    }
+    Ok(())
+}
+
+impl Case {
+    /// Runs it: what failed and what was said of it, if the call was reached, and how many calls there were.
+    fn run(&self, image: &Image) -> Outcome<(Option<(String, Said)>, u64)> {
+        guarded(|| self.run_unguarded(image)).map_err(|e| format!("{e}\nrepeat: {self}"))
+    }
+
+    fn run_unguarded(&self, image: &Image) -> Outcome<(Option<(String, Said)>, u64)> {
+        let folder = scratch()?;
+        let mut oracle = Oracle::new(self.medium).of(self.design);
+        if self.act != Act::Life {
+            copy_files(image.folder.path(), folder.path())?;
+            oracle = image.oracle.clone();
+        }
+        let (fs, faults) = (FaultFs::new(Arc::new(OsFs)), PoolFaults::new());
+        fs.short_transfers(self.seed % 2 == 1);
+        let place = Place {
+            fs: Some(Arc::new(fs.clone())),
+            faults: Some(Arc::clone(&faults)),
+            ..Place::folder(folder.path())
+        };
+        self.arm(&fs, &faults);
+        let (said, oracle, told) = self.act(place.clone(), oracle, &fs, &faults)?;
+        let calls = match self.target {
+            Target::Files => fs.operations(),
+            Target::Growth => faults.grows(),
+            Target::Syncs => faults.syncs(),
+            Target::PoolFile => faults.file_calls(),
+        };
+        let tripped = fs.tripped().or_else(|| faults.tripped());
+        fs.reset();
+        faults.reset();
+        if let Some(tripped) = &tripped {
+            self.judge(tripped, &said)?;
+        }
+        let after = |e| match &tripped {
+            Some(tripped) => format!("after \"{tripped}\" failed ({said:?}, {told}): {e}"),
+            None => e,
+        };
+        self.look(&place, oracle).map_err(after)?;
+        Ok((tripped.map(|tripped| (class(&tripped), said)), calls))
+    }
+
+    fn arm(&self, fs: &FaultFs, faults: &PoolFaults) {
+        fs.reset();
+        faults.reset();
+        let (kind, sticky, effect) = WAYS[self.way];
+        if self.call == 0 {
+            return;
+        }
+        fs.leave(effect);
+        match self.target {
+            Target::Files => fs.fail_at(self.call, kind, sticky),
+            Target::Growth => faults.fail_grow(self.call, kind, sticky),
+            Target::Syncs => faults.fail_sync(self.call, kind, sticky),
+            Target::PoolFile => faults.fail_file(self.call, kind, sticky),
+        }
+    }
+
+    /// What is done while the fault is armed; what was said of it, and what the database must show.
+    fn act(
+        &self,
+        place: Place,
+        oracle: Oracle,
+        fs: &FaultFs,
+        faults: &PoolFaults,
+    ) -> Outcome<(Said, Oracle, String)> {
+        // An error is right when it names the fault, or says that something is full; and where a link was
+        // made that is said to have failed, the copy in its place finds it.
+        let made = WAYS[self.way].2 == Effect::All;
+        let names = |e: &String| {
+            let tripped = fs.tripped().is_some() || faults.tripped().is_some();
+            let said = e.contains("injected fault") || e.contains("full error");
+            tripped && (said || made && e.contains("File exists"))
+        };
+        let mut options = settings::small_of(self.design, self.medium);
+        options.read_only = self.act == Act::ReadOnly;
+        let place = place.at(oracle.now());
+        let db = match place.open(&options) {
+            Ok(db) => db,
+            Err(e) => {
+                let e = format!("opening: {e:?}");
+                return match names(&e) {
+                    true => Ok((Said::Stopped, oracle, e)),
+                    false => Err(e),
+                };
+            }
+        };
+        let oracle = match oracle.check_after(Crash::Process, &db) {
+            Ok(after) => after,
+            Err(e) if names(&e) => return Ok((Said::Error, oracle, e)),
+            Err(e) => return Err(e),
+        };
+        if self.act == Act::ReadOnly {
+            return Ok((Said::Nothing, oracle, String::new()));
+        }
+        let mut world = World::over(place, options, db, oracle);
+        for op in script(self.seed, 60) {
+            let Err(e) = world.run(&op) else { continue };
+            if !names(&e) {
+                return Err(format!("{op:?}: {e}"));
+            }
+            let read = is_read(&e);
+            // No read says that a disk is full but here.
+            if e.contains("stopped error") && world.refusals > 0 && !read {
+                return Err(format!(
+                    "{op:?}: the store stops, and has only said that something is full: {e}"
+                ));
+            }
+            let stopped = world.db().is_err() || probe(&mut world)?;
+            // Of an ingest, files that nothing names yet may fail.
+            let unnamed = matches!(op, Op::Ingest(..)) && !e.contains("syncing the pool");
+            let writes = !matches!(op, Op::Checkpoint | Op::Verify) && !unnamed;
+            if writes && e.contains("io error") && !stopped && !read {
+                return Err(format!("{op:?} failed, and writes go on: {e}"));
+            }
+            let said = if stopped { Said::Stopped } else { Said::Error };
+            return Ok((said, world.into_oracle(), format!("{op:?}: {e}")));
+        }
+        // Dropping the last handle would do the same and say nothing.
+        world.let_go();
+        let said = match world.db()?.close().map_err(|e| format!("closing: {e:?}")) {
+            Ok(()) => (Said::Nothing, String::new()),
+            Err(e) if names(&e) => (Said::Stopped, e),
+            Err(e) => return Err(e),
+        };
+        Ok((said.0, world.into_oracle(), said.1))
+    }
+
+    /// A sync or a write that failed for good is told to somebody.
+    fn judge(&self, tripped: &str, said: &Said) -> Outcome {
+        let (kind, _, _) = WAYS[self.way];
+        // A log that cannot be sealed is as good as it was; its records are told of.
+        let durable = tripped.starts_with("sync")
+            || tripped.starts_with("write") && !tripped.starts_with("write wal-");
+        let silent = *said == Said::Nothing && kind == Io::Other;
+        match durable && silent {
+            true => Err(format!("\"{tripped}\" failed, and nobody was told")),
+            false => Ok(()),
+        }
+    }
+
+    /// Without faults: everything is there, and goes on.
+    fn look(&self, place: &Place, oracle: Oracle) -> Outcome {
+        let options = settings::small_of(self.design, self.medium);
+        let place = place.clone().at(oracle.now());
+        let db = place
+            .open(&options)
+            .map_err(|e| format!("opening without faults: {e:?}"))?;
+        let after = oracle.check_after(Crash::Process, &db)?;
+        verify(&db, Some(after.live_in(0).len() as u64))?;
+        let mut world = World::over(place.clone(), options, db, after);
+        let key = Key(b"after".to_vec());
+        let value = Value { tag: 7, len: 2000 };
+        let entry = entry(key, Some(value));
+        for op in [
+            Op::Write(vec![entry], Durability::Sync),
+            Op::Flush,
+            Op::Drain,
+            Op::Reopen(true, 0),
+            Op::Verify,
+        ] {
+            world.run(&op).map_err(|e| format!("{op:?}: {e}"))?;
+        }
+        let db = world.db()?;
+        db.settle().map_err(|e| format!("coming to rest: {e:?}"))?;
+        let metrics = db.metrics();
+        let files = metrics.files.iter().map(|level| level.file_count).sum();
+        leftovers(&place.folder, files).map_err(|e| format!("{e}\n{metrics}"))
+    }
+}
+
+fn entry(key: Key, value: Option<Value>) -> Entry {
+    Entry {
+        space: 0,
+        key,
+        value,
+        until: None,
+        ttl: None,
+    }
+}
+
+/// Whether the store takes no more writes.
+fn probe(world: &mut World) -> Outcome<bool> {
+    let key = Key(b"probe".to_vec());
+    let value = Value { tag: 5, len: 10 };
+    let write = world.oracle.begin(&[entry(key.clone(), Some(value))]);
+    let said = world.db()?.put_with(&key, value.bytes(), Durability::Sync);
+    match said.map_err(|e| e.kind()) {
+        Ok(()) => {
+            world.oracle.acknowledged(write, Durability::Sync);
+            Ok(false)
+        }
+        Err(ErrorKind::Stopped | ErrorKind::Closed) => {
+            world.oracle.refused(write);
+            Ok(true)
+        }
+        Err(ErrorKind::Full) => {
+            world.oracle.refused(write);
+            Ok(false)
+        }
+        // It was the one that failed; it may be there.
+        Err(ErrorKind::Io) => Ok(true),
+        Err(other) => Err(format!("after a fault a put is {other:?}")),
+    }
+}
+
+/// Whether the fault that a message names is one of a call that changes nothing.
+fn is_read(message: &str) -> bool {
+    let reads = [
+        "read", "length", "open", "look up", "list", "advise", "lock",
+    ];
+    let fault = message.split("injected fault: ").nth(1);
+    fault.is_some_and(|what| reads.iter().any(|read| what.starts_with(read)))
+}
+
+/// What failed, without numbers of files.
+fn class(what: &str) -> String {
+    what.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// A database that was closed in order and opened again has no file that it does not need.
+fn leftovers(folder: &Path, tables: u64) -> Outcome {
+    let names = std::fs::read_dir(folder).map_err(|e| format!("listing: {e}"))?;
+    let names: Vec<String> = names
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let known = ["OPTIONS", "LOCK", "MANIFEST", "pool"];
+    let strange = names.iter().find(|name| {
+        !known.contains(&name.as_str()) && !name.ends_with(".sst") && !name.ends_with(".log")
+    });
+    if let Some(strange) = strange {
+        return Err(format!("the file {strange} is left: {names:?}"));
+    }
+    let found = names.iter().filter(|name| name.ends_with(".sst")).count() as u64;
+    match found == tables {
+        true => Ok(()),
+        false => Err(format!(
+            "{found} table files for {tables} tables: {names:?}"
+        )),
+    }
+}

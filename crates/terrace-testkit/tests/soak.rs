@@ -1,0 +1,36 @@
+//! A short soak of each kind of database. A program of its own: memory, threads and descriptors of
+//! the process are what is looked at.
+
+use std::time::Duration;
+
+use terrace::Design;
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::seeds::seeds;
+use terrace_testkit::soak::Soak;
+
+/// Mixed load in small caps keeps within all bounds, gives no wrong answer, and leaves nothing.
+#[test]
+fn a_short_soak_keeps_within_its_bounds() {
+    let kinds = [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Mapped),
+    ];
+    for seed in seeds(1) {
+        for (design, medium) in kinds {
+            let soak = Soak {
+                design,
+                medium,
+                seed,
+                time: Duration::from_secs(3),
+                round: Duration::from_millis(700),
+                says: false,
+            };
+            let folder = scratch().expect("a folder");
+            let tally = soak.run(folder.path()).unwrap_or_else(|e| panic!("{e}"));
+            assert!(tally.calls > 100, "{tally:?}");
+            assert!(tally.emptied > 0 && tally.reopened > 0, "{tally:?}");
+        }
+    }
+}
