@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use terrace_testkit::campaign::{self, Request};
+use terrace_testkit::guest;
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
 
@@ -15,6 +16,9 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --shrink 0 (show failing scripts as they are)
   kill    children that write and are killed with SIGKILL
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all
+  guest   power cuts of a virtual machine with an NVDIMM; see tools/pmem-guest for what it needs
+          --cuts N | --minutes M, --seed S, --mode nvdimm|nodax|virtio-pmem, --medium dax|mapped|dram,
+          --design NAME|all, --tool PATH (of pmem-guest), --canary NAME (feature `canary`)
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
@@ -46,6 +50,14 @@ fn run(args: &[String]) -> Outcome {
             "shrink",
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium", "design"])?),
+        "guest" => guest::campaign(&parse(&[
+            "cuts", "minutes", "seed", "mode", "medium", "design", "tool", "canary",
+        ])?),
+        // What a guest runs; its only argument is the board.
+        "guest-life" => match rest {
+            [board] => guest::live(board.as_ref()),
+            _ => Err("guest-life BOARD".into()),
+        },
         "linear" => campaign::linear(&parse(&[
             "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),
