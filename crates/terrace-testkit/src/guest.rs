@@ -38,6 +38,9 @@ const BOOT_MAX: Duration = Duration::from_secs(180);
 /// BOUND: a guest that needs longer to empty its store and close it hangs.
 const END_MAX: Duration = Duration::from_secs(300);
 
+/// What one look at a guest counts as at most.
+const TURN_MAX: Duration = Duration::from_millis(50);
+
 /// What the file system of a guest is on, as `tools/pmem-guest` names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
@@ -318,8 +321,9 @@ impl Patient<'_> {
 
     /// Waits until the guest has come to a phase, or ends well.
     fn wait(&self, guest: &mut Running, most: Duration, phase: Option<Phase>) -> Outcome {
-        let begun = Instant::now();
-        while begun.elapsed() < most {
+        let mut waited = Duration::ZERO;
+        while waited < most {
+            let turn = Instant::now();
             let reached = self.board()?.phase(self.orders.life);
             match phase {
                 Some(phase) if reached.map_err(failed("the board"))? >= phase => return Ok(()),
@@ -335,6 +339,8 @@ impl Patient<'_> {
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
+            // Time in which this process was stopped, the guest was as well.
+            waited += turn.elapsed().min(TURN_MAX);
         }
         Err(format!(
             "the guest hangs: {}\n{}",

@@ -228,9 +228,16 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                     .map_err(|e| format!("its own changes: {e}"))?;
             }
             same("the state", &again, state)?;
-            same("records", &salvaged.records, &replayed.number)?;
-            same("what is salvaged", &salvaged.state, state)?;
-            same("problems", &salvaged.problems, &0)?;
+            // A rescue goes on behind what no crash leaves and a replay takes for the end: the record
+            // that comes next, at a place that is not its own.
+            match salvaged.problems {
+                0 => {
+                    same("records", &salvaged.records, &replayed.number)?;
+                    same("what is salvaged", &salvaged.state, state)?;
+                }
+                _ if salvaged.records > replayed.number => {}
+                _ => return Err("a rescue finds wrong what a replay reads".into()),
+            }
             let spans = state.spans().len().min(15) as u64;
             let shape = replayed.number.min(15) << 8 | spans << 4;
             Ok(Seen::Accepted(shape | state.files.len().min(15) as u64))
