@@ -52,8 +52,11 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     ]
 }
 
+/// Kind, key and value of an entry.
+type Row<'a> = (u8, &'a [u8], &'a [u8]);
+
 fn seeds() -> Vec<Vec<u8>> {
-    let log = |sealed: bool, batches: &[&[(u8, &[u8], &[u8])]]| {
+    let log = |sealed: bool, batches: &[&[Row]]| {
         let mut bytes = encode_log_header(ID).to_vec();
         let mut seq = 100;
         for batch in batches {

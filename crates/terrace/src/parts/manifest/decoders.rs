@@ -92,7 +92,7 @@ fn changes() -> Vec<Change> {
             span: span(id << 20),
             used: 1000,
         }],
-        filter: (id % 2 == 0).then(|| span(7 << 30)),
+        filter: id.is_multiple_of(2).then(|| span(7 << 30)),
         entries: 10,
         bytes: 900,
         seq_first: 5 * id,
