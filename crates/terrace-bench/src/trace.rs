@@ -244,8 +244,10 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             continue;
         }
         let byte = rest.strip_prefix(b"x").and_then(|digits| {
-            let digits = std::str::from_utf8(digits.get(..2)?).ok()?;
-            u8::from_str_radix(digits, 16).ok()
+            let digits = digits.get(..2)?;
+            // A sign before a digit would be taken for a number.
+            let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
+            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
         });
         key.push(byte.ok_or_else(|| {
             let text = text.escape_ascii();
@@ -337,6 +339,7 @@ pub(crate) mod tests {
             ("terrace-trace\t1\n1\t1\tmerge\tk\n", "no call \"merge\""),
             ("terrace-trace\t1\n1\t1\tget\ta\\q\n", "backslash"),
             ("terrace-trace\t1\n1\t1\tget\ta\\x1\n", "backslash"),
+            ("terrace-trace\t1\n1\t1\tget\ta\\x+1\n", "backslash"),
             ("terrace-trace\t1\n1\n", "it has no keyspace"),
             (
                 "terrace-trace\t1\n1\t0\tbatch\t\t2\n1\t1\tget\tk\n",
@@ -345,6 +348,37 @@ pub(crate) mod tests {
         ] {
             let problem = read(text).map(drop).expect_err(text);
             assert!(problem.contains(said), "{said} in {problem}");
+        }
+    }
+
+    /// Whatever is changed in a trace, it is read, and every call of it has its key, or it is said what is
+    /// wrong.
+    #[test]
+    fn changed_traces_are_read_or_named() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let mut bytes = WHOLE.as_bytes().to_vec();
+            for _ in 0..rng.usize(1..5) {
+                let at = rng.usize(..bytes.len());
+                let piece = at..bytes.len().min(at + rng.usize(1..30));
+                match rng.u8(0..4) {
+                    0 => bytes[at] = rng.u8(..),
+                    1 => bytes[at] = b"\t\n\\x019"[rng.usize(..7)],
+                    2 => drop(bytes.splice(piece, [b'\n'])),
+                    _ => {
+                        let copy = bytes[piece].to_vec();
+                        bytes.splice(at..at, copy);
+                    }
+                }
+            }
+            match Trace::read(bytes.as_slice()) {
+                Ok(trace) => {
+                    for &(_, number) in (0..trace.groups()).flat_map(|at| trace.group(at)) {
+                        assert_eq!(trace.find(trace.key(number)), Some(number));
+                    }
+                }
+                Err(problem) => assert!(!problem.is_empty()),
+            }
         }
     }
 }

@@ -57,6 +57,8 @@
 )]
 
 mod clock;
+#[cfg(feature = "decoders")]
+pub mod decoder;
 mod extent;
 mod fs;
 mod pm;
@@ -78,6 +80,8 @@ pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::map::anonymous_bytes;
 pub use pm::region::Region;
+#[cfg(feature = "decoders")]
+pub use pool::decoders::decoders;
 pub use pool::{
     Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
     Prefault, Shutdown,

@@ -96,8 +96,13 @@ impl Request {
 
     /// The designs that `--design` names, or MioDB.
     pub fn designs(&self) -> Outcome<Vec<Design>> {
+        self.designs_or(&[Design::MioDb])
+    }
+
+    /// The designs that `--design` names, or these.
+    pub fn designs_or(&self, default: &[Design]) -> Outcome<Vec<Design>> {
         match self.text("design") {
-            None => Ok(vec![Design::MioDb]),
+            None => Ok(default.to_vec()),
             Some("all") => Ok(Design::ALL.to_vec()),
             Some(name) => Ok(vec![name.parse().map_err(|e| format!("{e}"))?]),
         }

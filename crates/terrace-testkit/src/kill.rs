@@ -1,42 +1,31 @@
 //! SIGKILL: a child process writes, is killed at a random moment, and what it leaves is compared,
 //! life after life in one folder.
 //!
-//! What each thread of a child does follows from the seed, so all that has to outlive the child is
-//! how far each thread had come: eight bytes in a file that only the thread writes. The next write
-//! of each thread was in flight. A thread has keys of its own, so no order between threads matters.
+//! What each thread of a child does follows from the seed (see `writes`), and how far it had come is
+//! eight bytes in a file that only the thread writes.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use terrace::{Db, Design, Durability, ErrorKind, Keyspace, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Options, Workers};
 use terrace_media::Medium;
 
 use crate::oracle::{Crash, Oracle, Outcome};
 use crate::place::{Place, scratch};
-use crate::script::{Entry, Key, space_name};
 use crate::settings;
-use crate::value::{Value, shown};
 use crate::world::{World, verify};
+use crate::writes::{self, Course, Progress, THREADS};
 
 /// The variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_KILL_CHILD";
-/// Threads of a child.
-const THREADS: u64 = 3;
-/// BOUND: a child whose parent has died ends by itself after so many writes of a thread.
-const WRITES_MAX: u64 = 400_000;
 /// Lives in one folder. Where logs are all there is they are replayed for ever, so it is changed sooner.
 const LIVES_MAX: u64 = 200;
 const LIVES_MAX_LOGS: u64 = 25;
-
-/// Times to live, in milliseconds: over when the entry is written, and over in no life.
-const PAST: u32 = 1;
-const FUTURE: u32 = 24 * 3600 * 1000;
 
 /// What a child has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +49,14 @@ impl Orders {
 
     fn oracle(&self) -> Oracle {
         Oracle::new(self.medium).of(self.design)
+    }
+
+    fn course(&self) -> Course {
+        Course {
+            seed: self.seed,
+            life: self.life,
+            ingests: self.oracle().keeps_what_is_drained(),
+        }
     }
 
     fn to_text(&self) -> String {
@@ -105,92 +102,6 @@ impl Orders {
     }
 }
 
-/// The writes of one thread in one life.
-struct Writes {
-    rng: fastrand::Rng,
-    thread: u64,
-    tag: u64,
-    /// Whether the store can load in bulk.
-    ingests: bool,
-}
-
-impl Writes {
-    fn new(orders: &Orders, thread: u64) -> Writes {
-        let seed = orders.seed ^ (orders.life << 8) ^ (thread << 56);
-        Writes {
-            rng: fastrand::Rng::with_seed(seed),
-            thread,
-            tag: (orders.life << 32) | (thread << 28),
-            ingests: orders.oracle().keeps_what_is_drained(),
-        }
-    }
-
-    fn entry(&mut self) -> Entry {
-        let key = Key(vec![b'a' + self.thread as u8, self.rng.u8(0..60)]);
-        self.tag += 1;
-        let len = match self.rng.u8(0..30) {
-            0 => self.rng.u32(8..6000),
-            _ => self.rng.u32(8..150),
-        };
-        let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });
-        let mut entry = Entry {
-            until: None,
-            ttl: None,
-            space: self.rng.u8(0..4) / 3,
-            key,
-            value,
-        };
-        match (self.rng.u8(0..40), entry.value) {
-            (0, _) => {
-                // A range of this thread's keys.
-                let end = entry.key.0[1].saturating_add(self.rng.u8(1..25));
-                entry.until = Some(Key(vec![entry.key.0[0], end]));
-                entry.value = None;
-            }
-            (1..4, Some(_)) => entry.ttl = Some([PAST, FUTURE][self.rng.usize(..2)]),
-            _ => {}
-        }
-        entry
-    }
-
-    /// Pairs of one keyspace for a bulk load.
-    fn pairs(&mut self) -> Vec<Entry> {
-        let space = self.rng.u8(0..2);
-        let mut pairs = BTreeMap::new();
-        for _ in 0..self.rng.usize(3..30) {
-            let mut entry = self.entry();
-            self.tag += 1;
-            (entry.space, entry.until) = (space, None);
-            entry.value = Some(Value {
-                tag: self.tag,
-                len: self.rng.u32(8..150),
-            });
-            pairs.insert(entry.key.clone(), entry);
-        }
-        pairs.into_values().collect()
-    }
-
-    /// What is written next, and how: `None` is a bulk load.
-    fn next(&mut self) -> (Vec<Entry>, Option<Durability>) {
-        // A database has one ingest at a time.
-        if self.ingests && self.thread == 0 && self.rng.u8(0..100) == 0 {
-            return (self.pairs(), None);
-        }
-        let durability = match self.rng.u8(0..100) {
-            0..5 => Durability::Sync,
-            5..8 => Durability::Volatile,
-            _ => Durability::Buffered,
-        };
-        let count = if self.rng.u8(0..5) == 0 {
-            self.rng.usize(2..8)
-        } else {
-            1
-        };
-        let entries = (0..count).map(|_| self.entry()).collect();
-        (entries, Some(durability))
-    }
-}
-
 /// Turns this process into a child if it was started as one. `None`: it was not.
 pub fn child_if_asked() -> Option<ExitCode> {
     let orders = std::env::var(VARIABLE).ok()?;
@@ -213,7 +124,11 @@ fn live(orders: &Orders) -> Outcome {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let db = &db;
-                scope.spawn(move || write(orders, db, thread))
+                scope.spawn(move || {
+                    let failed = |e| format!("the child's own file: {e}");
+                    let mut progress = Files::create(orders, thread).map_err(failed)?;
+                    writes::write(&orders.course(), db, thread, &mut progress)
+                })
             })
             .collect();
         threads.into_iter().try_for_each(|thread| {
@@ -224,100 +139,33 @@ fn live(orders: &Orders) -> Outcome {
     })
 }
 
-fn moment(ttl: u32) -> SystemTime {
-    match ttl {
-        PAST => UNIX_EPOCH,
-        ttl => SystemTime::now() + Duration::from_millis(u64::from(ttl)),
+/// Progress in two files that only the thread writes.
+struct Files {
+    done: File,
+    refused: File,
+    refusals: u64,
+}
+
+impl Files {
+    fn create(orders: &Orders, thread: u64) -> io::Result<Files> {
+        Ok(Files {
+            done: File::create(orders.progress(thread))?,
+            refused: File::create(orders.refusals(thread))?,
+            refusals: 0,
+        })
     }
 }
 
-fn batch_of(entries: &[Entry], spaces: &[Keyspace]) -> WriteBatch {
-    let mut batch = WriteBatch::new();
-    for entry in entries {
-        let (space, key) = (&spaces[usize::from(entry.space)], &entry.key);
-        match (entry.value, entry.ttl, &entry.until) {
-            (Some(value), None, _) => batch.put_in(space, key, value.bytes()),
-            (Some(value), Some(ttl), _) => {
-                batch.put_with_expiry_in(space, key, value.bytes(), moment(ttl))
-            }
-            (None, _, None) => batch.delete_in(space, key),
-            (None, _, Some(end)) => batch.delete_range_in(space, key.clone()..end.clone()),
-        };
+impl Progress for Files {
+    fn done(&mut self, writes: u64) -> io::Result<()> {
+        self.done.write_all_at(&writes.to_le_bytes(), 0)
     }
-    batch
-}
 
-fn ingest(pairs: &[Entry], spaces: &[Keyspace]) -> terrace::Result<()> {
-    let space = usize::from(pairs.first().map_or(0, |pair| pair.space));
-    let mut ingest = spaces[space].ingest()?;
-    for pair in pairs {
-        let value = pair.value.map(Value::bytes).unwrap_or_default();
-        match pair.ttl {
-            Some(ttl) => ingest.add_with_expiry(&pair.key, value, moment(ttl))?,
-            None => ingest.add(&pair.key, value)?,
-        }
+    fn refused(&mut self, turn: u64) -> io::Result<()> {
+        let at = self.refusals * 8;
+        self.refusals += 1;
+        self.refused.write_all_at(&turn.to_le_bytes(), at)
     }
-    ingest.finish().map(|_| ())
-}
-
-/// What the thread that wrote an entry reads from then on.
-fn show(mine: &mut BTreeMap<(u8, Key), Option<Value>>, entry: &Entry) {
-    if entry.until.is_some() {
-        let touched = mine
-            .iter_mut()
-            .filter(|((space, key), _)| *space == entry.space && entry.touches(key));
-        touched.for_each(|(_, value)| *value = None);
-        return;
-    }
-    let value = entry.value.filter(|_| entry.ttl != Some(PAST));
-    mine.insert((entry.space, entry.key.clone()), value);
-}
-
-/// Writes until the process is killed.
-fn write(orders: &Orders, db: &Db, thread: u64) -> Outcome {
-    let failed = |e: std::io::Error| format!("the child's own file: {e}");
-    let done = File::create(orders.progress(thread)).map_err(failed)?;
-    let refused = File::create(orders.refusals(thread)).map_err(failed)?;
-    let mut refusals = 0;
-    let mut writes = Writes::new(orders, thread);
-    let spaces = [
-        db.default_keyspace(),
-        db.create_keyspace(&space_name(1))
-            .map_err(|e| format!("a keyspace: {e:?}"))?,
-    ];
-    let mut mine: BTreeMap<(u8, Key), Option<Value>> = BTreeMap::new();
-    for turn in 0..WRITES_MAX {
-        let (entries, durability) = writes.next();
-        let written = match durability {
-            Some(durability) => db.write(batch_of(&entries, &spaces), durability),
-            None => ingest(&entries, &spaces),
-        };
-        match written {
-            Ok(()) => entries.iter().for_each(|entry| show(&mut mine, entry)),
-            Err(e) if e.kind() == ErrorKind::Full => {
-                refused
-                    .write_all_at(&turn.to_le_bytes(), refusals * 8)
-                    .map_err(failed)?;
-                refusals += 1;
-            }
-            Err(e) => return Err(format!("a write fails: {e:?}")),
-        }
-        done.write_all_at(&(turn + 1).to_le_bytes(), 0)
-            .map_err(failed)?;
-        if let Some(((space, key), value)) = mine.iter().nth(turn as usize % 97) {
-            let found = spaces[usize::from(*space)].get(key);
-            let found = found.map_err(|e| format!("a get fails: {e:?}"))?;
-            if found
-                .as_deref()
-                .map(|bytes| value.is_some_and(|v| v.is(bytes)))
-                != value.map(|_| true)
-            {
-                let found = shown(found.as_deref());
-                return Err(format!("{key:?}: expected {value:?}, found {found}"));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What a kill run did.
@@ -456,22 +304,10 @@ impl<'a> Victim<'a> {
             }
             let done = read(path).first().copied().unwrap_or(0);
             let refused = read(self.orders.refusals(thread));
-            let mut writes = Writes::new(&self.orders, thread);
-            for turn in 0..=done {
-                let (entries, durability) = writes.next();
-                let write = self.oracle.begin(&entries);
-                if refused.contains(&turn) {
-                    self.oracle.refused(write);
-                    self.tally.refusals += 1;
-                } else if turn < done {
-                    // A bulk load is durable when it ends.
-                    let durability = durability.unwrap_or(Durability::Sync);
-                    self.oracle.acknowledged(write, durability);
-                    self.tally.writes += 1;
-                }
-            }
-            // By then what was past when it was written is.
-            self.oracle.wait(Duration::from_millis(u64::from(PAST)));
+            let course = self.orders.course();
+            let answered = writes::note(&course, thread, done, &refused, &mut self.oracle);
+            self.tally.writes += answered.writes;
+            self.tally.refusals += answered.refusals;
             let _ = std::fs::remove_file(self.orders.progress(thread));
             let _ = std::fs::remove_file(self.orders.refusals(thread));
         }

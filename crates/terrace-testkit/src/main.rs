@@ -3,9 +3,16 @@
 use std::process::ExitCode;
 
 use terrace_testkit::campaign::{self, Request};
+use terrace_testkit::fuzz;
+use terrace_testkit::guest;
+use terrace_testkit::heap::Counting;
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
 use terrace_testkit::torture;
+
+/// Decodings are held to a bound of memory.
+#[global_allocator]
+static HEAP: Counting = Counting;
 
 const HELP: &str = "\
 usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
@@ -16,6 +23,11 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --shrink 0 (show failing scripts as they are)
   kill    children that write and are killed with SIGKILL
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all
+  guest   power cuts of a virtual machine with an NVDIMM; see tools/pmem-guest for what it needs
+          --cuts N | --minutes M, --seed S, --mode nvdimm|nodax|virtio-pmem, --medium dax|mapped|dram,
+          --design NAME|all, --tool PATH (of pmem-guest), --canary NAME (feature `canary`)
+  fuzz    every decoder of bytes from media, fed with changed encodings
+          --executions N (of each decoder) | --minutes M, --seed S, --decoder NAME|all
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --writes N,
           --writers N, --readers N, --spread N (how many times the keys)
@@ -56,6 +68,15 @@ fn run(args: &[String]) -> Outcome {
             "shrink",
         ])?),
         "kill" => campaign::kill(&parse(&["rounds", "minutes", "seed", "medium", "design"])?),
+        "guest" => guest::campaign(&parse(&[
+            "cuts", "minutes", "seed", "mode", "medium", "design", "tool", "canary",
+        ])?),
+        // What a guest runs; its only argument is the board.
+        "guest-life" => match rest {
+            [board] => guest::live(board.as_ref()),
+            _ => Err("guest-life BOARD".into()),
+        },
+        "fuzz" => fuzz::campaign(&parse(&["executions", "minutes", "seed", "decoder"])?),
         "linear" => campaign::linear(&parse(&[
             "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),

@@ -522,6 +522,15 @@ impl World {
         self.oracle
     }
 
+    /// Closes the store in order.
+    pub fn close(mut self) -> Outcome {
+        self.let_go();
+        match self.db.take() {
+            Some(db) => db.close().map_err(failed("closing")),
+            None => Ok(()),
+        }
+    }
+
     /// Compares everything and verifies.
     pub fn check_all(&self) -> Outcome {
         let db = self.db()?;

@@ -1,4 +1,5 @@
-//! Settings for tests: a store small enough to be made thousands of times.
+//! What tests need of the inside: settings of a store small enough to be made thousands of times, breaks
+//! that they must see, decoders to be fed with anything.
 
 #[cfg(feature = "canary")]
 pub use crate::canary::{
@@ -19,4 +20,15 @@ pub fn small_options() -> Options {
     options.buffer.levels = 3;
     options.background.workers = Workers::Manual;
     options
+}
+
+/// Every decoder of bytes from media.
+#[cfg(feature = "decoders")]
+pub fn decoders() -> Vec<terrace_media::decoder::Decoder> {
+    [
+        crate::designs::decoders::decoders(),
+        crate::options::decoders::decoders(),
+        terrace_media::decoders(),
+    ]
+    .concat()
 }

@@ -208,4 +208,37 @@ mod tests {
             assert_eq!((results.whole_bytes, results.is_torn), (whole as u64, true));
         }
     }
+
+    /// Whatever is changed in a line, it is a record, which is written and read as the same again, or it is
+    /// said what it is.
+    #[test]
+    fn changed_lines_are_records_or_named() {
+        let mut rng = fastrand::Rng::with_seed(6);
+        let seeds: Vec<Vec<u8>> = records().iter().map(|r| line(r).into_bytes()).collect();
+        let mut read = 0;
+        for turn in 0..20_000 {
+            let mut bytes = seeds[turn % seeds.len()].clone();
+            for _ in 0..rng.usize(1..3) {
+                let at = rng.usize(..bytes.len());
+                let piece = at..bytes.len().min(at + rng.usize(1..20));
+                match rng.u8(0..4) {
+                    0 => bytes[at] = rng.u8(b' '..=b'~'),
+                    1 => bytes[at] = b"{}[]\",:0-e."[rng.usize(..11)],
+                    2 => drop(bytes.splice(piece, [b'0'])),
+                    _ => {
+                        let copy = bytes[piece].to_vec();
+                        bytes.splice(at..at, copy);
+                    }
+                }
+            }
+            match read_line(&String::from_utf8_lossy(&bytes)) {
+                Ok(record) => {
+                    read += 1;
+                    assert_eq!(read_line(&line(&record)).as_ref(), Ok(&record));
+                }
+                Err(problem) => assert!(!problem.is_empty()),
+            }
+        }
+        assert!(read > 100, "{read} of the changed lines are records");
+    }
 }

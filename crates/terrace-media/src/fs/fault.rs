@@ -269,6 +269,10 @@ impl File for FaultFile {
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
         self.call("advise", |file| file.advise(off, len, advice))
     }
+
+    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
+        self.call("prefault", |file| file.prefault(off, len))
+    }
 }
 
 impl FaultFs {
@@ -279,11 +283,6 @@ impl FaultFs {
         done: impl FnOnce(&dyn FileSystem) -> io::Result<R>,
     ) -> io::Result<R> {
         self.shared.call(what, &name(path), || done(&*self.inner))
-    }
-
-    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
-        self.shared.step("prefault")?;
-        self.inner.prefault(off, len)
     }
 }
 

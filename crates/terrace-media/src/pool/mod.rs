@@ -12,6 +12,8 @@
 //! Every method may be called from every thread.
 
 mod backing;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 pub(crate) mod error;
 pub(crate) mod faults;
 mod header;
@@ -575,6 +577,16 @@ fn check(
             offset: layout::AT_GRANULE as u64,
             expected: "a power of two from 4096 to 2^30".to_owned(),
             found: state.granule.to_string(),
+        });
+    }
+    if state.generation == u64::MAX {
+        // The next one would be older than all others.
+        return Err(PoolError::Corrupt {
+            path: path.to_owned(),
+            what: "the generation in the superblock",
+            offset: layout::AT_GENERATION as u64,
+            expected: "one that can be counted on".to_owned(),
+            found: state.generation.to_string(),
         });
     }
     let expected = state.committed.max(first_extent(state.granule));

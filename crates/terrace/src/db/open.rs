@@ -302,6 +302,13 @@ impl DbBuilder {
                      or leave the medium Auto",
                 ));
             }
+            // OPTIONS names the pool in a line of text.
+            (Some(path), _) if path.to_str().is_none_or(|text| text.contains(['\n', '\r'])) => {
+                return Err(Error::invalid(format!(
+                    "pool.path is {path:?}, which has a line break or is no UTF-8: name the pool \
+                     otherwise, so that the database can note where it is",
+                )));
+            }
             (None, _) => Backing::Anonymous,
             (Some(_), Some(machine)) => Backing::Simulated(machine.clone()),
             (Some(path), None) => Backing::File(self.path.join(path)),

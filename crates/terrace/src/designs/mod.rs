@@ -9,6 +9,8 @@
 //! This folder is the only place that names concrete stages together.
 
 mod buffered;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod leveled;
 mod miodb;
 mod miodb_ssd;

@@ -55,7 +55,7 @@ impl Fixed {
         }
     }
 
-    fn print(&self) -> String {
+    pub(super) fn print(&self) -> String {
         let pool = self
             .pool_path
             .as_ref()
@@ -74,7 +74,7 @@ impl Fixed {
         text
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Fixed> {
+    pub(super) fn parse(text: &str, path: &Path) -> Result<Fixed> {
         let damaged = |what: String| {
             Error::corruption(format!(
                 "{} is damaged ({what}); restore it from a copy of the database, or rebuild \
@@ -82,13 +82,8 @@ impl Fixed {
                 path.display()
             ))
         };
-        let lines = || text.lines().filter_map(|line| line.split_once(" = "));
-        let values: BTreeMap<&str, &str> = lines()
-            .chain(
-                text.lines()
-                    .filter_map(|l| l.strip_suffix(" =").map(|n| (n, ""))),
-            )
-            .collect();
+        let lines = text.split('\n').filter_map(|line| line.split_once(" = "));
+        let values: BTreeMap<&str, &str> = lines.collect();
         let get = |name: &str| {
             values
                 .get(name)
@@ -252,6 +247,19 @@ mod tests {
                 Fixed::parse(&text[..end], path).is_err(),
                 "cut at byte {end}"
             );
+        }
+    }
+
+    /// The ends of values are theirs, whatever they look like.
+    #[test]
+    fn values_keep_their_ends() {
+        for pool in ["pool =", "pool = ", " pool", "="] {
+            let fixed = Fixed {
+                pool_path: Some(pool.into()),
+                ..fixed()
+            };
+            let found = Fixed::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
+            assert_eq!(found, fixed);
         }
     }
 

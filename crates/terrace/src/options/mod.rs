@@ -2,6 +2,8 @@
 //!
 //! Plain data with defaults; [`Options::validate`] names every problem at once.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 pub(crate) mod file;
 pub(crate) mod kept;
 mod leveled;

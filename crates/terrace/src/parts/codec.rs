@@ -8,6 +8,8 @@
 use std::error::Error;
 use std::fmt;
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 #[cfg(test)]
 mod tests;
 

@@ -180,3 +180,18 @@ fn a_crash_leaves_old_options_or_new_ones() {
         assert_eq!(kept(last), other.kept(), "{design}");
     }
 }
+
+/// A pool whose path cannot be noted in a line of text is refused before anything is made of it.
+#[test]
+fn a_path_that_cannot_be_noted_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    for path in [&b"po\nol"[..], b"pool\r", b"po\xffol"] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(Design::MioDb, Medium::Mapped);
+        options.pool.path = Some(std::ffi::OsStr::from_bytes(path).into());
+        let error = Db::open(folder.path(), options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("name the pool"), "{error}");
+        assert!(!folder.path().join("OPTIONS").exists());
+    }
+}

@@ -6,15 +6,9 @@
 //! mapped, touched or not. What is not: the program, thread stacks, what the system's allocator needs
 //! for itself, and pages of files.
 #![allow(
-    unsafe_code,
-    reason = "an allocator that counts cannot be written without"
-)]
-#![allow(
     clippy::unwrap_used,
     reason = "a test may stop at the first surprise, in its helpers too"
 )]
-
-mod heap;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +16,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrace::{Db, Design, Durability, ErrorKind, Options, Sizes, Workers, WriteBatch};
+use terrace_testkit::heap;
+
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
 
 /// The heap is one for all tests of the program.
 static ONE: Mutex<()> = Mutex::new(());

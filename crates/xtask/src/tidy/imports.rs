@@ -37,6 +37,11 @@ const LEAF_REACH: &[(&str, &[&str], &str)] = &[
         &["designs", "Design"],
         "the name of the design is an option",
     ),
+    (
+        "testing",
+        &["designs", "decoders"],
+        "it hands the decoders to tests",
+    ),
 ];
 
 /// The layer whose modules two levels down are concrete stages.

@@ -18,7 +18,7 @@ const UNSAFE_PLACES: &[(&str, &str)] = &[
         "a peer of the benchmark: it reads through a memory map",
     ),
     (
-        "crates/terrace/tests/memory/heap.rs",
+        "crates/terrace-testkit/src/heap.rs",
         "an allocator that counts, which is unsafe to be one",
     ),
 ];

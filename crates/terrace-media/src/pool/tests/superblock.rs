@@ -4,7 +4,7 @@ use super::{closed, config, error, file};
 use crate::pm::arch::Flush;
 use crate::pm::count::Purpose;
 use crate::pool::layout::{
-    AT_CHECKSUM, AT_FORMAT, AT_INCOMPAT, MAGIC, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS,
+    AT_CHECKSUM, AT_FORMAT, AT_GENERATION, AT_INCOMPAT, MAGIC, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS,
 };
 use crate::pool::superblock::{Slot, Superblock};
 use crate::pool::*;
@@ -474,4 +474,18 @@ fn slots_decode_whatever_they_hold() {
         let decoded = Superblock::decode(&bytes);
         assert!(!matches!(decoded, Slot::Valid(_)), "{decoded:?}");
     }
+}
+
+/// A generation that cannot be counted on is refused: the next one would lose against all others.
+#[test]
+fn the_last_generation_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = closed(dir.path());
+    let path = dir.path().join("pool");
+    for slot in SLOTS {
+        patch(&path, slot, AT_GENERATION, &u64::MAX.to_le_bytes());
+    }
+    let error = error(Pool::open(config));
+    assert!(matches!(error, PoolError::Corrupt { .. }), "{error}");
+    assert!(error.to_string().contains("generation"), "{error}");
 }

@@ -7,6 +7,8 @@
 //! An expired entry is a tombstone in all that it does: what it hides stays hidden. Jobs take it for one up
 //! to the *horizon*, the time of the oldest snapshot, so that a snapshot goes on seeing what it saw.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 pub(crate) mod layout;
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
 //! Bytes: layout.rs. One builder; any number of readers.
 
 mod block;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod layout;
 #[cfg(test)]
 mod tests;

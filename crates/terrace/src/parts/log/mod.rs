@@ -19,6 +19,8 @@
 //! only after the writers of all earlier records. Bytes: layout.rs. Any thread may append; `reserve`
 //! is called by one thread at a time.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod file;
 pub(crate) mod layout;
 mod pool;

@@ -8,6 +8,7 @@ use crate::parts::log::layout::{
     ENTRY_HEADER_BYTES, EntryHeader, KEY_SIZE_MAX, PAYLOAD_BYTES_MAX, RECORD_ALIGN,
     RECORD_HEADER_BYTES, RecordHeader,
 };
+use crate::types::SEQ_MAX;
 
 /// One put or delete of a record, borrowed from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,6 +303,13 @@ pub(crate) fn judge<'a>(
         let found = codec::hex(header.checksum);
         let expected = format!("checksum {}", codec::hex(computed));
         return Verdict::Bad(DecodeError::new("log record", offset, expected, found));
+    }
+    // What reads the entries counts up from here.
+    let last = header.first_seq.checked_add(u64::from(header.entry_count));
+    if last.is_none_or(|last| last > SEQ_MAX + 1) {
+        let found = header.first_seq.to_string();
+        let expected = "sequence numbers of 56 bits";
+        return Verdict::Bad(DecodeError::new("log record", offset + 16, expected, found));
     }
     match bad_value {
         Some(e) => Verdict::BadValue(e),

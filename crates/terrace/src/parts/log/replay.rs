@@ -177,6 +177,34 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
     })
 }
 
+/// As `replay_file`, of the bytes of a log in memory.
+#[cfg(feature = "decoders")]
+pub(super) fn replay_slice(
+    bytes: &[u8],
+    id: u64,
+    f: &mut dyn FnMut(RecordView<'_>) -> Result<(), DecodeError>,
+) -> Result<ReplayEnd, DecodeError> {
+    struct Slice<'a>(&'a [u8]);
+    impl Bytes for Slice<'_> {
+        type Fault = DecodeError;
+        fn base(&self) -> u64 {
+            0
+        }
+        fn len(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn window(&mut self, at: u64, len: usize) -> Result<&[u8], DecodeError> {
+            Ok(&self.0[at as usize..at as usize + len])
+        }
+        fn settle(&mut self, _at: u64, _len: u64) -> Result<(), DecodeError> {
+            Ok(())
+        }
+    }
+    replay(&mut Slice(bytes), id, true, f).map_err(|stop| match stop {
+        Stop::Damage(e) | Stop::Fault(e) | Stop::Caller(e) => e,
+    })
+}
+
 /// Whether `found` may be what a crash left of the header of log `id` while it was created.
 fn is_unfinished(found: &[u8], id: u64) -> bool {
     let whole = encode_log_header(id);

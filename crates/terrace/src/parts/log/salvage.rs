@@ -132,7 +132,11 @@ impl Walk<'_> {
             match judge(&header, record, base, at) {
                 Verdict::Whole(view) if view.is_seal() => {
                     match broken {
-                        None => self.found.end = at + size,
+                        None => {
+                            self.found.end = at + size;
+                            // A replay ends here, whatever follows.
+                            broken = Some((base + at + size, "the log is sealed".into()));
+                        }
                         Some(_) => damaged |= header.settled(at) > self.found.end,
                     }
                     at += size;

@@ -10,10 +10,12 @@ use terrace_media::{
     Backing, Extent, FaultFs, FileSystem, Machine, Medium, OpenMode, Pool, PoolConfig, Prefault,
 };
 
-use super::layout::{LOG_HEADER_BYTES, RECORD_HEADER_BYTES};
+use super::layout::{LOG_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader};
+use super::record::{Verdict, judge};
 use super::replay::ReplayEnd;
 use super::{FileLog, Log, Payload, PoolLog, replay_file, replay_pool};
 use crate::parts::codec::DecodeError;
+use crate::types::SEQ_MAX;
 
 const FILE: &str = "/db/000001.log";
 
@@ -466,4 +468,24 @@ fn only_new_files_are_prefaulted() {
     let path = Path::new("/db/000002.log");
     let old = FileLog::create(&fs, path, 2, 16 << 10, Some(Path::new(FILE))).unwrap();
     assert!(!old.is_cold());
+}
+
+/// A record whose sequence numbers leave 56 bits is no record, though its checksum agrees: whoever reads
+/// it counts on from them.
+#[test]
+fn impossible_sequence_numbers_are_refused() {
+    for (first_seq, whole) in [(SEQ_MAX, true), (SEQ_MAX + 1, false), (u64::MAX, false)] {
+        let mut bytes = vec![0; LOG_HEADER_BYTES];
+        let mut payload = Payload::new();
+        payload.push(1, 1, b"key", b"value");
+        let at = LOG_HEADER_BYTES as u64;
+        payload.with_record(7, at, first_seq, 0, |record| {
+            bytes.extend_from_slice(record)
+        });
+        let record = &bytes[LOG_HEADER_BYTES..];
+        let header = RecordHeader::decode(record.first_chunk().unwrap());
+        let len = RECORD_HEADER_BYTES + header.payload_bytes as usize;
+        let judged = judge(&header, &record[..len], 0, at);
+        assert_eq!(matches!(judged, Verdict::Whole(_)), whole, "{first_seq:#x}");
+    }
 }

@@ -6,6 +6,12 @@
 use terrace_media::Span;
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::types::SEQ_MAX;
+
+/// The deepest level that anything can be on; no option reaches it.
+const LEVEL_MAX: u64 = 63;
+/// The most entries or bytes of one table, so that those of all tables can be added up.
+const AMOUNT_MAX: u64 = 1 << 48;
 
 /// Where a log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,11 +317,11 @@ impl Change {
         let at = r.clone();
         Ok(match r.u8()? {
             tag::LOG_IN_POOL => Change::LogCreated {
-                id: r.varint()?,
+                id: id(r)?,
                 place: LogPlace::Pool(span(r)?),
             },
             tag::LOG_IN_FILE => Change::LogCreated {
-                id: r.varint()?,
+                id: id(r)?,
                 place: LogPlace::File,
             },
             tag::LOG_RETIRED => Change::LogRetired { id: r.varint()? },
@@ -323,15 +329,15 @@ impl Change {
             tag::TABLE_REMOVED => Change::TableRemoved { id: r.varint()? },
             tag::TABLE_MOVED => Change::TableMoved {
                 id: r.varint()?,
-                level: r.varint_u32()?,
+                level: level(r)?,
             },
             tag::MERGE_BEGUN => Change::MergeBegun {
                 newer: r.varint()?,
                 older: r.varint()?,
             },
             tag::MERGE_ENDED => {
-                let (newer, older, level) = (r.varint()?, r.varint()?, r.varint_u32()?);
-                let (entries, bytes) = (r.varint()?, r.varint()?);
+                let (newer, older, level) = (r.varint()?, r.varint()?, level(r)?);
+                let (entries, bytes) = (amount(r)?, amount(r)?);
                 Change::MergeEnded {
                     newer,
                     older,
@@ -350,10 +356,10 @@ impl Change {
             },
             tag::FILE_MOVED => Change::FileMoved {
                 number: r.varint()?,
-                level: r.varint_u32()?,
+                level: level(r)?,
             },
-            tag::LAST_SEQ => Change::LastSeq { seq: r.varint()? },
-            tag::NEXT_ID => Change::NextId { id: r.varint()? },
+            tag::LAST_SEQ => Change::LastSeq { seq: seq(r)? },
+            tag::NEXT_ID => Change::NextId { id: id(r)? },
             tag::CLOSED => Change::Closed,
             tag::CREATED => Change::Created,
             tag::TOTALS => Change::Totals(Totals {
@@ -388,9 +394,9 @@ impl TableMeta {
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
-        let (id, level, head) = (r.varint()?, r.varint_u32()?, r.varint()?);
-        let (entries, bytes) = (r.varint()?, r.varint()?);
-        let (seq_first, seq_last) = (r.varint()?, r.varint()?);
+        let (id, level, head) = (id(r)?, level(r)?, r.varint()?);
+        let (entries, bytes) = (amount(r)?, amount(r)?);
+        let (seq_first, seq_last) = (seq(r)?, seq(r)?);
         let filter = filter(r)?;
         let at = r.clone();
         let count = r.varint()?;
@@ -445,17 +451,17 @@ impl FileMeta {
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<FileMeta, DecodeError> {
-        let (number, level, run) = (r.varint()?, r.varint_u32()?, r.varint()?);
-        let (bytes, entries, tombstones) = (r.varint()?, r.varint()?, r.varint()?);
-        let (seq_first, seq_last) = (r.varint()?, r.varint()?);
+        let (number, level, run) = (id(r)?, level(r)?, id(r)?);
+        let (bytes, entries, tombstones) = (amount(r)?, amount(r)?, amount(r)?);
+        let (seq_first, seq_last) = (seq(r)?, seq(r)?);
         let at = r.clone();
         let first = place(r)?;
         let last = place(r)?;
         if first > last {
             return Err(at.refuse("a first key that is not behind the last", "the reverse"));
         }
-        let (expiring, expiry_last) = (r.varint()?, r.varint()?);
-        let range_deletes = r.varint()?;
+        let (expiring, expiry_last) = (amount(r)?, r.varint()?);
+        let range_deletes = amount(r)?;
         let mut reach = None;
         if range_deletes > 0 {
             let at = r.clone();
@@ -482,6 +488,34 @@ impl FileMeta {
             expiry_last,
         })
     }
+}
+
+/// A number that must not be above `most`.
+fn at_most(r: &mut Reader<'_>, most: u64) -> Result<u64, DecodeError> {
+    let at = r.clone();
+    match r.varint()? {
+        number if number > most => Err(at.refuse(format!("at most {most}"), number.to_string())),
+        number => Ok(number),
+    }
+}
+
+/// The id of something new; those that follow must have room.
+fn id(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(r, u64::MAX / 2)
+}
+
+fn seq(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(r, SEQ_MAX)
+}
+
+/// Entries or bytes of a table.
+fn amount(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(r, AMOUNT_MAX)
+}
+
+/// A level; readers have a place for each up to the deepest.
+fn level(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    Ok(at_most(r, LEVEL_MAX)? as u32)
 }
 
 fn put_place(out: &mut Vec<u8>, (keyspace, key): &Place) {

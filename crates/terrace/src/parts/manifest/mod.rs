@@ -18,6 +18,8 @@
 //!
 //! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders them.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod edit;
 mod file;
 mod home;

@@ -87,7 +87,9 @@ impl Walk<'_> {
     }
 
     fn records(&mut self) -> Result<()> {
-        let (mut at, mut next) = (HEADER_BYTES, 0);
+        let (mut at, mut next) = (HEADER_BYTES, 0u64);
+        // No more records than fit can be missing, as a replay has it.
+        let most = (self.bytes.len() / RECORD_HEADER_BYTES) as u64;
         // The first place that is no whole record, and why.
         let mut broken: Option<(usize, DecodeError)> = None;
         // BOUND: the position only grows.
@@ -96,7 +98,9 @@ impl Walk<'_> {
             let whole = record_at(&self.bytes[at..], offset, self.found.generation);
             let (header, record) = match whole {
                 // Only a later number counts: what is behind the end may be of an earlier use.
-                Ok((header, record)) if header.number >= next => (header, record),
+                Ok((header, record)) if (next..next + most).contains(&header.number) => {
+                    (header, record)
+                }
                 Ok(_) => {
                     at += RECORD_ALIGN;
                     continue;

@@ -13,6 +13,7 @@ use super::replay::replay;
 use super::state::State;
 use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
 use crate::parts::codec::{DecodeError, Reader};
+use crate::types::SEQ_MAX;
 
 fn pool(cap_bytes: u64) -> Pool {
     Pool::create(PoolConfig {
@@ -78,8 +79,8 @@ impl Editor {
             head: self.rng.u64(..),
             extents,
             filter: self.rng.bool().then(|| self.span()),
-            entries: self.rng.u64(..),
-            bytes: self.rng.u64(..),
+            entries: self.rng.u64(..=1 << 48),
+            bytes: self.rng.u64(..=1 << 48),
             seq_first: self.rng.u64(..1 << 50),
             seq_last: self.rng.u64(..1 << 50),
             merging_into: None,
@@ -129,7 +130,7 @@ impl Editor {
             4 if ids.len() > 4 => self.pick(&free).map(|id| Change::TableRemoved { id }),
             5 => self.pick(&ids).map(|id| Change::TableMoved {
                 id,
-                level: self.rng.u32(..),
+                level: self.rng.u32(..64),
             }),
             6 if free.len() > 1 => Some(Change::MergeBegun {
                 newer: free[1],
@@ -142,8 +143,8 @@ impl Editor {
                     older,
                     level: self.rng.u32(..9),
                     filter: self.rng.bool().then(|| self.span()),
-                    entries: self.rng.u64(..),
-                    bytes: self.rng.u64(..),
+                    entries: self.rng.u64(..=1 << 48),
+                    bytes: self.rng.u64(..=1 << 48),
                 }),
             8 => match &state.repository {
                 None => Some(Change::RepositoryCreated { head: self.span() }),
@@ -160,7 +161,7 @@ impl Editor {
             10 if files.len() < 8 => Some(Change::FileAdded(self.file())),
             11 => self.pick(&files).map(|number| Change::FileMoved {
                 number,
-                level: self.rng.u32(..),
+                level: self.rng.u32(..64),
             }),
             12 if files.len() > 4 => self
                 .pick(&files)
@@ -170,7 +171,7 @@ impl Editor {
             _ => None,
         };
         change.unwrap_or(Change::LastSeq {
-            seq: self.rng.u64(..) >> self.rng.u32(..64),
+            seq: self.rng.u64(..=SEQ_MAX) >> self.rng.u32(..56),
         })
     }
 

@@ -20,6 +20,8 @@
 //!
 //! Callers: writers on any thread add; jobs trim and ask; readers ask through views.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod fragment;
 mod late;
 pub(crate) mod layout;

@@ -15,6 +15,8 @@
 //!
 //! Bytes: layout.rs. After a crash: `recover`.
 
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 pub(crate) mod layout;
 
 #[cfg(test)]

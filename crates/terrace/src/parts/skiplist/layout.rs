@@ -156,16 +156,18 @@ pub(crate) fn decode_table_header(bytes: &[u8], at: u64) -> Result<u64, DecodeEr
             bytes.len().to_string(),
         ));
     };
-    let stored = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
-    let computed = crc32c::crc32c(&bytes[..60]);
-    if stored != computed || bytes[..4] != TABLE_MAGIC || bytes[4] != TABLE_VERSION as u8 {
+    let mut id = [0u8; 8];
+    id.copy_from_slice(&bytes[8..16]);
+    let id = u64::from_le_bytes(id);
+    // Every byte besides the id is known.
+    if *bytes != encode_table_header(id) {
+        let stored = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
+        let computed = crc32c::crc32c(&bytes[..60]);
         return Err(error(
             "table header",
-            format!("magic TTBL, version 1, checksum {computed:#010x}"),
+            format!("magic TTBL, version 1, zeros, checksum {computed:#010x}"),
             format!("{:02x?}, checksum {stored:#010x}", &bytes[..8]),
         ));
     }
-    let mut id = [0u8; 8];
-    id.copy_from_slice(&bytes[8..16]);
-    Ok(u64::from_le_bytes(id))
+    Ok(id)
 }

@@ -15,6 +15,8 @@
 //! the pool through `parts/redo`.
 
 mod check;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 pub(crate) mod fingers;
 pub(crate) mod insert;
 pub(crate) mod layout;

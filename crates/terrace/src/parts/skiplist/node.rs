@@ -259,7 +259,8 @@ pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Order {
 /// The word that holds the link of `node` at `level`.
 #[inline(always)]
 pub(crate) fn link_at(node: u64, level: usize) -> u64 {
-    node + HEADER_BYTES as u64 + 8 * level as u64
+    // A damaged link may be any number: no place is better than one that is another's.
+    node.saturating_add(HEADER_BYTES as u64 + 8 * level as u64)
 }
 
 /// The atomic word of a link.

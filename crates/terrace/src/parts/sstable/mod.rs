@@ -32,6 +32,8 @@ mod block;
 mod build;
 mod compress;
 mod cursor;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod fetch;
 mod index;
 mod layout;

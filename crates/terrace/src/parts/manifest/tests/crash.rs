@@ -12,6 +12,7 @@ use terrace_media::{
 use super::{Editor, one};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, LogPlace, Manifest, ManifestError};
+use crate::types::SEQ_MAX;
 
 fn config(machine: &Machine) -> PoolConfig {
     PoolConfig {
@@ -36,7 +37,7 @@ fn recover(machine: &Machine) -> State {
             .state();
         assert_eq!(after, found, "what was found once stays");
         manifest
-            .commit(one(Change::LastSeq { seq: u64::MAX }))
+            .commit(one(Change::LastSeq { seq: SEQ_MAX }))
             .unwrap();
         manifest.verify().unwrap();
         found
@@ -46,7 +47,7 @@ fn recover(machine: &Machine) -> State {
     assert_eq!(
         again.state(),
         State {
-            last_seq: u64::MAX,
+            last_seq: SEQ_MAX,
             closed: false,
             ..found.clone()
         }

@@ -10,6 +10,7 @@ use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
 use super::{Editor, one};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
+use crate::types::SEQ_MAX;
 
 const ROOM: u64 = 4 << 10;
 
@@ -54,13 +55,13 @@ fn recover(machine: &Machine) -> Result<State, ManifestError> {
     let after = Manifest::open_file(&lost.fs(), dir()).unwrap().state();
     assert_eq!(after, found, "what was found once stays");
     manifest
-        .commit(one(Change::LastSeq { seq: u64::MAX }))
+        .commit(one(Change::LastSeq { seq: SEQ_MAX }))
         .unwrap();
     manifest.verify().unwrap();
     drop(manifest);
     let again = Manifest::open_file(&fs, dir()).unwrap().state();
     let expected = State {
-        last_seq: u64::MAX,
+        last_seq: SEQ_MAX,
         closed: false,
         ..found.clone()
     };

@@ -3,7 +3,7 @@
 use super::{Change, Editor, FileMeta, Reader, State, one};
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::manifest::Manifest;
-use crate::types::KEY_BYTES_MAX;
+use crate::types::{KEY_BYTES_MAX, SEQ_MAX};
 
 impl Editor {
     pub(super) fn file(&mut self) -> FileMeta {
@@ -19,9 +19,9 @@ impl Editor {
             number: self.id(),
             level,
             run: if level == 0 { self.id() } else { 0 },
-            bytes: self.rng.u64(..),
-            entries: self.rng.u64(..),
-            tombstones: self.rng.u64(..),
+            bytes: self.rng.u64(..=1 << 48),
+            entries: self.rng.u64(..=1 << 48),
+            tombstones: self.rng.u64(..=1 << 48),
             seq_first: self.rng.u64(..1 << 50),
             seq_last: self.rng.u64(..1 << 50),
             first,
@@ -258,4 +258,47 @@ fn hostile_files_are_refused() {
         }
     }
     assert!(refused > 3000, "{refused} were refused");
+}
+
+/// Levels, ids, sequence numbers and amounts that nothing can have are refused: a reader makes a place for
+/// each level, counts on from ids and numbers, and adds amounts up.
+#[test]
+fn impossible_numbers_are_refused() {
+    let sound = Editor::new(17).file();
+    let with = |change: fn(&mut FileMeta)| {
+        let mut file = sound.clone();
+        change(&mut file);
+        Change::FileAdded(file)
+    };
+    let refused = [
+        with(|file| file.level = 64),
+        with(|file| file.level = u32::MAX),
+        with(|file| file.run = u64::MAX),
+        with(|file| file.number = u64::MAX),
+        with(|file| file.seq_last = SEQ_MAX + 1),
+        with(|file| file.bytes = u64::MAX),
+        with(|file| file.entries = (1 << 48) + 1),
+        Change::FileMoved {
+            number: 1,
+            level: 64,
+        },
+        Change::TableMoved { id: 1, level: 64 },
+        Change::LastSeq { seq: SEQ_MAX + 1 },
+        Change::NextId { id: u64::MAX },
+    ];
+    for change in refused {
+        let mut bytes = Vec::new();
+        change.encode(&mut bytes);
+        let error = decoded(&bytes).expect_err("an impossible number");
+        assert!(error.expected.starts_with("at most"), "{change:?}: {error}");
+    }
+    let all = [
+        with(|file| (file.level, file.bytes) = (63, 1 << 48)),
+        Change::LastSeq { seq: SEQ_MAX },
+    ];
+    for change in all {
+        let mut bytes = Vec::new();
+        change.encode(&mut bytes);
+        assert_eq!(decoded(&bytes), Ok(change));
+    }
 }

@@ -201,7 +201,14 @@ fn links_to_nowhere_are_errors() {
     let first = *nodes.values().next().unwrap();
     let word = list.region().word(link_at(first, 0)).unwrap();
     let target = Target::first_of(1, b"apple");
-    for link in [8, ORIGIN - 8, sample.end() + (1 << 20), 1 << 63, !7 << 12] {
+    for link in [
+        8,
+        ORIGIN - 8,
+        sample.end() + (1 << 20),
+        1 << 63,
+        !7 << 12,
+        !7,
+    ] {
         word.store(link, Ordering::Relaxed);
         assert!(list.seek(&target).is_err());
         assert!(

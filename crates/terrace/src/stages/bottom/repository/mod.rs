@@ -16,6 +16,8 @@
 //! Bytes: layout.rs. After a crash: recover.rs.
 
 mod absorb;
+#[cfg(feature = "decoders")]
+pub(crate) mod decoders;
 mod fresh;
 mod layout;
 mod reclaim;

@@ -1,16 +1,16 @@
-//! This file is the allocator of this test program: the system's, with a count of the bytes in use and
-//! of their peak, memory that the media crate has mapped included.
+//! An allocator that counts: the system's, with the bytes in use and their peak, memory that the media
+//! crate has mapped included. A program that wants to know makes it its global allocator.
+
+#![allow(unsafe_code, reason = "an allocator is unsafe to be one")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-struct Counting;
+/// The allocator.
+pub struct Counting;
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
-
-#[global_allocator]
-static HEAP: Counting = Counting;
 
 // SAFETY: every call is handed to the system's allocator as it is; counting changes nothing. What
 // grows is allocated anew, copied and freed, so both are counted while both may be there.
@@ -30,17 +30,17 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes in use now, on the heap and mapped.
-pub(crate) fn in_use() -> u64 {
+/// Bytes in use now, on the heap and mapped; 0 on the heap where this is not the global allocator.
+pub fn in_use() -> u64 {
     LIVE.load(Ordering::Relaxed) + terrace_media::anonymous_bytes()
 }
 
 /// Forgets the peak before now.
-pub(crate) fn begin() {
+pub fn begin() {
     PEAK.store(in_use(), Ordering::Relaxed);
 }
 
 /// The most that was in use at one time since `begin`.
-pub(crate) fn peak() -> u64 {
+pub fn peak() -> u64 {
     PEAK.load(Ordering::Relaxed)
 }

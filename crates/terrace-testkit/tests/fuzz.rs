@@ -1,0 +1,71 @@
+//! A short run of the fuzzing of decoders, and that it finds what is wrong.
+//!
+//! One test, since memory is counted for the whole process.
+
+use std::time::{Duration, Instant};
+
+use terrace_media::decoder::{Decoder, Seen, same};
+use terrace_testkit::fuzz::Target;
+use terrace_testkit::heap::Counting;
+use terrace_testkit::seeds;
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+/// Changed inputs of each decoder.
+const EXECUTIONS: u64 = 6000;
+/// A decoder that is slow gets fewer: lists whose links go round are searched for long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn broken(name: &'static str, run: fn(&[u8]) -> Result<Seen, String>) -> Decoder {
+    Decoder {
+        name,
+        seeds: || vec![vec![0; 12], vec![1, 2, 3, 4]],
+        mend: |_| {},
+        run,
+    }
+}
+
+/// Whatever the bytes are, decoders return within their time and memory, and what they accept is what
+/// encoders write; a decoder that does not is found.
+#[test]
+fn decoders_take_any_bytes() {
+    for seed in seeds::seeds(1) {
+        for decoder in terrace::testing::decoders() {
+            let mut target = Target::new(decoder, seed);
+            let begun = Instant::now();
+            let mut run = target.begin();
+            // BOUND: every turn adds executions.
+            while run.is_ok() && target.executions < EXECUTIONS && begun.elapsed() < PATIENCE {
+                run = target.run(50);
+            }
+            if let Err(failure) = run {
+                panic!("{failure}");
+            }
+        }
+    }
+    let panics = broken("panics", |bytes| Ok(Seen::Accepted(u64::from(bytes[3]))));
+    let greedy = broken("greedy", |bytes| {
+        let count = bytes
+            .first_chunk::<4>()
+            .map_or(0, |word| u32::from_le_bytes(*word));
+        let taken = Vec::<u8>::with_capacity(count as usize / 64);
+        Ok(Seen::Accepted(u64::from(taken.capacity() == 1)))
+    });
+    let liar = broken("liar", |bytes| {
+        let again: Vec<u8> = bytes.iter().map(|byte| byte & 0x7f).collect();
+        same("bytes", &again.as_slice(), &bytes)?;
+        Ok(Seen::Accepted(0))
+    });
+    for (decoder, said) in [
+        (panics, "it panics"),
+        (greedy, "bytes of memory"),
+        (liar, "is not"),
+    ] {
+        let found = Target::new(decoder, 0).run(EXECUTIONS);
+        assert!(
+            found.as_ref().is_err_and(|failure| failure.contains(said)),
+            "{said}: {found:?}"
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! Every decoder of bytes that stages and parts keep on media, for those who feed them with anything.
+
+use terrace_media::decoder::Decoder;
+
+use crate::parts::{codec, expiry, filter, log, manifest, ranges, redo, skiplist, sstable};
+use crate::stages::bottom::repository;
+
+pub(crate) fn decoders() -> Vec<Decoder> {
+    [
+        codec::decoders::decoders(),
+        log::decoders::decoders(),
+        manifest::decoders::decoders(),
+        redo::decoders::decoders(),
+        expiry::decoders::decoders(),
+        ranges::decoders::decoders(),
+        filter::decoders::decoders(),
+        skiplist::decoders::decoders(),
+        sstable::decoders::decoders(),
+        repository::decoders::decoders(),
+    ]
+    .concat()
+}

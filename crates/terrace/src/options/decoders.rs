@@ -1,0 +1,53 @@
+//! The decoder of OPTIONS, for those who feed it with anything.
+
+use std::path::Path;
+
+use terrace_media::decoder::{Decoder, Seen, kind_of, same};
+
+use super::Options;
+use super::file::Fixed;
+
+pub(crate) fn decoders() -> Vec<Decoder> {
+    vec![Decoder {
+        name: "options",
+        seeds: || {
+            let text = |pool: Option<&str>| {
+                let mut options = Options::default();
+                options.pool.path = pool.map(Into::into);
+                Fixed::of(&options, "00ff".into()).print().into_bytes()
+            };
+            vec![text(None), text(Some("pool = with spaces"))]
+        },
+        mend: |bytes| {
+            let name = b"checksum = ";
+            let found = bytes.windows(name.len()).rposition(|window| window == name);
+            if let Some(at) = found {
+                let (body, line) = bytes.split_at_mut(at);
+                let crc = format!("{:08x}\n", crc32c::crc32c(body));
+                if let Some(place) = line[name.len()..].get_mut(..crc.len()) {
+                    place.copy_from_slice(crc.as_bytes());
+                }
+            }
+        },
+        run: |bytes| {
+            let path = Path::new("OPTIONS");
+            match Fixed::parse(&String::from_utf8_lossy(bytes), path) {
+                Ok(fixed) => {
+                    let again = Fixed::parse(&fixed.print(), path);
+                    let again = again.map_err(|e| format!("its own text: {e}"))?;
+                    same("what is fixed", &again, &fixed)?;
+                    let options = fixed.options(Path::new("db"));
+                    Ok(Seen::Accepted(u64::from(options.is_ok())))
+                }
+                Err(e) => {
+                    let said = e.to_string();
+                    let said = said.rsplit(['(', ':']).next().unwrap_or("");
+                    Ok(Seen::Refused(kind_of(
+                        "options",
+                        said.split('"').next().unwrap_or(""),
+                    )))
+                }
+            }
+        },
+    }]
+}

@@ -1,0 +1,246 @@
+//! The decoders of logs, for those who feed them with anything: replay and salvage of the same bytes.
+
+use std::io;
+use std::path::Path;
+
+use terrace_media::decoder::{Decoder, Seen, same, seal};
+use terrace_media::{Advice, File, Span};
+
+use super::layout::{
+    ENTRY_HEADER_BYTES, EntryHeader, LOG_HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    RecordHeader, check_log_header, encode_log_header, log_id,
+};
+use super::record::{Payload, RecordView};
+use super::replay::replay_slice;
+use super::salvage::{Piece, salvage};
+use crate::parts::codec::decoders::refused;
+use crate::parts::codec::{self, DecodeError, Reader};
+
+/// The log that is asked for.
+const ID: u64 = 7;
+
+pub(crate) fn decoders() -> Vec<Decoder> {
+    vec![
+        Decoder {
+            name: "log-header",
+            seeds: || {
+                vec![
+                    encode_log_header(ID).to_vec(),
+                    encode_log_header(8).to_vec(),
+                ]
+            },
+            mend: |bytes| seal(bytes, LOG_HEADER_BYTES - 4),
+            run: |bytes| {
+                let id = log_id(bytes);
+                match check_log_header(bytes, ID, 4096) {
+                    Ok(()) => {
+                        same("the id", &id, &Some(ID))?;
+                        let again = encode_log_header(ID);
+                        same("a header", &&again[..], &&bytes[..LOG_HEADER_BYTES])?;
+                        Ok(Seen::Accepted(0))
+                    }
+                    Err(e) => Ok(refused(&e)),
+                }
+            },
+        },
+        Decoder {
+            name: "log",
+            seeds,
+            mend,
+            run,
+        },
+    ]
+}
+
+/// Kind, key and value of an entry.
+type Row<'a> = (u8, &'a [u8], &'a [u8]);
+
+fn seeds() -> Vec<Vec<u8>> {
+    let log = |sealed: bool, batches: &[&[Row]]| {
+        let mut bytes = encode_log_header(ID).to_vec();
+        let mut seq = 100;
+        for batch in batches {
+            let mut payload = Payload::new();
+            for (kind, key, value) in *batch {
+                payload.push(*kind, 1, key, value);
+            }
+            let at = bytes.len() as u64;
+            payload.with_record(ID, at, seq, 1, |record| bytes.extend_from_slice(record));
+            seq += batch.len() as u64;
+        }
+        if sealed {
+            let at = bytes.len() as u64;
+            Payload::new().with_record(ID, at, seq, 0, |record| bytes.extend_from_slice(record));
+        }
+        bytes.resize(bytes.len() + 128, 0);
+        bytes
+    };
+    let range = crate::parts::ranges::layout::encode(b"a", b"c");
+    let expiring = crate::parts::expiry::layout::encode(5, b"soon");
+    vec![
+        log(true, &[&[(1, b"key", b"value")], &[(2, b"other", b"")]]),
+        log(
+            false,
+            &[&[(1, b"", b""), (3, &range, b""), (5, b"k", &expiring)]],
+        ),
+        log(
+            false,
+            &[
+                &[(1, b"long", &[9; 300])],
+                &[(1, b"x", b"y")],
+                &[(1, b"z", b"")],
+            ],
+        ),
+        log(false, &[]),
+    ]
+}
+
+/// Makes the checksums right of the header and of whatever looks like a record.
+fn mend(bytes: &mut [u8]) {
+    seal(bytes, LOG_HEADER_BYTES - 4);
+    let mut at = LOG_HEADER_BYTES;
+    // BOUND: the position only grows.
+    while let Some(rest) = bytes.get_mut(at..)
+        && rest.len() >= RECORD_HEADER_BYTES
+    {
+        at += mend_record(rest, at as u64).unwrap_or(RECORD_ALIGN);
+    }
+}
+
+fn mend_record(rest: &mut [u8], position: u64) -> Option<usize> {
+    let header = RecordHeader::decode(rest.first_chunk()?);
+    let end = RECORD_HEADER_BYTES.checked_add(header.payload_bytes as usize)?;
+    if header.log_id != ID || end > rest.len() {
+        return None;
+    }
+    let (mut at, mut meta_crc) = (RECORD_HEADER_BYTES, 0);
+    // BOUND: every entry takes bytes of the record.
+    for _ in 0..header.entry_count {
+        let mut r = Reader::new("", 0, rest.get(at..end)?);
+        let mut entry = EntryHeader::decode(&mut r).ok()?;
+        let value_at = at + ENTRY_HEADER_BYTES + entry.key_bytes;
+        let value_end = value_at.checked_add(entry.value_bytes)?;
+        entry.value_crc = codec::checksum(rest.get(value_at..value_end)?);
+        rest.get_mut(at..)?
+            .get_mut(..ENTRY_HEADER_BYTES)?
+            .copy_from_slice(&entry.encode());
+        meta_crc = codec::checksum_append(meta_crc, rest.get(at..value_at)?);
+        at = value_end.next_multiple_of(8);
+    }
+    let head = header.encode(meta_crc, position);
+    rest[..RECORD_HEADER_BYTES].copy_from_slice(&head);
+    Some(end.next_multiple_of(RECORD_ALIGN))
+}
+
+/// What a reader gets of a record.
+type Batch = (u64, Vec<(u8, u32, Vec<u8>, Vec<u8>)>);
+
+fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
+    let mut entries = Vec::new();
+    for entry in view.entries() {
+        let entry = entry?;
+        entries.push((
+            entry.kind,
+            entry.keyspace,
+            entry.key.to_vec(),
+            entry.value.to_vec(),
+        ));
+    }
+    Ok((view.first_seq, entries))
+}
+
+fn run(bytes: &[u8]) -> Result<Seen, String> {
+    let mut replayed = Vec::new();
+    let mut broken = None;
+    let end = replay_slice(bytes, ID, &mut |view| {
+        match batch(&view) {
+            Ok(batch) => {
+                let mut payload = Payload::new();
+                for (kind, keyspace, key, value) in &batch.1 {
+                    payload.push(*kind, *keyspace, key, value);
+                }
+                if super::record_bytes(payload.len_bytes()) != view.bytes() {
+                    broken = Some(format!("a record of {} bytes", view.bytes()));
+                }
+                replayed.push(batch);
+            }
+            Err(e) => broken = Some(format!("a record was judged whole: {e}")),
+        }
+        Ok(())
+    });
+    let mut salvaged = Vec::new();
+    let file = Still(bytes);
+    let span = Span {
+        off: 0,
+        len: bytes.len() as u64,
+    };
+    let found = salvage(&file, Path::new("log"), span, Some(ID), &mut |piece| {
+        if let Piece::Record { view, stranded, .. } = piece {
+            match batch(&view) {
+                Ok(batch) if !stranded => salvaged.push(batch),
+                Ok(_) => {}
+                Err(e) => broken = Some(format!("a record was salvaged: {e}")),
+            }
+        }
+        Ok(())
+    });
+    if let Some(broken) = broken {
+        return Err(broken);
+    }
+    let found = found.map_err(|e| format!("memory cannot be read: {e}"))?;
+    match end {
+        Ok(end) => {
+            // What a replay hands out is what a rescue finds before anything is missing.
+            if check_log_header(bytes, ID, 0).is_ok() {
+                same("records", &replayed, &salvaged)?;
+                same("how many", &end.records, &found.records)?;
+                same("where they end", &end.bytes, &found.end)?;
+                // Of what lies behind the end a rescue may say more.
+            }
+            let entries: usize = replayed.iter().map(|(_, entries)| entries.len()).sum();
+            let shape = end.records.min(7) << 8 | end.stranded.min(3) << 4;
+            let shape = shape | u64::from(end.torn) << 3 | entries.min(7) as u64;
+            Ok(Seen::Accepted(shape))
+        }
+        // A rescue may see less: it passes a record with a damaged value whole, and a replay looks in it
+        // for a witness.
+        Err(e) => Ok(refused(&e)),
+    }
+}
+
+/// Bytes as a file that is only read.
+struct Still<'a>(&'a [u8]);
+
+impl File for Still<'_> {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let rest = usize::try_from(off).ok().and_then(|off| self.0.get(off..));
+        let rest = rest.unwrap_or(&[]);
+        let len = rest.len().min(buf.len());
+        buf[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&self, _off: u64, _buf: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn allocate(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn advise(&self, _off: u64, _len: u64, _advice: Advice) -> io::Result<()> {
+        Ok(())
+    }
+}

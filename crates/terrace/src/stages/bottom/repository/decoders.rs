@@ -1,0 +1,40 @@
+//! The decoders of repository extents, for those who feed them with anything.
+
+use terrace_media::decoder::{Decoder, Seen, same};
+
+use super::layout::{
+    HEADER_BYTES, check_extent, check_head, decode_expiring, encode_expiring, encode_extent,
+    encode_head,
+};
+use crate::parts::codec::decoders::refused;
+
+const LENGTH: u64 = 65536;
+
+pub(crate) fn decoders() -> Vec<Decoder> {
+    vec![Decoder {
+        name: "repository-header",
+        seeds: || vec![encode_head().to_vec(), encode_extent(LENGTH).to_vec()],
+        mend: |bytes| {
+            if let Some(checked) = bytes.get_mut(..20) {
+                terrace_media::decoder::seal(checked, 16);
+            }
+        },
+        run: |bytes| {
+            if let Some(word) = bytes.last_chunk::<8>() {
+                let (kib, last) = decode_expiring(u64::from_le_bytes(*word));
+                let again = decode_expiring(encode_expiring(kib, last));
+                same("what expires", &again, &(kib, last))?;
+            }
+            let head = check_head(bytes, 0);
+            match (&head, check_extent(bytes, 0, LENGTH)) {
+                (Ok(()), Ok(())) => Err("both a head and an extent".into()),
+                (Ok(()), _) => {
+                    same("a head", &&bytes[..20], &&encode_head()[..20]).map(|()| Seen::Accepted(1))
+                }
+                (_, Ok(())) if bytes.len() < HEADER_BYTES => Err("a short extent".into()),
+                (_, Ok(())) => Ok(Seen::Accepted(2)),
+                (Err(e), Err(_)) => Ok(refused(e)),
+            }
+        },
+    }]
+}
