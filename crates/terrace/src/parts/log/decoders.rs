@@ -202,8 +202,9 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
             let shape = shape | u64::from(end.torn) << 3 | entries.min(7) as u64;
             Ok(Seen::Accepted(shape))
         }
-        // A rescue may see less: it passes a record with a damaged value whole, and a replay looks in it
-        // for a witness.
+        Err(e) if found.problems == 0 => Err(format!(
+            "a rescue finds nothing wrong where a replay says: {e}"
+        )),
         Err(e) => Ok(refused(&e)),
     }
 }

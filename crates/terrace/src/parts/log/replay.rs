@@ -240,6 +240,8 @@ fn replay<B: Bytes, E>(
         ..ReplayEnd::default()
     };
     let mut damage = None;
+    // Where the record ends that is not whole, if that is known.
+    let mut passed = None;
     // What of the records the writer knew to be durable.
     let mut settled = end.bytes;
     // BOUND: every record takes bytes of the log.
@@ -258,7 +260,13 @@ fn replay<B: Bytes, E>(
                 break;
             }
             Verdict::Whole(view) => f(view).map_err(Stop::Caller)?,
-            Verdict::BadValue(e) | Verdict::Bad(e) => {
+            Verdict::BadValue(e) => {
+                // Its header is right, so its end is known: what is inside of it is a user's.
+                passed = Some(end.bytes + record_bytes(len - RECORD_HEADER_BYTES));
+                damage = Some(e);
+                break;
+            }
+            Verdict::Bad(e) => {
                 damage = Some(e);
                 break;
             }
@@ -268,7 +276,8 @@ fn replay<B: Bytes, E>(
         end.records += 1;
         end.bytes += record_bytes(len - RECORD_HEADER_BYTES);
     }
-    let later = later_records(bytes, end.bytes, end.bytes + RECORD_ALIGN as u64, id)?;
+    let from = passed.unwrap_or(end.bytes + RECORD_ALIGN as u64);
+    let later = later_records(bytes, end.bytes, from, id)?;
     if let Some(witness) = later.settled {
         return Err(Stop::Damage(damage.unwrap_or_else(|| {
             let expected = format!("the record before that at offset {}", base + witness);
