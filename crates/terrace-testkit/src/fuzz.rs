@@ -30,7 +30,8 @@ const KEPT_MAX: usize = 400;
 /// become many, and the checks have copies of all.
 const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_EACH: u64 = 4096;
-/// What one decoding may last; a machine with other work may be slow.
+/// What one decoding may last. One that lasted longer is tried again, so that what counts is not that the
+/// machine had other work.
 const TIME_MAX: Duration = Duration::from_secs(5);
 /// Without an end of a decoding for so long, it hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -219,8 +220,20 @@ impl Target {
     }
 }
 
-/// Decodes once; an error is a panic, too much time or memory, or a broken promise.
+/// Decodes; an error is a panic, too much time or memory, or a broken promise.
 pub fn check(decoder: &Decoder, input: &[u8]) -> Outcome<Seen> {
+    match check_once(decoder, input)? {
+        (seen, lasted) if lasted <= TIME_MAX => Ok(seen),
+        _ => match check_once(decoder, input)? {
+            (_, lasted) if lasted > TIME_MAX => {
+                Err(format!("{} bytes take {lasted:.0?}", input.len()))
+            }
+            (seen, _) => Ok(seen),
+        },
+    }
+}
+
+fn check_once(decoder: &Decoder, input: &[u8]) -> Outcome<(Seen, Duration)> {
     let before = heap::in_use();
     heap::begin();
     let begun = Instant::now();
@@ -238,10 +251,7 @@ pub fn check(decoder: &Decoder, input: &[u8]) -> Outcome<Seen> {
             input.len()
         ));
     }
-    if lasted > TIME_MAX {
-        return Err(format!("{} bytes take {lasted:.0?}", input.len()));
-    }
-    Ok(seen)
+    Ok((seen, lasted))
 }
 
 /// The lines of `corpus.txt` for a decoder.

@@ -8,6 +8,8 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use terrace_media::Medium;
+
 use crate::db::Db;
 use crate::db::WriteBatch;
 use crate::db::bounds::Bounds;
@@ -210,12 +212,18 @@ fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
 
 /// Reads which keyspaces were dropped, and returns those of which nothing is left. Only while a database is
 /// being opened can that be told: every log that may be replayed has been, and whatever it had of a
-/// keyspace is in a source; no job moves entries yet, and nobody has a handle of before.
-pub(super) fn load_dropped(engine: &Arc<Engine>) -> Result<Vec<u32>> {
+/// keyspace is in a source; no job moves entries yet, and nobody has a handle of before. And only after a
+/// `clean` close.
+///
+/// CRASH: on `Mapped` never. What was taken out of a table is in its extents still, and after power loss
+/// tables are rebuilt of all that lies there: nothing would say any more that it was dropped. Elsewhere what
+/// a killed process did last need not be durable.
+pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>> {
     let sources = &engine.views.hold().sources;
+    let told = clean && engine.ground.pool.medium() != Medium::Mapped;
     let mut gone = Vec::new();
     for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
-        let mut left = at >= FORGET_MAX;
+        let mut left = !told || at >= FORGET_MAX;
         for source in sources {
             left = left || has_any(&**source, id)? || has_any(&**source, id | SHADOW)?;
         }

@@ -193,7 +193,7 @@ impl DbBuilder {
                 unit: "bytes",
             });
         })?;
-        let gone = keyspace::load_dropped(&engine)?;
+        let gone = keyspace::load_dropped(&engine, report.clean)?;
         match &fixed {
             None => self.finish_creation(&ground)?,
             Some(fixed) if !self.options.read_only => self.keep_options(fixed, &ground)?,
@@ -301,13 +301,6 @@ impl DbBuilder {
                     "pool.medium is forced, but the database has no pool: name one in pool.path, \
                      or leave the medium Auto",
                 ));
-            }
-            // OPTIONS names the pool in a line of text.
-            (Some(path), _) if path.to_str().is_none_or(|text| text.contains(['\n', '\r'])) => {
-                return Err(Error::invalid(format!(
-                    "pool.path is {path:?}, which has a line break or is no UTF-8: name the pool \
-                     otherwise, so that the database can note where it is",
-                )));
             }
             (None, _) => Backing::Anonymous,
             (Some(_), Some(machine)) => Backing::Simulated(machine.clone()),

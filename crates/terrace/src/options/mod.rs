@@ -304,8 +304,11 @@ impl Options {
         // OPTIONS keeps it as a line of text.
         let path = self.pool.path.as_ref();
         check(
-            path.is_none_or(|path| path.to_str().is_some_and(|text| !text.contains('\n'))),
-            "pool.path must be UTF-8 text without line breaks".to_owned(),
+            path.and_then(|path| path.to_str().or(Some("\n")))
+                .is_none_or(|text| !text.contains(['\n', '\r'])),
+            "pool.path has a line break or is no UTF-8: name the pool otherwise, so that the database can \
+             note where it is"
+                .to_owned(),
         );
         if let Workers::Threads(n) = self.background.workers {
             check(
