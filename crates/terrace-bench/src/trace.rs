@@ -350,7 +350,4 @@ pub(crate) mod tests {
             assert!(problem.contains(said), "{said} in {problem}");
         }
     }
-
-    /// Whatever is changed in a trace, it is read, and every call of it has its key, or it is said what is
-    /// wrong.
 }
