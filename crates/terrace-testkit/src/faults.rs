@@ -39,10 +39,15 @@ pub fn fail_sync(n: u64) -> Outcome<Sync> {
     };
     faults.fail_sync(n, io::ErrorKind::Other, false);
     let mut db = None;
-    let said = script(&place, &mut db);
+    let said = script(&place, &faults, &mut db);
     let reached = faults.syncs() >= n;
     match said {
-        Ok(()) if reached => return Err(format!("sync {n} failed, and every call succeeded")),
+        Ok(Some(call)) => {
+            return Err(format!(
+                "sync {n} failed, and {call} that made it succeeded"
+            ));
+        }
+        Ok(None) if reached => return Err(format!("sync {n} failed, and every call succeeded")),
         Err(e) if !reached => return Err(format!("nothing failed, and a call says {e:?}")),
         Err(e) if !matches!(e.kind(), ErrorKind::Io | ErrorKind::Stopped) => {
             return Err(format!("sync {n} failed, and a call says {e:?}"));
@@ -58,15 +63,31 @@ pub fn fail_sync(n: u64) -> Outcome<Sync> {
     }
 }
 
-/// Writes, flushes, drains and closes until something fails.
-fn script(place: &Place, opened: &mut Option<Db>) -> terrace::Result<()> {
+/// Writes, flushes, drains and closes until something fails. A call that succeeds although a sync failed
+/// meanwhile is named and ends it: without threads the sync was that call's own.
+fn script(
+    place: &Place,
+    faults: &PoolFaults,
+    opened: &mut Option<Db>,
+) -> terrace::Result<Option<String>> {
     let db = opened.insert(place.open(&settings::small(Medium::Mapped))?);
+    let unsaid = |call: String| faults.tripped().map(|_| call);
     for n in 0..WRITES {
         db.put_with([n], vec![n; 700], Durability::Sync)?;
+        if let Some(call) = unsaid(format!("put {n}")) {
+            return Ok(Some(call));
+        }
         if n % 16 == 7 {
             db.flush()?;
+            if let Some(call) = unsaid(format!("the flush after put {n}")) {
+                return Ok(Some(call));
+            }
         }
     }
     db.drain()?;
-    db.close()
+    if let Some(call) = unsaid("the drain".to_owned()) {
+        return Ok(Some(call));
+    }
+    db.close()?;
+    Ok(unsaid("the close".to_owned()))
 }
