@@ -350,4 +350,35 @@ pub(crate) mod tests {
             assert!(problem.contains(said), "{said} in {problem}");
         }
     }
+
+    /// Whatever is changed in a trace, it is read, and every call of it has its key, or it is said what is
+    /// wrong.
+    #[test]
+    fn changed_traces_are_read_or_named() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let mut bytes = WHOLE.as_bytes().to_vec();
+            for _ in 0..rng.usize(1..5) {
+                let at = rng.usize(..bytes.len());
+                let piece = at..bytes.len().min(at + rng.usize(1..30));
+                match rng.u8(0..4) {
+                    0 => bytes[at] = rng.u8(..),
+                    1 => bytes[at] = b"\t\n\\x019"[rng.usize(..7)],
+                    2 => drop(bytes.splice(piece, [b'\n'])),
+                    _ => {
+                        let copy = bytes[piece].to_vec();
+                        bytes.splice(at..at, copy);
+                    }
+                }
+            }
+            match Trace::read(bytes.as_slice()) {
+                Ok(trace) => {
+                    for &(_, number) in (0..trace.groups()).flat_map(|at| trace.group(at)) {
+                        assert_eq!(trace.find(trace.key(number)), Some(number));
+                    }
+                }
+                Err(problem) => assert!(!problem.is_empty()),
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ mod recorder;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,7 +60,8 @@ pub(crate) struct Interval {
 #[derive(Debug, Default)]
 struct Intervals {
     taken: usize,
-    left: VecDeque<Interval>,
+    /// By number. Only those in which operations ended: a store may stand still for very many of them.
+    left: BTreeMap<usize, Interval>,
 }
 
 impl Meter {
@@ -121,9 +122,10 @@ impl Meter {
         if !is_there {
             return None;
         }
+        let index = intervals.taken;
         intervals.taken += 1;
         // Nobody has handed over what is not there: no operation ended in it.
-        Some(intervals.left.pop_front().unwrap_or_default())
+        Some(intervals.left.remove(&index).unwrap_or_default())
     }
 
     fn intervals(&self) -> MutexGuard<'_, Intervals> {
@@ -136,12 +138,7 @@ impl Meter {
     /// Adds the operations of one worker to the interval number `index`.
     fn hand_over(&self, index: usize, ops: u64, latency: &Latency) {
         let mut intervals = self.intervals();
-        // None that a worker is in was taken.
-        let at = index - intervals.taken;
-        while intervals.left.len() <= at {
-            intervals.left.push_back(Interval::default());
-        }
-        let interval = &mut intervals.left[at];
+        let interval = intervals.left.entry(index).or_default();
         interval.ops += ops;
         interval
             .latency

@@ -116,6 +116,22 @@ fn an_interval_waits_for_all_its_operations() {
     assert_eq!(after + rest, 7 + 1 + 2);
 }
 
+/// However many intervals pass while an operation is in the store, those without an end take no memory.
+#[test]
+fn a_stall_takes_no_memory() {
+    let meter = Meter::new(1, 0, Some(Duration::from_nanos(1)));
+    let mut pace = Pace::new(&meter, 0);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(1));
+        pace.finished(1, 0);
+    }
+    drop(pace.end());
+    let intervals = meter.intervals();
+    assert!(intervals.left.len() <= 4, "{}", intervals.left.len());
+    let last = intervals.left.keys().last().expect("there are some");
+    assert!(*last >= 2_000_000, "{last}");
+}
+
 /// In an open loop an operation that begins too late has the time of its waiting in its latency, and
 /// none that is on time has.
 #[test]
