@@ -1,8 +1,8 @@
 //! This file is one block in memory, and how it is searched.
 //!
 //! A search builds no key: it compares what entries do not share with the bytes of the sought key
-//! that are still undecided. In a block with many restarts, an index above all, it first compares
-//! eight bytes of each, which lie together in an array.
+//! that are still undecided. Where it begins the restarts tell, or the heads of an index and of a block
+//! that is searched again.
 //!
 //! Invariants
 //!   K1  The first entry of a block and every entry at a restart share nothing.
@@ -13,7 +13,9 @@
 
 use std::cmp::Ordering as Order;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::heads::{Begin, Heads};
 use super::layout::{
     self, EntryHead, KEYSPACE_BYTES, Malformed, Tag, WORD_BYTES, entry_head, keyspace_bytes,
 };
@@ -103,37 +105,17 @@ pub(crate) struct Block {
     restart_count: usize,
     /// The offset of the block in its file.
     offset: u64,
-    /// Made by the first search of a block with many restarts.
-    heads: OnceLock<Heads>,
+    /// Made by the first search of a block with many restarts, and by the second of others; `None` where
+    /// they do not suit.
+    heads: OnceLock<Option<Heads>>,
+    searched: AtomicBool,
 }
 
-/// The fronts of the keys at restarts, after what all of them have in common.
-#[derive(Debug)]
-struct Heads {
-    /// How many bytes they have in common.
-    skip: usize,
-    /// The eight bytes after those, as numbers that compare as the bytes do; zeros where there are
-    /// fewer.
-    words: Vec<u64>,
-    /// Whether every entry of the block restarts.
-    dense: bool,
-}
+/// With so many restarts heads are worth making for one search.
+const RESTARTS_MANY: usize = 16;
 
-/// With fewer restarts than this they are compared themselves.
-const HEADS_FROM: usize = 16;
-
-/// The first eight bytes as a number that compares as they do.
-#[inline(always)]
-fn head_word(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => key
-            .iter()
-            .chain(&[0; 8])
-            .take(8)
-            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
-    }
-}
+/// With fewer a block has so few entries that heads save nothing.
+const RESTARTS_MIN: usize = 2;
 
 impl Block {
     /// The block at `offset` with this content; looks at its end only.
@@ -153,6 +135,7 @@ impl Block {
                 restart_count: count as usize,
                 offset,
                 heads: OnceLock::new(),
+                searched: AtomicBool::new(false),
             }),
             _ => Err(DecodeError::new(
                 "SSTable block",
@@ -168,10 +151,10 @@ impl Block {
         self.offset
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory, with those of heads that may be made.
     pub(crate) fn weight(&self) -> usize {
-        let heads = if self.restart_count >= HEADS_FROM {
-            self.restart_count * size_of::<u64>()
+        let heads = if self.restart_count >= RESTARTS_MIN {
+            Heads::weight_max(self.entries_end, self.restart_count)
         } else {
             0
         };
@@ -228,7 +211,10 @@ impl Block {
 
     /// The entry at restart `index`; its key is whole (K1).
     #[inline(always)]
-    fn restart_entry(&self, index: usize) -> Result<(usize, EntryHead, &[u8]), Malformed> {
+    pub(super) fn restart_entry(
+        &self,
+        index: usize,
+    ) -> Result<(usize, EntryHead, &[u8]), Malformed> {
         let at = self.restart(index)?;
         let head = self.head(at)?;
         if head.shared != 0 {
@@ -237,57 +223,49 @@ impl Block {
         Ok((at, head, self.bytes(head.key_at, head.value_at)))
     }
 
-    /// The restarts that only a whole comparison can place: all before them are before `sought`, all
-    /// from their end on are not.
-    fn by_heads(&self, sought: &Sought<'_>) -> Result<(usize, usize), Malformed> {
-        let heads = match self.heads.get() {
-            Some(heads) => heads,
-            None => self.make_heads()?,
-        };
-        let (_, _, first) = self.restart_entry(0)?;
-        let common = first.get(..heads.skip).unwrap_or(first);
-        let front = &sought.stored[..heads.skip.min(sought.stored.len())];
-        Ok(match front.cmp(common) {
-            Order::Less => (0, 0),
-            Order::Greater => (self.restart_count, self.restart_count),
-            Order::Equal => {
-                let word = head_word(&sought.stored[front.len()..]);
-                let low = heads.words.partition_point(|head| *head < word);
-                let tied = heads.words.get(low..).unwrap_or(&[]);
-                let tied = tied.iter().take_while(|head| **head == word).count();
-                (low, low + tied)
-            }
-        })
+    /// The heads, if they were made or are worth it now.
+    #[inline]
+    fn heads(&self) -> Result<Option<&Heads>, Malformed> {
+        if self.restart_count < RESTARTS_MIN {
+            return Ok(None);
+        }
+        match self.heads.get() {
+            Some(heads) => Ok(heads.as_ref()),
+            None => self.make_heads(),
+        }
+    }
+
+    /// Bytes of the content.
+    #[cfg(test)]
+    pub(super) fn content_bytes(&self) -> usize {
+        self.content.capacity()
+    }
+
+    /// Bytes that heads take, if they were made.
+    #[cfg(test)]
+    pub(super) fn heads_bytes(&self) -> Option<usize> {
+        self.heads.get()?.as_ref().map(Heads::weight)
     }
 
     #[cold]
-    fn make_heads(&self) -> Result<&Heads, Malformed> {
-        let (_, _, first) = self.restart_entry(0)?;
-        let (_, _, last) = self.restart_entry(self.restart_count - 1)?;
-        // Keys between two that have a front in common have it too (K2).
-        let skip = common_prefix(first, last);
-        let mut words = Vec::with_capacity(self.restart_count);
-        let (mut dense, mut end) = (true, 0);
-        for index in 0..self.restart_count {
-            let (at, head, key) = self.restart_entry(index)?;
-            dense &= at == end;
-            end = head.end;
-            let Some(rest) = key.get(skip..) else {
-                return Err(Malformed::new(at, "a key between its neighbours (K2)"));
-            };
-            words.push(head_word(rest));
+    fn make_heads(&self) -> Result<Option<&Heads>, Malformed> {
+        // ORDERING: a hint; whoever misses it makes no heads or makes them once more.
+        let again = self.searched.swap(true, Ordering::Relaxed);
+        if !again && self.restart_count < RESTARTS_MANY {
+            return Ok(None);
         }
-        dense &= end == self.entries_end;
-        Ok(self.heads.get_or_init(|| Heads { skip, words, dense }))
+        let heads = Heads::of(self)?;
+        Ok(self.heads.get_or_init(|| heads).as_ref())
     }
 
-    /// The number of restarts whose entries are before `sought`.
+    /// The number of restarts whose entries are before `sought`: all before `low` are, and none from `high`.
     #[inline]
-    fn restarts_before(&self, sought: &Sought<'_>) -> Result<usize, Malformed> {
-        let (mut low, mut high) = (0, self.restart_count);
-        if high >= HEADS_FROM {
-            (low, high) = self.by_heads(sought)?;
-        }
+    fn restarts_before(
+        &self,
+        sought: &Sought<'_>,
+        mut low: usize,
+        mut high: usize,
+    ) -> Result<usize, Malformed> {
         // BOUND: the range halves.
         while low < high {
             let middle = low + (high - low) / 2;
@@ -352,24 +330,48 @@ impl Block {
         if self.entries_end == 0 {
             return Ok(None);
         }
-        let before = self.restarts_before(sought)?;
-        let dense = self.heads.get().is_some_and(|heads| heads.dense);
-        let index = match before.checked_sub(1) {
-            Some(_) if dense && before == self.restart_count => return Ok(None),
-            Some(index) if !dense => index,
-            _ => {
-                let (at, head, key) = self.restart_entry(before)?;
-                return Ok(Some(Spot {
-                    at,
-                    head,
-                    same_key: key == sought.stored,
-                }));
+        let heads = self.heads()?;
+        let begin = heads.map_or(Begin::Restarts(0, usize::MAX), |heads| {
+            heads.find(sought.stored)
+        });
+        let dense = heads.is_some_and(|heads| heads.dense);
+        let (at, common) = match begin {
+            Begin::Nowhere => return Ok(None),
+            Begin::Here(at) => return Ok(Some(self.spot(at, false)?)),
+            Begin::After { at, common } => (at, common),
+            Begin::Restarts(low, high) => {
+                let high = high.min(self.restart_count);
+                let before = self.restarts_before(sought, low, high)?;
+                match before.checked_sub(1) {
+                    Some(_) if dense && before == self.restart_count => return Ok(None),
+                    Some(index) if !dense => {
+                        let (_, head, key) = self.restart_entry(index)?;
+                        (head.end, common_prefix(key, sought.stored))
+                    }
+                    _ => {
+                        let (at, _, key) = self.restart_entry(before)?;
+                        return Ok(Some(self.spot(at, key == sought.stored)?));
+                    }
+                }
             }
         };
-        let (_, head, key) = self.restart_entry(index)?;
-        // The last entry looked at is before `sought` and has `common` bytes in common with it.
-        let mut common = common_prefix(key, sought.stored);
-        let mut at = head.end;
+        self.search_from(at, common, sought)
+    }
+
+    #[inline(always)]
+    fn spot(&self, at: usize, same_key: bool) -> Result<Spot, Malformed> {
+        let head = self.head(at)?;
+        Ok(Spot { at, head, same_key })
+    }
+
+    /// Searches from `at` on. The entry before is before `sought` and has `common` bytes in common with it.
+    #[inline(always)]
+    fn search_from(
+        &self,
+        mut at: usize,
+        mut common: usize,
+        sought: &Sought<'_>,
+    ) -> Result<Option<Spot>, Malformed> {
         // BOUND: every turn passes an entry of the block.
         while at < self.entries_end {
             let head = self.head(at)?;
@@ -377,19 +379,19 @@ impl Block {
             // before it does, so it is before it too and nothing need be compared.
             if head.shared <= common {
                 let spot = |same_key| Ok(Some(Spot { at, head, same_key }));
-                let key = self.bytes(head.key_at, head.value_at);
-                if head.shared < common {
-                    // It exceeds the entry before it at a byte that is the sought key's too; or it
-                    // is the next restart, which is not before `sought`, with its whole key.
-                    return spot(head.shared == 0 && key == sought.stored);
+                // Sharing less, it exceeds the entry before it at a byte that is the sought key's too;
+                // but at a restart it may share more than it says.
+                if head.shared < common && head.shared > 0 {
+                    return spot(false);
                 }
-                let rest = sought.stored.get(common..).unwrap_or(&[]);
+                let key = self.bytes(head.key_at, head.value_at);
+                let rest = sought.stored.get(head.shared..).unwrap_or(&[]);
                 let more = common_prefix(key, rest);
                 match (key.get(more), rest.get(more)) {
                     (Some(a), Some(b)) if a > b => return spot(false),
                     (Some(_), None) => return spot(false),
                     (None, None) if head.tag.seq() <= sought.seq => return spot(true),
-                    _ => common += more,
+                    _ => common = head.shared + more,
                 }
             }
             at = head.end;

@@ -190,6 +190,8 @@ fn blocks() -> Vec<(usize, Vec<u8>)> {
         block(1, 1),
         block(1, 40),
         block(4, 50),
+        // With heads from the second search on.
+        block(16, 60),
         block(16, 9),
         block(1, 0),
     ]

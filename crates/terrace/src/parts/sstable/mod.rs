@@ -35,6 +35,7 @@ mod cursor;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod fetch;
+mod heads;
 mod index;
 mod layout;
 mod multi;

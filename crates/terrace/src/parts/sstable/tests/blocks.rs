@@ -1,6 +1,9 @@
 //! Tests of what blocks are made of: separators, fragments of range deletes, what writers refuse.
 
+use super::super::block::{Block, Sought};
+use super::super::build::{BlockBuilder, RawEntry};
 use super::super::index::separator;
+use super::super::walk::BlockCursor;
 use super::super::{RangeDeletes, VALUE_BYTES_MAX};
 use super::*;
 use crate::error::ErrorKind;
@@ -26,6 +29,71 @@ fn separators_separate() {
         assert!(last.as_slice() <= found && found < next.as_slice());
         assert!(found.len() <= last.len());
     }
+}
+
+/// A search finds the first entry that is not before its place, by restarts alone and by heads, whatever
+/// keys have in common and however many versions they have.
+#[test]
+fn searches_find_with_heads_and_without() {
+    let mut rng = fastrand::Rng::with_seed(43);
+    let mut made = [0; 3];
+    for round in 0..600 {
+        let interval = [1, 2, 16, 16][round % 4];
+        let (letters, front) = (rng.u8(2..6), rng.usize(..40));
+        let longest = rng.usize(3..14);
+        let mut entries: Vec<(Vec<u8>, u64)> = (0..rng.usize(1..400))
+            .map(|_| {
+                let tail = (0..rng.usize(..longest)).map(|_| rng.u8(..letters));
+                let key = [vec![0; 4], vec![b'f'; front], tail.collect()].concat();
+                (key, rng.u64(..4))
+            })
+            .collect();
+        entries.sort_by(|(a, x), (b, y)| a.cmp(b).then(y.cmp(x)));
+        entries.dedup();
+        let mut builder = BlockBuilder::new(interval);
+        let value = vec![7; rng.usize(..60)];
+        for (stored, seq) in &entries {
+            builder.push(&RawEntry {
+                stored,
+                seq: *seq,
+                kind: EntryKind::Put as u8,
+                expiry: 0,
+                value: &value,
+            });
+        }
+        let block = Arc::new(Block::new(builder.finish().to_vec(), 0).unwrap());
+        let before = block.weight();
+        let mut cursor = BlockCursor::default();
+        let mut sought = |stored: &[u8], seq: u64| {
+            cursor.enter(Arc::clone(&block));
+            let found = cursor.seek(&Sought { stored, seq }).unwrap();
+            let expected = entries.iter().find(|(key, other)| {
+                stored < key.as_slice() || stored == key.as_slice() && *other <= seq
+            });
+            let head = cursor.head();
+            let found = found.then(|| (cursor.stored_key(), head.unwrap().tag.seq()));
+            let expected = expected.map(|(key, seq)| (key.as_slice(), *seq));
+            assert_eq!(found, expected, "{round}: {stored:?} {seq}");
+        };
+        // By restarts where there are few, since it is the first search.
+        sought(&entries[entries.len() / 2].0, 1);
+        for (key, seq) in &entries {
+            sought(key, *seq);
+            sought(key, 0);
+            sought(&[key.as_slice(), &[0]].concat(), 9);
+            sought(&key[..key.len() - 1], 9);
+            let mut other = key.clone();
+            let at = rng.usize(4.min(other.len() - 1)..other.len());
+            other[at] = other[at].wrapping_add(rng.u8(..3)).wrapping_sub(1);
+            sought(&other, rng.u64(..5));
+        }
+        let heads = block.heads_bytes();
+        let room = before - block.content_bytes() - size_of::<Block>();
+        assert!(heads.unwrap_or(0) <= room, "{heads:?} in {room}");
+        assert_eq!(block.weight(), before, "a cache counts it once");
+        made[heads.map_or(0, |_| if interval == 1 { 1 } else { 2 })] += 1;
+    }
+    assert!(made.iter().all(|count| *count > 20), "{made:?}");
 }
 
 /// Whatever ranges overlap, their fragments delete from each key exactly what the ranges do, in
@@ -58,7 +126,7 @@ fn fragments_delete_what_ranges_do() {
         }
         let mut content = super::super::ranges::encode(&fragments, 2);
         let content = content.finish().to_vec();
-        let block = super::super::block::Block::new(content, 0).unwrap();
+        let block = Block::new(content, 0).unwrap();
         let ranges = RangeDeletes::decode(Arc::new(block)).unwrap();
         assert_eq!(ranges.fragments(), fragments);
         for keyspace in 0..2 {
