@@ -55,7 +55,7 @@ mod types;
 pub use db::inspect;
 pub use db::{
     CheckpointReport, Db, DbBuilder, ExpiringValue, Ingest, IngestReport, Iter, KeyValue, Keyspace,
-    Loss, PartState, Progress, RecoveryReport, RepairOutcome, RepairPart, RepairReport,
+    Loss, PairRef, PartState, Progress, RecoveryReport, RepairOutcome, RepairPart, RepairReport,
     RepairSource, RepairedKeyspace, Snapshot, VerifyReport, WriteBatch,
 };
 pub use designs::Design;

@@ -148,8 +148,8 @@ impl Session for Client<'_> {
         let mut iter = iter(self.db, from, direction)?;
         loop {
             let entry = match direction {
-                Direction::Forward => iter.next(),
-                Direction::Backward => iter.next_back(),
+                Direction::Forward => iter.next_ref(),
+                Direction::Backward => iter.next_back_ref(),
             };
             let Some(entry) = entry else { return Ok(()) };
             let entry = entry?;

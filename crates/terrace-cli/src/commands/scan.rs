@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::ops::Bound;
 
 use serde_json::{Map, Value};
-use terrace::{Iter, KeyValue};
+use terrace::{Iter, PairRef};
 
 use super::get_put::bytes_of;
 use crate::args::{ScanArgs, StoreArgs};
@@ -50,9 +50,9 @@ fn print(iter: &mut Iter, args: &ScanArgs, json: bool, out: &mut Output) -> Resu
     let mut left = args.limit.unwrap_or(u64::MAX);
     while left > 0 {
         let Some(entry) = (if args.reverse {
-            iter.next_back()
+            iter.next_back_ref()
         } else {
-            iter.next()
+            iter.next_ref()
         }) else {
             break;
         };
@@ -70,7 +70,7 @@ fn print(iter: &mut Iter, args: &ScanArgs, json: bool, out: &mut Output) -> Resu
             insert_expiry(&mut object, entry.expiry());
             line.extend_from_slice(Value::Object(object).to_string().as_bytes());
         } else {
-            add_text(&entry, args, &mut line);
+            add_text(entry, args, &mut line);
         }
         line.push(b'\n');
         out.bytes(&line)?;
@@ -78,7 +78,7 @@ fn print(iter: &mut Iter, args: &ScanArgs, json: bool, out: &mut Output) -> Resu
     Ok(())
 }
 
-fn add_text(entry: &KeyValue, args: &ScanArgs, line: &mut Vec<u8>) {
+fn add_text(entry: PairRef<'_>, args: &ScanArgs, line: &mut Vec<u8>) {
     let add = |bytes: &[u8], line: &mut Vec<u8>| {
         if args.raw {
             line.extend_from_slice(bytes);

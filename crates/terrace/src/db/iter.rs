@@ -7,7 +7,7 @@
 //! relinked, the next chunk begins with a seek behind the last key; that is exact since the
 //! iterator's sequence number is registered and no version that it sees is dropped.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering as Order;
 use std::iter::FusedIterator;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,10 +21,12 @@ use crate::parts::iter::MergeCursor;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::RangeSet;
 use crate::parts::skiplist::Target;
+use crate::parts::skiplist::node::compare_keys;
 use crate::parts::snapshots::Moment;
 use crate::types::{EntryKind, SeqNo};
 
 use super::bounds::{Bounds, Place};
+use super::pair::{End, KeyValue, PairRef, Ready};
 use super::trace::ScanTrace;
 
 /// Pairs in the largest chunk; `Limits::chunk_bytes` are bytes after which a chunk ends early.
@@ -32,8 +34,6 @@ const CHUNK_PAIRS: usize = 256;
 /// The pairs of its first chunk; each has twice as many as the one before. More: fewer chunks, and more that a short
 /// scan never hands out.
 const CHUNK_PAIRS_FIRST: usize = 2;
-/// What a pair takes beside its bytes.
-const PAIR_BYTES: usize = size_of::<KeyValue>() + 32;
 /// Entries looked at, tombstones included, after which a chunk may end without a pair.
 const CHUNK_ENTRIES: usize = 4096;
 /// Versions of one key stepped over one by one before a seek is the shorter way.
@@ -42,68 +42,12 @@ const STEPS_BEFORE_SEEK: usize = 8;
 const BREADTH_FIRST: usize = 1;
 const BREADTH_MAX: usize = 5;
 
-/// One pair of key and value.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KeyValue {
-    /// The key and behind it the value: one allocation.
-    bytes: Vec<u8>,
-    key_len: usize,
-    /// Or 0.
-    expiry: Millis,
-}
-
 /// A value, and the moment from which on its key is absent, if there is one.
 pub type ExpiringValue = (Vec<u8>, Option<SystemTime>);
 
 /// What a read found, as users see it.
 pub(super) fn with_expiry((value, expiry): (Vec<u8>, Millis)) -> ExpiringValue {
     (value, (expiry != 0).then(|| time_of(expiry)))
-}
-
-impl KeyValue {
-    fn new(key: &[u8], value: &[u8], expiry: Millis) -> KeyValue {
-        let mut bytes = Vec::with_capacity(key.len() + value.len());
-        bytes.extend_from_slice(key);
-        bytes.extend_from_slice(value);
-        KeyValue {
-            bytes,
-            key_len: key.len(),
-            expiry,
-        }
-    }
-
-    /// The key.
-    pub fn key(&self) -> &[u8] {
-        &self.bytes[..self.key_len]
-    }
-
-    /// The value.
-    pub fn value(&self) -> &[u8] {
-        &self.bytes[self.key_len..]
-    }
-
-    /// The moment from which on the key is absent, if there is one, in whole milliseconds. The pair was
-    /// there for its iterator, so it may be past.
-    pub fn expiry(&self) -> Option<SystemTime> {
-        (self.expiry != 0).then(|| time_of(self.expiry))
-    }
-
-    /// Key and value, owned.
-    pub fn into_pair(mut self) -> (Vec<u8>, Vec<u8>) {
-        let value = self.bytes.split_off(self.key_len);
-        (self.bytes, value)
-    }
-}
-
-impl std::fmt::Debug for KeyValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} => {}",
-            self.key().escape_ascii(),
-            self.value().escape_ascii()
-        )
-    }
 }
 
 /// Pairs in the order of their keys; [`rev`](Iterator::rev) gives them in the opposite order.
@@ -123,8 +67,8 @@ pub struct Iter {
     /// What is between these places has not been fetched.
     front: Place,
     back: Place,
-    fetched_front: VecDeque<KeyValue>,
-    fetched_back: VecDeque<KeyValue>,
+    fetched_front: Ready,
+    fetched_back: Ready,
     chunk_pairs: usize,
     breadth: usize,
     failed: bool,
@@ -171,7 +115,7 @@ fn count(lease: &mut Option<Lease>, engine: &Engine, bytes: usize) -> Result<()>
     let Some(lease) = lease else {
         return Ok(());
     };
-    match lease.set(lease.bytes() + (bytes + PAIR_BYTES) as u64) {
+    match lease.set(lease.bytes() + Ready::cost_max(bytes) as u64) {
         true => Ok(()),
         false => Err(engine.ground.memory.iterators_are_full()),
     }
@@ -202,8 +146,8 @@ impl Iter {
             positioned: false,
             front,
             back,
-            fetched_front: VecDeque::new(),
-            fetched_back: VecDeque::new(),
+            fetched_front: Ready::default(),
+            fetched_back: Ready::default(),
             chunk_pairs: CHUNK_PAIRS_FIRST,
             breadth: BREADTH_FIRST,
             failed: false,
@@ -248,8 +192,7 @@ impl Iter {
         let Some(lease) = &mut self.lease else {
             return Ok(());
         };
-        let ready = self.fetched_front.iter().chain(&self.fetched_back);
-        let ready: usize = ready.map(|pair| pair.bytes.capacity() + PAIR_BYTES).sum();
+        let ready = self.fetched_front.held_bytes() + self.fetched_back.held_bytes();
         match lease.set(ready as u64) {
             true => Ok(()),
             false => Err(self.engine.ground.memory.iterators_are_full()),
@@ -318,9 +261,8 @@ impl Iter {
                     Err(_) if !self.fetched_front.is_empty() => break,
                     counted => counted?,
                 }
-                let pair = KeyValue::new(entry.key, value, expiry);
-                bytes += pair.bytes.len();
-                self.fetched_front.push_back(pair);
+                bytes += entry.key.len() + value.len();
+                self.fetched_front.push(entry.key, value, expiry);
                 last = None;
             } else {
                 last = Some(entry.key.to_vec());
@@ -328,10 +270,8 @@ impl Iter {
             self.skip_versions(last.as_deref())?;
         }
         // The last key that was looked at, a pair's or a tombstone's.
-        let key = match (&last, self.fetched_front.back()) {
-            (Some(key), _) => key.as_slice(),
-            (None, Some(pair)) => pair.key(),
-            (None, None) => return Ok(()),
+        let Some(key) = last.as_deref().or(self.fetched_front.last_key()) else {
+            return Ok(());
         };
         self.front = Place::after(self.keyspace, key);
         Ok(())
@@ -382,13 +322,18 @@ impl Iter {
             let Some(entry) = self.cursor.entry()? else {
                 return Ok(());
             };
-            let key = match (deleted, self.fetched_front.back()) {
-                (Some(key), _) => key,
-                (None, Some(pair)) => pair.key(),
-                (None, None) => return Ok(()),
+            let Some(key) = deleted.or(self.fetched_front.last_key()) else {
+                return Ok(());
             };
-            if entry.key != key || entry.keyspace != self.keyspace {
-                return ascending(entry.key > key || entry.keyspace > self.keyspace, key);
+            match (
+                entry.keyspace.cmp(&self.keyspace),
+                compare_keys(entry.key, key),
+            ) {
+                (Order::Equal, Order::Equal) => {}
+                (keyspace, order) => {
+                    let ascends = keyspace.then(order) == Order::Greater;
+                    return ascending(ascends, key);
+                }
             }
             if step >= STEPS_BEFORE_SEEK {
                 // A key with very many versions: go behind them all.
@@ -435,7 +380,8 @@ impl Iter {
             start
         };
         self.cursor.seek(&start.target())?;
-        let mut pairs = VecDeque::new();
+        // Empty, but for its memory.
+        let mut pairs = std::mem::take(&mut self.fetched_back);
         let mut last: Vec<u8> = Vec::new();
         let mut any = false;
         let mut versions = 0;
@@ -474,7 +420,7 @@ impl Iter {
                 if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
                     let value = self.cursor.value()?;
                     count(&mut self.lease, &self.engine, entry.key.len() + value.len())?;
-                    pairs.push_back(KeyValue::new(entry.key, value, expiry));
+                    pairs.push(entry.key, value, expiry);
                 }
             }
             self.cursor.advance()?;
@@ -503,13 +449,90 @@ impl Iter {
         self.cursor
             .place_before(&self.back.target(), self.breadth, cover)
     }
+}
 
-    fn fail(&mut self, error: crate::Error) -> Option<Result<KeyValue>> {
+impl Iter {
+    /// The next pair, without an allocation: it lies in the iterator, and is gone with the next call.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = terrace::Db::open(folder.path(), terrace::Options::default())?;
+    /// db.put("key", "value")?;
+    /// let (mut iter, mut bytes) = (db.iter()?, 0);
+    /// while let Some(pair) = iter.next_ref() {
+    ///     bytes += pair?.value().len();
+    /// }
+    /// assert_eq!(bytes, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As those of [`Iterator::next`].
+    #[inline]
+    pub fn next_ref(&mut self) -> Option<Result<PairRef<'_>>> {
+        match self.ready(End::Front)? {
+            Ok(ready) => ready.lend(End::Front).map(Ok),
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// The next pair from the back, as [`Iter::next_ref`].
+    ///
+    /// # Errors
+    /// As those of [`Iterator::next`].
+    #[inline]
+    pub fn next_back_ref(&mut self) -> Option<Result<PairRef<'_>>> {
+        match self.ready(End::Back)? {
+            Ok(ready) => ready.lend(End::Back).map(Ok),
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// The ready pairs that have the next one at this end; `None` when there is none.
+    #[inline]
+    fn ready(&mut self, end: End) -> Option<Result<&mut Ready>> {
+        // BOUND: each fetch moves `front` and `back` towards each other.
+        let from = loop {
+            let (mine, other) = match end {
+                End::Front => (&self.fetched_front, &self.fetched_back),
+                End::Back => (&self.fetched_back, &self.fetched_front),
+            };
+            if !mine.is_empty() {
+                break end;
+            }
+            if self.failed || self.is_exhausted() {
+                match (end, other.is_empty()) {
+                    (_, true) => return None,
+                    (End::Front, false) => break End::Back,
+                    (End::Back, false) => break End::Front,
+                }
+            }
+            let fetched = match end {
+                End::Front => self.fetch_front(),
+                End::Back => self.fetch_back(),
+            };
+            if let Err(e) = fetched {
+                self.fail();
+                return Some(Err(e));
+            }
+        };
+        if let Some(trace) = &mut self.trace {
+            match end {
+                End::Front => trace.forward += 1,
+                End::Back => trace.backward += 1,
+            }
+        }
+        Some(Ok(match from {
+            End::Front => &mut self.fetched_front,
+            End::Back => &mut self.fetched_back,
+        }))
+    }
+
+    fn fail(&mut self) {
         self.failed = true;
         self.fetched_front.clear();
         self.fetched_back.clear();
         self.front = self.back.clone();
-        Some(Err(error))
     }
 }
 
@@ -518,48 +541,19 @@ impl Iterator for Iter {
 
     #[inline]
     fn next(&mut self) -> Option<Result<KeyValue>> {
-        loop {
-            if let Some(pair) = self.fetched_front.pop_front() {
-                if let Some(trace) = &mut self.trace {
-                    trace.forward += 1;
-                }
-                return Some(Ok(pair));
-            }
-            if self.failed || self.is_exhausted() {
-                let pair = self.fetched_back.pop_front()?;
-                if let Some(trace) = &mut self.trace {
-                    trace.forward += 1;
-                }
-                return Some(Ok(pair));
-            }
-            // BOUND: each fetch moves `front` towards `back`.
-            if let Err(e) = self.fetch_front() {
-                return self.fail(e);
-            }
+        match self.ready(End::Front)? {
+            Ok(ready) => ready.take(End::Front).map(Ok),
+            Err(e) => Some(Err(e)),
         }
     }
 }
 
 impl DoubleEndedIterator for Iter {
+    #[inline]
     fn next_back(&mut self) -> Option<Result<KeyValue>> {
-        loop {
-            if let Some(pair) = self.fetched_back.pop_back() {
-                if let Some(trace) = &mut self.trace {
-                    trace.backward += 1;
-                }
-                return Some(Ok(pair));
-            }
-            if self.failed || self.is_exhausted() {
-                let pair = self.fetched_front.pop_back()?;
-                if let Some(trace) = &mut self.trace {
-                    trace.backward += 1;
-                }
-                return Some(Ok(pair));
-            }
-            // BOUND: each fetch moves `back` towards `front`.
-            if let Err(e) = self.fetch_back() {
-                return self.fail(e);
-            }
+        match self.ready(End::Back)? {
+            Ok(ready) => ready.take(End::Back).map(Ok),
+            Err(e) => Some(Err(e)),
         }
     }
 }

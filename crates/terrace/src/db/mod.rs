@@ -9,6 +9,7 @@ pub mod inspect;
 mod iter;
 mod keyspace;
 mod open;
+mod pair;
 mod repair;
 mod snapshot;
 mod trace;
@@ -39,9 +40,10 @@ pub use batch::WriteBatch;
 pub use check::{Progress, VerifyReport};
 pub use checkpoint::CheckpointReport;
 pub use ingest::{Ingest, IngestReport};
-pub use iter::{ExpiringValue, Iter, KeyValue};
+pub use iter::{ExpiringValue, Iter};
 pub use keyspace::Keyspace;
 pub use open::DbBuilder;
+pub use pair::{KeyValue, PairRef};
 pub use repair::{
     Loss, PartState, RepairOutcome, RepairPart, RepairReport, RepairSource, RepairedKeyspace,
 };
