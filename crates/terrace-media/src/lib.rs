@@ -79,6 +79,7 @@ pub use pm::arena::Arena;
 pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::map::anonymous_bytes;
+pub use pm::prefetch::prefetch;
 pub use pm::region::Region;
 #[cfg(feature = "decoders")]
 pub use pool::decoders::decoders;

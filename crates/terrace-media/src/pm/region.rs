@@ -12,6 +12,7 @@
 use super::arch::LINE;
 use super::count::Purpose;
 use super::persist::Mapping;
+use super::prefetch::prefetch_line;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -91,20 +92,7 @@ impl Region {
         let address = self
             .base
             .wrapping_add(off.wrapping_sub(self.origin) as usize);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of any address has no effect but on speed.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(address.cast_const().cast());
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address,
-                options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let _ = address;
+        prefetch_line(address);
     }
 
     /// The offset of the first mapped byte.

@@ -15,6 +15,8 @@ use std::cmp::Ordering as Order;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use terrace_media::prefetch;
+
 use super::heads::{Begin, Heads};
 use super::layout::{
     self, EntryHead, KEYSPACE_BYTES, Malformed, Tag, WORD_BYTES, entry_head, keyspace_bytes,
@@ -110,6 +112,9 @@ pub(crate) struct Block {
     heads: OnceLock<Option<Heads>>,
     searched: AtomicBool,
 }
+
+/// What a search between two heads looks at.
+const SEARCHED_BYTES: usize = 2 * super::heads::STRIDE_BYTES;
 
 /// With so many restarts heads are worth making for one search.
 const RESTARTS_MANY: usize = 16;
@@ -372,6 +377,8 @@ impl Block {
         mut common: usize,
         sought: &Sought<'_>,
     ) -> Result<Option<Spot>, Malformed> {
+        // Entries that lie apart would be waited for one by one.
+        prefetch(self.bytes(at, self.entries_end.min(at + SEARCHED_BYTES)));
         // BOUND: every turn passes an entry of the block.
         while at < self.entries_end {
             let head = self.head(at)?;

@@ -11,7 +11,7 @@ use super::layout::Malformed;
 use super::walk::step;
 
 /// Bytes of entries between two heads of a block whose entries do not all restart.
-const STRIDE_BYTES: usize = 256;
+pub(super) const STRIDE_BYTES: usize = 256;
 
 /// Bytes of a head: its number, and where the entry after its own begins.
 const HEAD_BYTES: usize = 8 + 4;
