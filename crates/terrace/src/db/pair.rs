@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::parts::expiry::{Millis, time_of};
 
 /// Key and value together in a pair that is a small one.
-const SMALL_BYTES_MAX: usize = 1024;
+const SMALL_BYTES_MAX: usize = 2048;
 
 /// Memory that is kept for the next pairs.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -261,7 +261,7 @@ mod tests {
         for round in 0..40_000u64 {
             if rng.u8(..3) == 0 {
                 let key = round.to_be_bytes().to_vec();
-                let value = vec![round as u8; [0, 5, 1016, 1017, 9000][rng.usize(..5)]];
+                let value = vec![round as u8; [0, 5, 2040, 2041, 9000][rng.usize(..5)]];
                 ready.push(&key, &value, round % 3);
                 model.push_back((key, value, round % 3));
             } else {

@@ -6,6 +6,7 @@
 //!       a budget for memory no more than that allows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -32,6 +33,8 @@ const OVERHEAD_BYTES: usize = 96;
 const SHARD_BYTES_MIN: u64 = 2 << 20;
 /// More shards than this do not make two threads meet less often.
 const SHARDS_MAX: u64 = 64;
+/// Of what scans read while the cache is full, one span in so many is kept.
+const SCANNED_KEPT_ONE_IN: u64 = 16;
 /// Only for the first size of the cache's tables.
 const BLOCK_BYTES_USUAL: u64 = 4 << 10;
 
@@ -52,6 +55,8 @@ pub(crate) struct BlockCache<V: Weigh + Clone> {
     capacity_bytes: u64,
     pinned: Mutex<Pinned>,
     memory: Arc<Memory>,
+    /// Spans of scans that came while it was full.
+    scanned: AtomicU64,
 }
 
 /// Bytes that are taken off what may be cached.
@@ -91,6 +96,7 @@ impl<V: Weigh + Clone> BlockCache<V> {
             capacity_bytes,
             pinned: Mutex::default(),
             memory,
+            scanned: AtomicU64::new(0),
         }
     }
 
@@ -108,6 +114,18 @@ impl<V: Weigh + Clone> BlockCache<V> {
     /// Caches a block. One that is larger than a shard is not kept.
     pub(crate) fn insert(&self, key: BlockKey, block: V) {
         self.cache.insert(key, block);
+    }
+
+    /// Whether so many bytes that a scan has read are worth caching: while there is room, and then a few, so
+    /// that what is scanned again and again comes to push out what is not read any more.
+    pub(crate) fn keeps_scanned(&self, bytes: usize) -> bool {
+        let free = self.cache.capacity().saturating_sub(self.cache.weight());
+        // ORDERING: a count.
+        bytes as u64 <= free
+            || self
+                .scanned
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(SCANNED_KEPT_ONE_IN)
     }
 
     /// Drops every block of a file. Takes time in proportion to the cache.

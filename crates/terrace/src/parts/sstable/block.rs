@@ -151,6 +151,11 @@ impl Block {
         }
     }
 
+    /// The memory of its content, for another one.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.content
+    }
+
     /// Where the block is in its file.
     pub(crate) fn offset(&self) -> u64 {
         self.offset

@@ -85,8 +85,14 @@ impl Compressor {
     }
 }
 
-/// The content of a compressed payload, whose checksum was found right, at `offset`.
-pub(crate) fn decompress(payload: &[u8], compression: Compression, offset: u64) -> Result<Vec<u8>> {
+/// The content of a compressed payload, whose checksum was found right, at `offset`; in `memory`, whatever
+/// was in it.
+pub(crate) fn decompress(
+    payload: &[u8],
+    compression: Compression,
+    offset: u64,
+    memory: Vec<u8>,
+) -> Result<Vec<u8>> {
     let damaged = |expected: String, found: String| {
         Error::from(DecodeError::new(
             "compressed SSTable block",
@@ -108,20 +114,24 @@ pub(crate) fn decompress(payload: &[u8], compression: Compression, offset: u64) 
         let found = format!("{size} from {}", packed.len());
         return Err(damaged(format!("at most {size_max} bytes"), found));
     }
-    let content = match compression {
-        Compression::None => Ok(packed.to_vec()),
-        Compression::Lz4 => lz4_flex::block::decompress(packed, size).map_err(|e| e.to_string()),
+    let mut content = memory;
+    // What was in it is written over, so only what is new is zeroed.
+    content.resize(size, 0);
+    let unpacked = match compression {
+        Compression::None => Err("a block that is not compressed".to_owned()),
+        Compression::Lz4 => {
+            lz4_flex::block::decompress_into(packed, &mut content).map_err(|e| e.to_string())
+        }
         #[cfg(feature = "zstd")]
-        Compression::Zstd => zstd::bulk::decompress(packed, size).map_err(|e| e.to_string()),
+        Compression::Zstd => {
+            zstd::bulk::decompress_to_buffer(packed, &mut content[..]).map_err(|e| e.to_string())
+        }
         #[cfg(not(feature = "zstd"))]
         Compression::Zstd => return Err(without_zstd()),
     };
-    match content {
-        Ok(content) if content.len() == size => Ok(content),
-        Ok(content) => Err(damaged(
-            format!("{size} bytes"),
-            format!("{}", content.len()),
-        )),
+    match unpacked {
+        Ok(unpacked) if unpacked == size => Ok(content),
+        Ok(unpacked) => Err(damaged(format!("{size} bytes"), format!("{unpacked}"))),
         Err(e) => Err(damaged("content that decompresses".into(), e)),
     }
 }

@@ -1,7 +1,8 @@
 //! This file walks a table in both directions, reading ahead when it goes forward.
 //!
 //! A walk forward that misses the cache twice in a row reads a span of blocks at once; the span
-//! doubles up to a limit. Blocks of a span lie in the cursor's own memory until they are reached.
+//! doubles up to a limit. Blocks of a span lie in the cursor's own memory until they are reached, and a
+//! full cache keeps few of them: one long scan would push out what is read again and again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ struct Span {
     len: usize,
     /// What the next span will have.
     next_bytes: usize,
+    /// Whether its blocks are cached.
+    keeps: bool,
     /// Where the block after the last one that was read begins.
     expected: u64,
 }
@@ -251,7 +254,10 @@ impl SstCursor {
         let file = &table.file;
         let follows = forward && handle.offset == self.span.expected;
         self.span.expected = handle.end();
-        if let Some(block) = file.cached(handle, &mut self.counts) {
+        // What the span has costs less from there than a look into the cache.
+        if self.span.bytes_of(handle).is_none()
+            && let Some(block) = file.cached(handle, &mut self.counts)
+        {
             return Ok(block);
         }
         file.check_handle(handle)?;
@@ -268,17 +274,24 @@ impl SstCursor {
                 self.span.next_bytes = AHEAD_BYTES_MIN;
             }
         }
-        let stored = match self.span.bytes_of(handle) {
-            Some(stored) => Cow::Borrowed(stored),
+        let left = self.data.give_memory();
+        let mut keeps = self.fill_cache;
+        let (stored, memory) = match self.span.bytes_of(handle) {
+            Some(stored) => {
+                keeps &= self.span.keeps;
+                // What is cached has memory of its own size.
+                (Cow::Borrowed(stored), if keeps { Vec::new() } else { left })
+            }
             None => {
                 let mut stored = vec![0; handle.stored_bytes()];
                 file.read(handle.offset, &mut stored, &mut self.counts)?;
-                Cow::Owned(stored)
+                (Cow::Owned(stored), Vec::new())
             }
         };
         self.counts.blocks_read += 1;
-        let block = file.parse(handle, file.open_block(handle, BlockKind::Data, stored)?)?;
-        if self.fill_cache {
+        let content = file.open_block(handle, BlockKind::Data, stored, memory)?;
+        let block = file.parse(handle, content)?;
+        if keeps {
             file.keep(handle, &block);
         }
         Ok(block)
@@ -311,6 +324,7 @@ impl SstCursor {
         let bytes = &mut self.span.bytes[..len];
         file.read(handle.offset, bytes, &mut self.counts)?;
         (self.span.at, self.span.len) = (handle.offset, len);
+        self.span.keeps = self.fill_cache && file.cache().keeps_scanned(len);
         // The system fetches the next span while this one is used.
         let next = handle.offset + len as u64;
         let ahead = data_end

@@ -96,10 +96,12 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             },
             run: |bytes| match check_block(bytes, BlockKind::Data, NUMBER, OFFSET) {
                 Ok((payload, Compression::None)) => run_block(payload),
-                Ok((payload, compression)) => match decompress(payload, compression, OFFSET) {
-                    Ok(content) => run_block(&content),
-                    Err(e) => Ok(Seen::Refused(kind_of("decompress", &e.to_string()))),
-                },
+                Ok((payload, compression)) => {
+                    match decompress(payload, compression, OFFSET, vec![7; 9]) {
+                        Ok(content) => run_block(&content),
+                        Err(e) => Ok(Seen::Refused(kind_of("decompress", &e.to_string()))),
+                    }
+                }
                 Err(e) => Ok(refused(&e)),
             },
         },

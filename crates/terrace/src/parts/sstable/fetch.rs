@@ -150,23 +150,33 @@ impl TableFile {
         Ok(())
     }
 
-    /// The content of the block at `handle`, whose bytes in the file are `stored`.
+    /// The content of the block at `handle`, whose bytes in the file are `stored`. Bytes that are not its
+    /// own become so in `memory`.
     pub(crate) fn open_block(
         &self,
         handle: Handle,
         kind: BlockKind,
         stored: Cow<'_, [u8]>,
+        mut memory: Vec<u8>,
     ) -> Result<Vec<u8>> {
         let checked = layout::check_block(&stored, kind, self.number, handle.offset);
         let (payload, compression) = checked.map_err(|e| self.damaged(e))?;
         if compression != Compression::None {
-            let content = decompress(payload, compression, handle.offset);
+            let content = decompress(payload, compression, handle.offset, memory);
             return content.map_err(|e| self.in_file(e));
         }
         let payload_bytes = payload.len();
-        let mut content = stored.into_owned();
-        content.truncate(payload_bytes);
-        Ok(content)
+        Ok(match stored {
+            Cow::Owned(mut stored) => {
+                stored.truncate(payload_bytes);
+                stored
+            }
+            Cow::Borrowed(stored) => {
+                memory.clear();
+                memory.extend_from_slice(&stored[..payload_bytes]);
+                memory
+            }
+        })
     }
 
     /// The content of the block at `handle`, from the file.
@@ -180,7 +190,7 @@ impl TableFile {
         let mut stored = vec![0; handle.stored_bytes()];
         self.read(handle.offset, &mut stored, counts)?;
         counts.blocks_read += 1;
-        self.open_block(handle, kind, Cow::Owned(stored))
+        self.open_block(handle, kind, Cow::Owned(stored), Vec::new())
     }
 
     /// The block of entries at `handle`, whose content is known.

@@ -132,9 +132,9 @@ impl SsTable {
                 let at = (wanted.handle.offset - from) as usize;
                 let stored = &bytes[at..at + wanted.handle.stored_bytes()];
                 let stored = Cow::Borrowed(stored);
-                let content = self
-                    .file
-                    .open_block(wanted.handle, BlockKind::Data, stored)?;
+                let content =
+                    self.file
+                        .open_block(wanted.handle, BlockKind::Data, stored, Vec::new())?;
                 let block = self.file.parse(wanted.handle, content)?;
                 counts.blocks_read += 1;
                 self.file.keep(wanted.handle, &block);

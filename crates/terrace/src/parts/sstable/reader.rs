@@ -431,7 +431,7 @@ impl Tail {
                 .get(from..from.checked_add(handle.stored_bytes())?)
         });
         match stored {
-            Some(stored) => file.open_block(handle, kind, Cow::Borrowed(stored)),
+            Some(stored) => file.open_block(handle, kind, Cow::Borrowed(stored), Vec::new()),
             None => file.read_content(handle, kind, counts),
         }
     }

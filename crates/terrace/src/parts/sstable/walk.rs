@@ -6,6 +6,9 @@ use super::block::{Block, Sought};
 use super::layout::{EntryHead, KEYSPACE_BYTES, Malformed, split_key};
 use crate::parts::codec::DecodeError;
 
+/// The memory of a longer block goes with it.
+const REUSED_BYTES_MAX: usize = 256 << 10;
+
 /// A position in a block, with its key built.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCursor {
@@ -28,6 +31,17 @@ impl BlockCursor {
     pub(crate) fn clear(&mut self) {
         self.block = None;
         self.leave();
+    }
+
+    /// Goes off the entries, forgets the block, and gives its memory if nobody else has it.
+    pub(crate) fn give_memory(&mut self) -> Vec<u8> {
+        let block = self.block.take();
+        self.leave();
+        block
+            .and_then(Arc::into_inner)
+            .map(Block::into_memory)
+            .filter(|memory| memory.capacity() <= REUSED_BYTES_MAX)
+            .unwrap_or_default()
     }
 
     fn leave(&mut self) {

@@ -245,7 +245,7 @@ fn decoders_take_any_bytes() {
         }
         for compression in compressions() {
             if compression != Compression::None {
-                let _ = super::super::compress::decompress(&bytes, compression, 0);
+                let _ = super::super::compress::decompress(&bytes, compression, 0, vec![7; 9]);
             }
         }
         let _ = crate::parts::filter::FilterBlock::new(bytes.clone(), 0);
