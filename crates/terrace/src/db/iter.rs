@@ -34,6 +34,9 @@ const CHUNK_PAIRS: usize = 256;
 /// The pairs of its first chunk; each has twice as many as the one before. More: fewer chunks, and more that a short
 /// scan never hands out.
 const CHUNK_PAIRS_FIRST: usize = 2;
+/// Bytes after which the first chunks end. Later ones have a quarter of what came before them, so that of large
+/// pairs few are fetched that nobody asks for.
+const CHUNK_BYTES_FIRST: usize = 4 << 10;
 /// Entries looked at, tombstones included, after which a chunk may end without a pair.
 const CHUNK_ENTRIES: usize = 4096;
 /// Versions of one key stepped over one by one before a seek is the shorter way.
@@ -70,6 +73,8 @@ pub struct Iter {
     fetched_front: Ready,
     fetched_back: Ready,
     chunk_pairs: usize,
+    /// Bytes of all pairs that were fetched from the front.
+    front_bytes: usize,
     breadth: usize,
     failed: bool,
     /// Tells how far the scan went, if somebody wants that.
@@ -149,6 +154,7 @@ impl Iter {
             fetched_front: Ready::default(),
             fetched_back: Ready::default(),
             chunk_pairs: CHUNK_PAIRS_FIRST,
+            front_bytes: 0,
             breadth: BREADTH_FIRST,
             failed: false,
             trace: None,
@@ -225,7 +231,9 @@ impl Iter {
     fn collect_front(&mut self, looked_at: &mut usize) -> Result<()> {
         let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
-        let chunk_bytes = self.engine.ground.memory.limits.chunk_bytes;
+        let chunk_bytes = (self.front_bytes / 4)
+            .max(CHUNK_BYTES_FIRST)
+            .min(self.engine.ground.memory.limits.chunk_bytes);
         let mut bytes = 0;
         let mut last: Option<Vec<u8>> = None;
         while self.fetched_front.len() < self.chunk_pairs && bytes < chunk_bytes {
@@ -261,7 +269,9 @@ impl Iter {
                     Err(_) if !self.fetched_front.is_empty() => break,
                     counted => counted?,
                 }
-                bytes += entry.key.len() + value.len();
+                let pair_bytes = entry.key.len() + value.len();
+                bytes += pair_bytes;
+                self.front_bytes = self.front_bytes.saturating_add(pair_bytes);
                 self.fetched_front.push(entry.key, value, expiry);
                 last = None;
             } else {
