@@ -22,6 +22,22 @@ fn blocks(capacity: u64) -> Arc<BlockCache<Arc<Bytes>>> {
     Arc::new(BlockCache::new(capacity))
 }
 
+/// What a scan has read is kept while there is room; in a full cache one span in sixteen is.
+#[test]
+fn a_full_cache_keeps_little_of_scans() {
+    let cache = blocks(1 << 20);
+    let kept = |cache: &BlockCache<_>| (0..160).filter(|_| cache.keeps_scanned(64 << 10)).count();
+    assert_eq!(kept(&cache), 160);
+    for offset in 0..2000 {
+        cache.insert(key(1, offset), Arc::new(Bytes(4000, 0)));
+    }
+    assert_eq!(kept(&cache), 10);
+    // What is pinned is no room either.
+    let cache = blocks(1 << 20);
+    let _pin = cache.charge(1 << 20);
+    assert_eq!(kept(&cache), 10);
+}
+
 /// Whatever is cached and pinned in whatever order, both together stay within the budget, and a hit
 /// gives what was cached under that key.
 #[test]

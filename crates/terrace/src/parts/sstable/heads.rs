@@ -157,16 +157,13 @@ impl Heads {
             };
         }
         let sought = head_of(rest);
-        let (mut low, mut left) = (0, self.count);
-        // BOUND: the range halves.
-        while left > 0 {
-            let half = left / 2;
-            let before = self.head(low + half) < sought;
-            low = if before { low + half + 1 } else { low };
-            left = if before { left - half - 1 } else { half };
-        }
-        let tied = (low..self.count).take_while(|at| self.head(*at) == sought);
-        match (self.dense, tied.count()) {
+        let low = self.first(0, |head| head < sought);
+        // Where the heads tell nothing, all of them may be tied.
+        let tied = match low < self.count && self.head(low) == sought {
+            true => self.first(low, |head| head <= sought) - low,
+            false => 0,
+        };
+        match (self.dense, tied) {
             (true, 0) if low == self.count => Begin::Nowhere,
             (true, 0) => Begin::Here(self.before(low)),
             (true, tied) => Begin::Restarts(low, low + tied),
@@ -178,6 +175,20 @@ impl Heads {
                 common: common.len() + common_of(self.head(low - 1), sought),
             },
         }
+    }
+
+    /// The first head from number `low` on that is not `before`; they ascend.
+    #[inline(always)]
+    fn first(&self, mut low: usize, before: impl Fn(u64) -> bool) -> usize {
+        let mut left = self.count - low;
+        // BOUND: the range halves.
+        while left > 0 {
+            let half = left / 2;
+            let passes = before(self.head(low + half));
+            low = if passes { low + half + 1 } else { low };
+            left = if passes { left - half - 1 } else { half };
+        }
+        low
     }
 
     /// Where the entry behind that of the head before number `index` begins.
