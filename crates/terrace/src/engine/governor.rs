@@ -27,6 +27,9 @@ const AIM: f64 = 0.5;
 /// Shorter: jumps of pressure pass into the rate. Longer: the reserve is used up before a slower disk
 /// is noticed.
 const INTEGRAL_SECONDS_MIN: f64 = 1.0;
+/// The same while background work has nothing to do: what limited it is over, and nobody is asked to wait for
+/// nothing.
+const IDLE_SECONDS: f64 = 0.1;
 /// By which factor a unit of pressure changes the rate at once.
 const PROPORTIONAL: f64 = 4.0;
 /// From this pressure on, writers are slowed more and more, so that they come to the stop, if
@@ -38,6 +41,8 @@ const CRAWL: f64 = 1.0 / 16.0;
 const RATE_MIN: f64 = 1024.0 * 1024.0;
 /// What is written is measured over at least this time.
 const WINDOW: f64 = 0.02;
+/// A longer one, in which nobody looked, does not say how fast writers are now.
+const WINDOW_MAX: f64 = 0.1;
 /// The time over which it is averaged, in seconds.
 const AVERAGE: f64 = 0.3;
 /// How often writers that are slowed look how things are, in nanoseconds.
@@ -159,6 +164,8 @@ struct Control {
     window: (f64, u64),
     /// What is written in a second.
     demand: f64,
+    /// The same in the last window alone; 0 if that was too long.
+    fresh: f64,
 }
 
 impl Control {
@@ -177,10 +184,12 @@ impl Control {
             0.0
         };
         let rate = match self.rate {
-            None if pressure == 0.0 => return None,
+            // Of pressure that was left when nobody writes any more nothing is learned: a limit set then would
+            // be none of background work, and hold back whoever comes next.
+            None if pressure == 0.0 || self.fresh == 0.0 => return None,
             // At first as fast as before up to the aim, and slower only beyond it: that there is pressure does
             // not say yet that background work could not keep up.
-            None => self.demand,
+            None => self.demand.max(self.fresh),
             Some(rate) => {
                 // Where nothing is left to do, waiting for it would be waiting for nothing.
                 let off = if busy { AIM - pressure } else { AIM };
@@ -189,7 +198,7 @@ impl Control {
                 // The more bytes a unit of pressure stands for, the longer it takes to follow the rate.
                 let time = match busy {
                     true => (2.0 * range / rate).max(INTEGRAL_SECONDS_MIN),
-                    false => INTEGRAL_SECONDS_MIN,
+                    false => IDLE_SECONDS,
                 };
                 match used || off > 0.0 {
                     true => rate * (off * elapsed / time).min(1.0).exp(),
@@ -216,6 +225,7 @@ impl Control {
         let fresh = written.saturating_sub(before) as f64 / time;
         let weight = 1.0 - (-time / AVERAGE).exp();
         self.demand += (fresh - self.demand) * weight;
+        self.fresh = if time <= WINDOW_MAX { fresh } else { 0.0 };
         self.window = (now, written);
     }
 }
@@ -383,6 +393,39 @@ mod tests {
         assert!(rate > 300.0 * MB, "{rate}");
     }
 
+    /// Pressure that is left while nobody writes sets no limit for who writes next, and one that was set before
+    /// is gone soon where nothing is left to do.
+    #[test]
+    fn a_writer_after_a_rest_is_not_held_back() {
+        let at = |part| Pressure {
+            part,
+            range: 256 << 20,
+        };
+        let mut control = Control::default();
+        let (mut now, mut written) = (0.0, 0.0);
+        let mut run = |seconds: f64, demand: f64, part: f64, busy: bool| {
+            let (end, mut slowest) = (now + seconds, f64::MAX);
+            let mut rate = f64::MAX;
+            while now < end {
+                let allowed = control.step(now, written as u64, at(part), busy);
+                rate = allowed.unwrap_or(f64::MAX);
+                slowest = rate.min(slowest);
+                written += rate.min(demand) * 0.002;
+                now += 0.002;
+            }
+            (slowest, rate)
+        };
+        run(1.0, 800.0 * MB, 0.0, true);
+        // Writers have stopped, and background work goes on.
+        run(3.0, 0.0, 0.4, true);
+        let (slowest, _) = run(1.0, 800.0 * MB, 0.4, true);
+        assert!(slowest > 500.0 * MB, "{slowest}");
+        let (_, slow) = run(4.0, 800.0 * MB, 0.95, true);
+        assert!(slow < 100.0 * MB, "{slow}");
+        let (_, fast) = run(1.0, 800.0 * MB, 0.3, false);
+        assert!(fast > 400.0 * MB, "{fast}");
+    }
+
     /// No pressure, no limit; and numbers that are none change nothing.
     #[test]
     fn without_need_there_is_no_limit() {
@@ -395,8 +438,13 @@ mod tests {
             part: 7.0,
             range: 0,
         };
-        let crawl = control.step(2.0, 2 << 40, pressure, true);
-        assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 * CRAWL));
+        assert_eq!(
+            control.step(2.0, 2 << 40, pressure, true),
+            None,
+            "nobody looked for a second"
+        );
+        let crawl = control.step(2.05, 3 << 40, pressure, true);
+        assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 / 0.05 * CRAWL));
     }
 
     /// Writes wait for the sum of what all of them cost, less what some waited too long.

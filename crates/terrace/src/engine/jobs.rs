@@ -23,6 +23,7 @@ use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
 use super::chores::{Finish, MakeSpare};
+use super::throttle::Headroom;
 use super::waiting::{Parked, Waits};
 use super::workers::{Class, Crew};
 
@@ -139,6 +140,11 @@ impl Engine {
                     if class == Class::Rest && self.should_give_way(job.kind()) {
                         break Ok(Waits::Nothing);
                     }
+                    if class == Class::Flushes
+                        && let Err(e) = self.make_due_spare()
+                    {
+                        break Err(e);
+                    }
                 }
                 Ok(Step::Split(parts)) => self.add_parts(parts),
                 Ok(Step::Wait) => {
@@ -238,6 +244,29 @@ impl Engine {
         Ok(None)
     }
 
+    /// Whether the front should have a spare, and may.
+    fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
+        let front = &self.pipeline.front;
+        let bytes = front.spare_bytes(None);
+        // One that waits for room on a disk is enough.
+        front.wants_spare()
+            && headroom.allows(bytes)
+            && headroom.allows_log(bytes)
+            && !state.queue.iter().any(|p| p.job.makes_spare())
+    }
+
+    /// Makes a spare that is due, between two steps of a flush: where memtables are flushed to files, that
+    /// takes longer than writers need to fill the next one.
+    fn make_due_spare(self: &Arc<Self>) -> Result<()> {
+        let headroom = self.headroom();
+        if !self.spare_is_due(&self.jobs.state.lock(), &headroom) {
+            return Ok(());
+        }
+        self.run_inline(Box::new(MakeSpare::begin(self)))?;
+        self.jobs.wake_all();
+        Ok(())
+    }
+
     /// The most wanted job that may run now.
     pub(super) fn take(
         self: &Arc<Self>,
@@ -247,11 +276,7 @@ impl Engine {
         let headroom = self.headroom();
         if class == Class::Flushes {
             let front = &self.pipeline.front;
-            let bytes = front.spare_bytes(None);
-            let allowed = headroom.allows(bytes) && headroom.allows_log(bytes);
-            // One that waits for room on a disk is enough.
-            let waits = state.queue.iter().any(|p| p.job.makes_spare());
-            if front.wants_spare() && allowed && !waits {
+            if self.spare_is_due(state, &headroom) {
                 return Ok(Some(Box::new(MakeSpare::begin(self))));
             }
             if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {

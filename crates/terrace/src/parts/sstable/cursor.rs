@@ -1,7 +1,8 @@
 //! This file walks a table in both directions, reading ahead when it goes forward.
 //!
-//! A walk forward that misses the cache twice in a row reads a span of blocks at once; the span
-//! doubles up to a limit. Blocks of a span lie in the cursor's own memory until they are reached, and a
+//! A walk forward that has come from the file for two blocks reads a span of blocks at once when the cache
+//! lacks another one; the span doubles up to a limit. A short scan ends before, and reads what it needs
+//! only. Blocks of a span lie in the cursor's own memory until they are reached, and a
 //! full cache keeps few of them: one long scan would push out what is read again and again.
 
 use std::borrow::Cow;
@@ -24,6 +25,11 @@ use crate::types::SeqNo;
 
 /// The first span that is read ahead.
 const AHEAD_BYTES_MIN: usize = 16 << 10;
+/// So many blocks of a walk come from the file one by one before the first span. A compaction reads on for
+/// certain.
+const BLOCKS_BEFORE: u32 = 2;
+/// Shorter spans are read before the system has acted on advice about them.
+const ADVISED_BYTES_MIN: usize = 64 << 10;
 /// What a cursor holds is counted in steps of so many bytes.
 const COUNTED_BYTES: u64 = 4 << 10;
 /// Entries that `seek_before` goes back at breadth 0; three times as many for each step.
@@ -42,6 +48,8 @@ struct Span {
     keeps: bool,
     /// Where the block after the last one that was read begins.
     expected: u64,
+    /// Blocks of this walk that came from the file one by one.
+    single: u32,
 }
 
 /// A position in one table. Range deletes are not applied: see `SsTable::range_deletes`.
@@ -254,6 +262,9 @@ impl SstCursor {
         let file = &table.file;
         let follows = forward && handle.offset == self.span.expected;
         self.span.expected = handle.end();
+        if !follows {
+            self.span.single = 0;
+        }
         // What the span has costs less from there than a look into the cache.
         if self.span.bytes_of(handle).is_none()
             && let Some(block) = file.cached(handle, &mut self.counts)
@@ -268,10 +279,12 @@ impl SstCursor {
         };
         if self.span.bytes_of(handle).is_none() {
             self.span.len = 0;
-            if follows && self.ahead_bytes_max > handle.stored_bytes() {
+            let before = if self.fill_cache { BLOCKS_BEFORE } else { 1 };
+            if self.span.single >= before && self.ahead_bytes_max > handle.stored_bytes() {
                 self.read_span(handle)?;
             } else {
                 self.span.next_bytes = AHEAD_BYTES_MIN;
+                self.span.single += 1;
             }
         }
         let left = self.data.give_memory();
@@ -310,6 +323,7 @@ impl SstCursor {
             // Block by block, then.
             self.span = Span {
                 expected: self.span.expected,
+                single: self.span.single,
                 ..Span::default()
             };
             return Ok(());
@@ -325,6 +339,9 @@ impl SstCursor {
         file.read(handle.offset, bytes, &mut self.counts)?;
         (self.span.at, self.span.len) = (handle.offset, len);
         self.span.keeps = self.fill_cache && file.cache().keeps_scanned(len);
+        if self.span.next_bytes < ADVISED_BYTES_MIN {
+            return Ok(());
+        }
         // The system fetches the next span while this one is used.
         let next = handle.offset + len as u64;
         let ahead = data_end
