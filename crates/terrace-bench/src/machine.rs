@@ -48,6 +48,12 @@ impl Machine {
     }
 }
 
+/// Memory that programs may still take, as Linux estimates it; 0 where it does not say.
+pub(crate) fn available_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field_bytes(&meminfo, "MemAvailable").unwrap_or(0)
+}
+
 /// The memory of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {

@@ -208,7 +208,7 @@ mod tests {
             assert!(how.contains(said), "{script}: {how}");
             assert_eq!(evidence.contains("disk is full"), script.contains("full"));
         }
-        let (ended, _) = shell("sleep 60", Duration::from_millis(150), false);
+        let (ended, _) = shell("exec sleep 60", Duration::from_millis(150), false);
         assert!(matches!(ended, Ended::Failed(how, _) if how.contains("did not end")));
     }
 
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(seen.len(), 1);
         let store = |record: &Record| record.run().planned.as_ref().map(|p| p.store.clone());
         assert_eq!(store(&seen[0]).as_deref(), Some(""));
-        let (ended, _) = shell("sleep 60", Duration::from_secs(60), true);
+        let (ended, _) = shell("exec sleep 60", Duration::from_secs(60), true);
         assert!(matches!(ended, Ended::Stopped), "{ended:?}");
     }
 }

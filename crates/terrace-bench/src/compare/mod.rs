@@ -2,7 +2,7 @@
 //! run a process of its own, its results appended as they come.
 //!
 //! `spec.rs` reads the file, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where their
-//! databases are, `scale.rs` makes all of it smaller for a trial, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
+//! databases are, `warm.rs` is memory that they find ready, `scale.rs` makes all of it smaller for a trial, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
 //!
 //! Invariants
 //!   C1  Nothing is compared but runs of one program with one set of settings: what does not have the
@@ -18,6 +18,7 @@ mod plan;
 mod scale;
 mod spec;
 mod summary;
+mod warm;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,6 +41,7 @@ use crate::results::{Appender, Failure, Record, RunId, VERSION};
 use crate::store::StoreKind;
 use child::Ended;
 use mount::Mount;
+use warm::WarmMemory;
 
 /// What a comparison found out.
 #[derive(Debug)]
@@ -154,6 +156,8 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     };
     let mut ended_early = None;
     if !left.is_empty() {
+        let phases = left.iter().map(|run| phases_of(comparison, run));
+        warm::check(comparison.warm_memory.0, phases.max().unwrap_or(0))?;
         let bytes = |run: &&Run| (task.check)(&run.args).unwrap_or(0);
         let most = left.iter().map(bytes).max().unwrap_or(0);
         let mount = Mount::new(task.mount.as_deref().or(comparison.mount.as_deref()), most)?;
@@ -193,12 +197,22 @@ fn one(
     // A run that fails before its first phase has no number of its own.
     id.id.push_str(&format!("-{}", records.len()));
     let mut phases_done = 0;
+    let phases = phases_of(task.comparison, run);
+    let warm_bytes = task.comparison.warm_memory.0;
+    if warm_bytes > 0 {
+        bar.set_message(format!("{} (memory is being touched)", title(run)));
+    }
+    let mut warm = WarmMemory::hold(warm_bytes, phases);
+    warm.let_go();
     let room = (task.check)(&run.args).and_then(|bytes| mount.check_room(bytes));
     let ended = match room {
         Err(what) => Ended::Failed("it was not begun".to_string(), what),
         Ok(()) => {
             let timeout = Duration::from_secs(task.comparison.timeout_s.max(1));
             let see = &mut |record: Record| {
+                if let Record::Phase(_) = record {
+                    warm.let_go();
+                }
                 results.append(&record)?;
                 id = record.run().clone();
                 phases_done += usize::from(matches!(record, Record::Phase(_)));
@@ -228,6 +242,18 @@ fn one(
     }
     let stopped = task.stop.load(Ordering::Relaxed);
     Ok(stopped.then(|| "it was stopped".to_string()))
+}
+
+/// How many phases a run has.
+fn phases_of(comparison: &Comparison, run: &Run) -> usize {
+    let workloads = comparison
+        .workload
+        .iter()
+        .map(|workload| workload.get_ref());
+    let mut of_run = workloads.filter(|workload| workload.name == run.planned.workload);
+    of_run
+        .next()
+        .map_or(0, |workload| workload.phases().count())
 }
 
 fn title(run: &Run) -> String {

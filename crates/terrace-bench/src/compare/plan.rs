@@ -99,6 +99,9 @@ fn run(
     }
     let mut hasher = DefaultHasher::new();
     (program, &args, repeat).hash(&mut hasher);
+    if comparison.warm_memory.0 > 0 {
+        comparison.warm_memory.0.hash(&mut hasher);
+    }
     Run {
         planned: Planned {
             hash: format!("{:016x}", hasher.finish()),

@@ -95,6 +95,9 @@ pub struct Comparison {
     /// The folder in which databases are made.
     #[serde(default)]
     pub mount: Option<PathBuf>,
+    /// Bytes of memory that each phase finds ready, touched before the run.
+    #[serde(default = "no_bytes")]
+    pub warm_memory: Size,
     /// Seconds after which a run that has not ended is ended.
     #[serde(default = "an_hour")]
     pub timeout_s: u64,
@@ -127,6 +130,9 @@ fn three() -> Spanned<u32> {
 }
 fn a_tenth() -> Spanned<f64> {
     Spanned::new(0..0, 0.1)
+}
+fn no_bytes() -> Size {
+    Size(0)
 }
 fn an_hour() -> u64 {
     3600

@@ -86,6 +86,14 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
     if !comparison.note.is_empty() {
         let _ = writeln!(html, "<p>{}</p>", escape(comparison.note.trim()));
     }
+    if comparison.warm_memory.0 > 0 {
+        let _ = writeln!(
+            html,
+            "<p>Each phase found {} of memory ready, touched before its run: memory that a virtual machine's \
+             host has to give first costs more than the stores themselves.</p>",
+            crate::units::bytes(comparison.warm_memory.0)
+        );
+    }
     html.push_str(&tables::progress(comparison, outcome));
     html.push_str(&tables::conditions(comparison, outcome));
     section(&mut html, "What failed", "", &tables::failures(outcome));
