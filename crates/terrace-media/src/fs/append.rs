@@ -3,6 +3,10 @@
 use super::File;
 use std::io;
 
+/// The device begins with so many bytes while the next ones are written. Otherwise it would begin when the file
+/// is synced, and that would take as long as all of it.
+const BEHIND_BYTES: u64 = 1 << 20;
+
 /// Writes a file from its start, in pieces of any size. One thread.
 ///
 /// Nothing may be assumed of a file one of whose writes failed, so after a failure every call fails.
@@ -12,6 +16,8 @@ pub struct Appender {
     buffer: Vec<u8>,
     buffer_bytes: usize,
     written: u64,
+    /// What the system was asked to make durable.
+    begun: u64,
     failed: bool,
 }
 
@@ -23,6 +29,7 @@ impl Appender {
             buffer: Vec::with_capacity(buffer_bytes),
             buffer_bytes: buffer_bytes.max(1),
             written: 0,
+            begun: 0,
             failed: false,
         }
     }
@@ -44,7 +51,7 @@ impl Appender {
                 // A long piece need not pass through the buffer.
                 let result = self.file.write_at(self.written, &rest[..whole]);
                 self.note(result)?;
-                self.written += whole as u64;
+                self.wrote(whole);
                 rest = &rest[whole..];
                 continue;
             }
@@ -77,9 +84,19 @@ impl Appender {
         }
         let result = self.file.write_at(self.written, &self.buffer);
         self.note(result)?;
-        self.written += self.buffer.len() as u64;
+        self.wrote(self.buffer.len());
         self.buffer.clear();
         Ok(())
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+        let behind = self.written - self.begun;
+        if behind >= BEHIND_BYTES {
+            // Nothing depends on it: `sync` makes durable what this has not.
+            let _ = self.file.begin_sync(self.begun, behind);
+            self.begun = self.written;
+        }
     }
 
     fn note(&mut self, result: io::Result<()>) -> io::Result<()> {

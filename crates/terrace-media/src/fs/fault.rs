@@ -266,6 +266,10 @@ impl File for FaultFile {
         self.call("sync", |file| file.sync_data())
     }
 
+    fn begin_sync(&self, off: u64, len: u64) -> io::Result<()> {
+        self.call("begin sync", |file| file.begin_sync(off, len))
+    }
+
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
         self.call("advise", |file| file.advise(off, len, advice))
     }

@@ -96,6 +96,14 @@ pub trait File: Send + Sync {
     /// Makes everything written so far, and the length, durable.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Lets the system begin to make durable what was written to `len` bytes at an offset, so that less is
+    /// left when `sync_data` is called. Waits for nothing and promises nothing: an error of the device is told
+    /// by `sync_data`. Callers may ignore a failure.
+    fn begin_sync(&self, off: u64, len: u64) -> io::Result<()> {
+        let _ = (off, len);
+        Ok(())
+    }
+
     /// Says how `len` bytes at an offset will be read. Callers may ignore a failure.
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()>;
 

@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::num::NonZeroU64;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -94,6 +96,21 @@ impl File for OsFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_sync(&self, off: u64, len: u64) -> io::Result<()> {
+        let range = i64::try_from(off).ok().zip(i64::try_from(len).ok());
+        let Some((off, len)) = range else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // Only this one flag: those that wait would also take an error away from `sync_data`.
+        let flags = libc::SYNC_FILE_RANGE_WRITE;
+        // SAFETY: the descriptor is that of `self`; no memory is passed.
+        match unsafe { libc::sync_file_range(self.0.as_raw_fd(), off, len, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {

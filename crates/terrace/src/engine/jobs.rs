@@ -289,7 +289,7 @@ impl Engine {
                 false => front.next_sealed()?,
             };
             return match sealed {
-                Some(sealed) => self.pipeline.admit(sealed).map(Some),
+                Some(sealed) => self.pipeline.admit(&self.ground, sealed).map(Some),
                 None => Ok(front.next_job()),
             };
         }

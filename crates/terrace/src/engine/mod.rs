@@ -72,11 +72,21 @@ impl Pipeline {
     }
 
     /// The job that takes a sealed memtable further.
-    fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>> {
+    fn admit(&self, ground: &Ground, sealed: SealedTable) -> Result<Box<dyn Job>> {
         match &self.buffer {
             Some(buffer) => buffer.admit(sealed),
-            None => self.bottom.absorb(sealed.into_drain()),
+            None => self.bottom.absorb(sealed.into_drain(&ground.flush_credits)),
         }
+    }
+
+    /// Bytes of memtables that are not in a table file yet, where flushes make such.
+    fn unflushed_bytes(&self, ground: &Ground) -> u64 {
+        if self.buffer.is_some() {
+            return 0;
+        }
+        // Before the use that it is set against: of a flush that ends in between, both are seen as written.
+        let written = ground.flush_credits.bytes();
+        self.front.unflushed_bytes().saturating_sub(written)
     }
 
     /// What is above the bottom, newest first.
@@ -182,8 +192,15 @@ impl Engine {
     pub(crate) fn headroom(&self) -> throttle::Headroom {
         let pressure = self.pipeline.bottom.pressure();
         let logs = self.pipeline.front.log_file_bytes();
-        let busy = self.jobs.is_busy();
-        self.throttle.headroom(&self.ground, pressure, logs, busy)
+        let unflushed = self.pipeline.unflushed_bytes(&self.ground);
+        let flushes = unflushed > 0 && self.pipeline.front.sealed_count() > 0;
+        let busy = flushes || self.jobs.is_busy();
+        let burdens = throttle::Burdens {
+            bottom: pressure,
+            log_bytes: logs,
+            unflushed_bytes: unflushed,
+        };
+        self.throttle.headroom(&self.ground, burdens, busy)
     }
 
     /// Builds a view of what the stages show now.

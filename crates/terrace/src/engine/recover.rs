@@ -210,7 +210,7 @@ impl Engine {
         let Some(sealed) = self.pipeline.front.next_sealed()? else {
             return Ok(false);
         };
-        let job = self.pipeline.admit(sealed)?;
+        let job = self.pipeline.admit(&self.ground, sealed)?;
         self.run_inline(job)?;
         Ok(true)
     }

@@ -29,16 +29,29 @@ pub(crate) struct Throttle {
     spare: [u64; 2],
     /// What log files may take, where draining gives them back.
     logs: Option<Limits>,
+    /// What all memtables may have that is not written.
+    memtables: Limits,
     /// Why writers are slowed: the place of a reason in `REASONS`.
     reason: AtomicU8,
     pub(crate) governor: Governor,
 }
 
-const REASONS: [StallReason; 3] = [
+const REASONS: [StallReason; 4] = [
     StallReason::PoolNearlyFull,
     StallReason::CompactionBehind,
     StallReason::LogCap,
+    StallReason::MemtablesSealed,
 ];
+
+/// What the stages have that writers must not add to without limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Burdens {
+    /// How near the bottom is to stopping writers.
+    pub(crate) bottom: Pressure,
+    pub(crate) log_bytes: u64,
+    /// Bytes of memtables that have yet to be written to table files.
+    pub(crate) unflushed_bytes: u64,
+}
 
 /// From how many free bytes on something is done.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +125,8 @@ pub(crate) struct Headroom {
     in_pieces: bool,
     /// Of what log files may take.
     logs: Option<Room>,
+    /// Of what memtables may have that is not written.
+    memtables: Room,
 }
 
 impl Headroom {
@@ -125,9 +140,14 @@ impl Headroom {
     }
 
     /// What makes writers slower, as `REASONS` are, beside the pressure of the bottom.
-    fn pressures(&self, bottom: Pressure) -> [Pressure; 3] {
+    fn pressures(&self, bottom: Pressure) -> [Pressure; 4] {
         let logs = self.logs.map(|logs| logs.pressure());
-        [self.pool.pressure(), bottom, logs.unwrap_or_default()]
+        [
+            self.pool.pressure(),
+            bottom,
+            logs.unwrap_or_default(),
+            self.memtables.pressure(),
+        ]
     }
 
     /// How much the pool or logs press.
@@ -177,6 +197,10 @@ impl Throttle {
             Limits::drained(cap, 0, spare.log_file, drain)
         });
         Throttle {
+            memtables: memtable_limits(
+                options.front.sealed_count_max,
+                options.front.memtable_bytes,
+            ),
             pool: pool_limits(ground, pipeline, spare),
             spare: spare.extents,
             logs,
@@ -185,15 +209,14 @@ impl Throttle {
         }
     }
 
-    /// Free space now, beside log files of so many bytes. Also sets how fast writers may be, for its
-    /// sake or under the `pressure` of the bottom; `busy`: background work has something to do.
-    pub(crate) fn headroom(
-        &self,
-        ground: &Ground,
-        pressure: Pressure,
-        log_bytes: u64,
-        busy: bool,
-    ) -> Headroom {
+    /// Free space now, beside what else there is. Also sets how fast writers may be for the sake of all that;
+    /// `busy`: background work has something to do.
+    pub(crate) fn headroom(&self, ground: &Ground, burdens: Burdens, busy: bool) -> Headroom {
+        let room = |limits: Limits, used: u64, credit: u64| Room {
+            free: limits.cap.saturating_sub(used),
+            credit,
+            limits,
+        };
         // Before the use that it is set against: of a drain that ends in between, both are seen as free, and
         // writers are a little too fast for a moment, not stopped.
         let credit = ground.credits.bytes();
@@ -204,15 +227,14 @@ impl Throttle {
                 credit,
                 limits: self.pool,
             },
+            memtables: room(self.memtables, burdens.unflushed_bytes, 0),
             usage,
             in_pieces: !usage.fits(self.spare) || usage.largest_free < self.pool.piece,
-            logs: self.logs.map(|limits| Room {
-                free: limits.cap.saturating_sub(log_bytes),
-                credit,
-                limits,
-            }),
+            logs: self
+                .logs
+                .map(|limits| room(limits, burdens.log_bytes, credit)),
         };
-        let pressures = headroom.pressures(pressure);
+        let pressures = headroom.pressures(burdens.bottom);
         let most = |a: &usize, b: &usize| pressures[*a].part.total_cmp(&pressures[*b].part);
         let at = (0..pressures.len()).rev().max_by(most).unwrap_or(0);
         self.reason.store(at as u8, Ordering::Relaxed);
@@ -223,6 +245,19 @@ impl Throttle {
     /// Why writes are slowed.
     pub(crate) fn reason(&self) -> StallReason {
         REASONS[usize::from(self.reason.load(Ordering::Relaxed)) % REASONS.len()]
+    }
+}
+
+/// Those of memtables: writers stop when all that may be sealed are, and the active one is full. One that fills
+/// while another is flushed is how it should be.
+fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
+    let cap = memtable_bytes.saturating_mul(sealed_count_max as u64 + 1);
+    Limits {
+        cap,
+        reserve: 0,
+        piece: 0,
+        short: 0,
+        slow: (cap / 2, 0),
     }
 }
 
@@ -327,7 +362,9 @@ mod tests {
     #[test]
     fn each_reason_counts() {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
+        let memtables = memtable_limits(2, 64 * MIB);
         let headroom = |pool, logs| Headroom {
+            memtables: room(memtables, memtables.cap, 0),
             pool: room(limits, pool, 0),
             usage: PoolUsage {
                 cap: limits.cap,
@@ -343,9 +380,14 @@ mod tests {
         };
         let bottom = |part| Pressure { part, range: 1 };
         let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|p| p.part);
-        assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 3]);
-        assert_eq!(parts(headroom(0, 1 << 30), 0.25), [1.0, 0.25, 0.0]);
-        assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0]);
+        assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 4]);
+        assert_eq!(parts(headroom(0, 1 << 30), 0.25), [1.0, 0.25, 0.0, 0.0]);
+        assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0, 0.0]);
+        for (waiting, part) in [(0, 0.0), (96, 0.0), (144, 0.5), (192, 1.0), (900, 1.0)] {
+            let mut headroom = headroom(1 << 30, 1 << 30);
+            headroom.memtables.free = memtables.cap.saturating_sub(waiting * MIB);
+            assert_eq!(parts(headroom, 0.0)[3], part, "{waiting} MiB");
+        }
         assert_eq!(headroom(1 << 30, 1 << 30).urgency(), Urgency::None);
         assert_eq!(
             headroom(1 << 30, limits.short - 1).urgency(),

@@ -38,6 +38,8 @@ pub(crate) struct Ground {
     pub(crate) pace: Pace,
     /// What drains in progress will give back to the pool.
     pub(crate) credits: Credits,
+    /// What flushes in progress have written of memtables, where these become table files.
+    pub(crate) flush_credits: Credits,
     /// What holds the parts of the database within its budget.
     pub(crate) memory: Arc<Memory>,
     pub(crate) options: Options,
@@ -70,6 +72,7 @@ impl Ground {
             totals_before,
             pace: Pace::new(options.bottom.leveled.write_rate_max),
             credits: Credits::default(),
+            flush_credits: Credits::default(),
             memory: Memory::of(&options),
             options,
             ids: AtomicU64::new(ids),

@@ -275,8 +275,10 @@ pub(crate) struct SealedTable {
 }
 
 impl SealedTable {
-    /// The memtable as a drain, for designs without a buffer.
-    pub(crate) fn into_drain(self) -> Drain {
+    /// The memtable as a drain, for designs without a buffer. What it has of `credits` is how much of the
+    /// memtable is written.
+    pub(crate) fn into_drain(self, credits: &Credits) -> Drain {
+        let credit = credits.open(self.used, self.entries);
         let SealedTable {
             logs,
             settle,
@@ -296,7 +298,7 @@ impl SealedTable {
                 changes: vec![Change::LastSeq { seq: seq_last }],
             },
             logs,
-            credit: Credit::default(),
+            credit,
             forget,
         }
     }
@@ -445,6 +447,8 @@ pub(crate) trait Front: Send + Sync {
     fn next_sealed(&self) -> Result<Option<SealedTable>>;
     /// How many sealed memtables wait for the end of their flush.
     fn sealed_count(&self) -> usize;
+    /// Bytes that all memtables have in use, the active one and those that wait for the end of their flush.
+    fn unflushed_bytes(&self) -> u64;
     /// Whether the active memtable has entries.
     fn has_entries(&self) -> bool;
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many

@@ -489,6 +489,13 @@ impl Front for WalMemtable {
         self.tables.0.lock().sealed.len()
     }
 
+    fn unflushed_bytes(&self) -> u64 {
+        let shown = self.tables.0.lock();
+        let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
+        let all = sealed.chain([&shown.active]);
+        all.map(|memtable| memtable.bump.used()).sum()
+    }
+
     fn has_entries(&self) -> bool {
         self.active.load().entry_count() > 0
     }
