@@ -196,7 +196,7 @@ fn one(
     };
     // A run that fails before its first phase has no number of its own.
     id.id.push_str(&format!("-{}", records.len()));
-    let mut phases_done = 0;
+    let (mut phases_done, mut phases_ended) = (0, 0);
     let phases = phases_of(task.comparison, run);
     let warm_bytes = task.comparison.warm_memory.0;
     if warm_bytes > 0 {
@@ -210,7 +210,11 @@ fn one(
         Ok(()) => {
             let timeout = Duration::from_secs(task.comparison.timeout_s.max(1));
             let see = &mut |record: Record| {
-                if let Record::Phase(_) = record {
+                // Of some phases there is a record for each kind of operation too.
+                if let Record::Phase(phase) = &record
+                    && phase.phase.index >= phases_ended
+                {
+                    phases_ended = phase.phase.index + 1;
                     warm.let_go();
                 }
                 results.append(&record)?;

@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a call that fails has done by then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -97,6 +98,8 @@ struct Shared {
     short_reads: AtomicU64,
     full: AtomicBool,
     does_all: AtomicBool,
+    /// How long each write takes longer, in nanoseconds.
+    slower: AtomicU64,
 }
 
 /// A file system whose n-th operation fails. Clones share the counter.
@@ -148,6 +151,12 @@ impl FaultFs {
         self.shared.full.store(full, Ordering::Relaxed);
     }
 
+    /// Makes every write take so much longer, as on a slow disk.
+    pub fn slow_writes(&self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.slower.store(nanos, Ordering::Relaxed);
+    }
+
     /// Makes reads return fewer bytes than asked for, of lengths that vary from call to call.
     pub fn short_transfers(&self, on: bool) {
         self.shared.short.store(on, Ordering::Relaxed);
@@ -193,6 +202,10 @@ impl Shared {
         len: usize,
         done: impl FnOnce(usize) -> io::Result<()>,
     ) -> io::Result<()> {
+        let slower = Duration::from_nanos(self.slower.load(Ordering::Relaxed));
+        if !slower.is_zero() {
+            std::thread::sleep(slower);
+        }
         match self.trap.step(|| format!("{what} {name}")) {
             Ok(()) => done(len),
             Err(fault) => {

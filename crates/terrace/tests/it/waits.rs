@@ -1,12 +1,13 @@
 //! Calls that wait for background work wait for what there was when they began: they end beside writers
 //! that never stop.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace::{Db, Design, Workers};
-use terrace_media::Medium;
-use terrace_testkit::place::scratch;
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
 /// How long writers go on when a call does not end.
@@ -64,6 +65,42 @@ fn everywhere(what: &str, call: &dyn Fn(&Db)) {
             ends_beside_writers(design, medium, what, call);
         }
     }
+}
+
+/// While a slow disk takes one memtable, writers fill all that there may be: the thread that flushes makes them
+/// in between. All of it is there afterwards.
+#[test]
+fn memtables_are_made_beside_a_flush() {
+    let folder = scratch().unwrap();
+    let fs = FaultFs::new(Arc::new(OsFs));
+    let place = Place {
+        fs: Some(Arc::new(fs.clone())),
+        ..Place::folder(folder.path().join("db"))
+    };
+    // Logs and memtables are in the pool: the disk has table files only.
+    let mut options = settings::small_of(Design::Leveled, Medium::Dax);
+    options.pool.size_bytes = 64 << 20;
+    // A flush of several steps.
+    options.front.memtable_bytes = 4 << 20;
+    options.front.sealed_count_max = 2;
+    options.background.workers = Workers::Threads(1);
+    let db = place.open(&options).unwrap();
+    fs.slow_writes(Duration::from_millis(5));
+    let mut written = 0u32;
+    let mut sealed_most = 0;
+    // Into the third memtable, and not beyond it.
+    while sealed_most < 2 && written < 9000 {
+        db.put(written.to_be_bytes(), [7; 1000]).unwrap();
+        written += 1;
+        if written.is_multiple_of(64) {
+            sealed_most = sealed_most.max(db.metrics().sealed_count);
+        }
+    }
+    assert_eq!(sealed_most, 2, "after {written} writes");
+    fs.slow_writes(Duration::ZERO);
+    db.flush().unwrap();
+    let found = db.iter().unwrap().filter(|pair| pair.is_ok()).count();
+    assert_eq!(found, written as usize);
 }
 
 #[test]
