@@ -203,7 +203,6 @@ fn one(
         bar.set_message(format!("{} (memory is being touched)", title(run)));
     }
     let mut warm = WarmMemory::hold(warm_bytes, phases);
-    warm.let_go();
     let room = (task.check)(&run.args).and_then(|bytes| mount.check_room(bytes));
     let ended = match room {
         Err(what) => Ended::Failed("it was not begun".to_string(), what),

@@ -13,19 +13,25 @@ use crate::units;
 /// Every page of this size is touched.
 const PAGE_BYTES: usize = 4096;
 
+/// Before the first phase pools are made, that of the store and that of the limit line: for each there is a piece
+/// too.
+const PIECES_BEFORE: usize = 2;
+
 /// Memory held for the phases of one run.
 pub(super) struct WarmMemory {
     pieces: Vec<Vec<u8>>,
 }
 
 impl WarmMemory {
-    /// Touches and holds `bytes` for each of `phases`. Takes as long as the host needs to give them.
+    /// Touches and holds `bytes` for each of `phases`, and lets go of those for the first one and what comes
+    /// before it. Takes as long as the host needs to give them.
     pub(super) fn hold(bytes: u64, phases: usize) -> WarmMemory {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut pieces = Vec::new();
         if len > 0 {
-            pieces.resize_with(phases, || touched(len));
+            pieces.resize_with(PIECES_BEFORE + phases, || touched(len));
         }
+        pieces.truncate(phases.saturating_sub(1));
         WarmMemory { pieces }
     }
 
@@ -48,13 +54,14 @@ fn touched(len: usize) -> Vec<u8> {
 
 /// Refuses what this machine does not have.
 pub(super) fn check(bytes: u64, phases: usize) -> Result<(), BenchError> {
-    let (all, there) = (bytes.saturating_mul(phases as u64), available_bytes());
+    let pieces = (PIECES_BEFORE + phases) as u64;
+    let (all, there) = (bytes.saturating_mul(pieces), available_bytes());
     if all <= there / 4 * 3 {
         return Ok(());
     }
     Err(BenchError::Invalid(format!(
-        "warm_memory holds {} for each of {phases} phases, {} together, and {} of memory are \
-         available, of which the stores need some: write less",
+        "warm_memory holds {} for each of {phases} phases and for {PIECES_BEFORE} pools before them, {} \
+         together, and {} of memory are available, of which the stores need some: write less",
         units::bytes(bytes),
         units::bytes(all),
         units::bytes(there)
@@ -68,8 +75,8 @@ mod tests {
     /// Each phase gets its part, nothing is held where none is asked for, and more than there is is refused.
     #[test]
     fn memory_is_let_go_of_phase_by_phase() {
-        let mut warm = WarmMemory::hold(10_000, 2);
-        assert_eq!(warm.pieces.len(), 2);
+        let mut warm = WarmMemory::hold(10_000, 3);
+        assert_eq!(warm.pieces.len(), 2, "the first has begun");
         let each = |piece: &Vec<u8>| piece.len() == 10_000 && piece[4096] == 1;
         assert!(warm.pieces.iter().all(each));
         warm.let_go();
