@@ -41,7 +41,7 @@ const CRAWL: f64 = 1.0 / 16.0;
 const RATE_MIN: f64 = 1024.0 * 1024.0;
 /// What is written is measured over at least this time.
 const WINDOW: f64 = 0.02;
-/// A longer one, in which nobody looked, does not say how fast writers are now.
+/// A longer one, in which nobody looked, does not say how fast writers are while they write.
 const WINDOW_MAX: f64 = 0.1;
 /// The time over which it is averaged, in seconds.
 const AVERAGE: f64 = 0.3;
@@ -164,8 +164,10 @@ struct Control {
     window: (f64, u64),
     /// What is written in a second.
     demand: f64,
-    /// The same in the last window alone; 0 if that was too long.
+    /// The same in the last window alone, or, where that was too long, as fast as writers have been.
     fresh: f64,
+    /// The most that was written in a second, of windows that were short enough.
+    most: f64,
 }
 
 impl Control {
@@ -225,7 +227,12 @@ impl Control {
         let fresh = written.saturating_sub(before) as f64 / time;
         let weight = 1.0 - (-time / AVERAGE).exp();
         self.demand += (fresh - self.demand) * weight;
-        self.fresh = if time <= WINDOW_MAX { fresh } else { 0.0 };
+        self.fresh = fresh;
+        if time <= WINDOW_MAX {
+            self.most = self.most.max(fresh);
+        } else if fresh > 0.0 {
+            self.fresh = fresh.max(self.most);
+        }
         self.window = (now, written);
     }
 }
@@ -420,10 +427,30 @@ mod tests {
         run(3.0, 0.0, 0.4, true);
         let (slowest, _) = run(1.0, 800.0 * MB, 0.4, true);
         assert!(slowest > 500.0 * MB, "{slowest}");
+        run(1.0, 0.0, 0.0, true);
         let (_, slow) = run(4.0, 800.0 * MB, 0.95, true);
         assert!(slow < 100.0 * MB, "{slow}");
         let (_, fast) = run(1.0, 800.0 * MB, 0.3, false);
         assert!(fast > 400.0 * MB, "{fast}");
+    }
+
+    /// Where nobody looks for long, what little was written meanwhile is not taken for all that writers could.
+    #[test]
+    fn a_late_look_sets_no_crawl() {
+        let half = Pressure {
+            part: AIM,
+            range: 256 << 20,
+        };
+        let mut control = Control::default();
+        let at = |tick: u64| (tick as f64 * 0.002, tick * 1_600_000);
+        for (now, written) in (0..500).map(at) {
+            let none = Pressure { part: 0.0, ..half };
+            assert_eq!(control.step(now, written, none, true), None);
+        }
+        let (_, before) = at(499);
+        // Ten seconds later, ten milliseconds after the first writes.
+        let rate = control.step(11.0, before + 8_000_000, half, true);
+        assert!(rate.is_some_and(|rate| rate > 500.0 * MB), "{rate:?}");
     }
 
     /// No pressure, no limit; and numbers that are none change nothing.
@@ -438,13 +465,8 @@ mod tests {
             part: 7.0,
             range: 0,
         };
-        assert_eq!(
-            control.step(2.0, 2 << 40, pressure, true),
-            None,
-            "nobody looked for a second"
-        );
-        let crawl = control.step(2.05, 3 << 40, pressure, true);
-        assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 / 0.05 * CRAWL));
+        let crawl = control.step(2.0, 2 << 40, pressure, true);
+        assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 * CRAWL));
     }
 
     /// Writes wait for the sum of what all of them cost, less what some waited too long.
