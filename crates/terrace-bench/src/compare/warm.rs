@@ -1,7 +1,7 @@
 //! This file is memory that the system has at hand when a phase begins.
 //!
 //! A virtual machine gives memory that lies free for some seconds back to its host. Whoever touches it next
-//! waits for the host, a hundred times as long as for a page that is there, and which run that is, is
+//! waits for the host, many times as long as for a page that is there, and which run that is, is
 //! chance. So memory is touched before a run and held by the comparison, which is a process of its own, and
 //! a part of it is let go of as each phase begins: what is allocated next is taken from what was freed
 //! last.
