@@ -123,6 +123,7 @@ pub fn trials() -> Vec<Trial> {
         (C::LeftUnsynced, Power, Dram, 10),
         (C::HidesUnsynced, Power, Dram, 10),
         (C::LossUnsaid, Damage, Dax, 400),
+        (C::IngestUnheld, Linear, Dax, 20),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,

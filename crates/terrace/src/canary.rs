@@ -75,6 +75,8 @@ pub enum Canary {
     HidesUnsynced,
     /// A repair keeps to itself what may be lost.
     LossUnsaid,
+    /// Jobs begin on what an ingest brings before anybody may see that.
+    IngestUnheld,
 }
 
 /// Whether the store is to break here.
@@ -89,6 +91,19 @@ pub(crate) const fn breaks(_at: Canary) -> bool {
 #[inline]
 pub(crate) fn breaks(at: Canary) -> bool {
     switch::CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == at as u8
+}
+
+/// Where the store is broken by what may happen at a place, gives that the time to happen.
+#[cfg(not(feature = "canary"))]
+#[inline(always)]
+pub(crate) const fn linger(_at: Canary) {}
+
+/// Where the store is broken by what may happen at a place, gives that the time to happen.
+#[cfg(feature = "canary")]
+pub(crate) fn linger(at: Canary) {
+    if breaks(at) {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
 }
 
 /// Lets a test go on in the middle of a point read.
@@ -137,7 +152,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 31] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 32] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -189,6 +204,7 @@ pub(crate) mod switch {
             (Canary::LeftUnsynced, "left-unsynced", "front/*/files.rs"),
             (Canary::HidesUnsynced, "hides-unsynced", "buffer/elastic"),
             (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
+            (Canary::IngestUnheld, "ingest-unheld", "engine/ingest.rs"),
         ];
 
         /// The name on the command line.

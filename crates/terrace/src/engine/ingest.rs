@@ -11,7 +11,9 @@
 //!      has a larger number, in another memtable, and waits to become visible. What came between the
 //!      keys since the last round of step 1 began moves too, and nobody can add to it.
 //!   3. One manifest edit names all tables; then one view shows them, at the moment in which their
-//!      number becomes visible.
+//!      number becomes visible. No job begins between the moment in which the stages have the tables and that
+//!      one: tables that change in place belong to older views too, and would show there what a drain or
+//!      a merge had moved already; and snapshots of that time are not among those that a job heeds.
 //!
 //! So a read rule holds as everywhere: for one key, what a newer source has is newer. A bottom of
 //! files takes the entries itself; what may hide them is above it, in memtables and buffer. Where
@@ -24,6 +26,7 @@ use std::time::Instant;
 
 use terrace_media::AllocError;
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::parts::batch::Batch;
@@ -284,13 +287,27 @@ impl Ingest {
             }
             e
         })?;
+        let published = match canary::breaks(Canary::IngestUnheld) {
+            true => self.show(applies, taking),
+            false => engine.jobs.hold_off(|| self.show(applies, taking)),
+        };
+        if published {
+            return Ok(());
+        }
+        Err(engine.check_writable().err().unwrap_or_else(Error::closed))
+    }
+
+    /// Hands the tables to their stages and shows them, with their number. False: a writer has failed.
+    fn show(&self, applies: Vec<Box<dyn FnOnce() + Send>>, taking: &Taking) -> bool {
+        let ground = &self.engine.ground;
         let mut published = false;
         let build = || {
             // Under the lock of views, so that nobody else's view shows the entries early.
             applies.into_iter().for_each(|apply| apply());
-            engine.pipeline.parts(ground)
+            canary::linger(Canary::IngestUnheld);
+            self.engine.pipeline.parts(ground)
         };
-        engine.views.install_during(build, Vec::new(), |show| {
+        self.engine.views.install_during(build, Vec::new(), |show| {
             // No snapshot comes between: one that has not the number has not the view, and reads
             // that have seen an entry are followed by snapshots that do.
             ground.snapshots.hold_off(|| {
@@ -300,10 +317,7 @@ impl Ingest {
                 published = ground.sequencer.publish(taking);
             });
         });
-        if published {
-            return Ok(());
-        }
-        Err(engine.check_writable().err().unwrap_or_else(Error::closed))
+        published
     }
 
     /// The last number, up to `seq`, of the newest source above that has an entry up to `seq`, or a range

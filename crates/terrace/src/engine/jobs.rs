@@ -107,6 +107,13 @@ impl Jobs {
         self.changed.notify_all();
     }
 
+    /// Runs `f`, which waits for nothing, while no job can begin.
+    pub(super) fn hold_off<T>(&self, f: impl FnOnce() -> T) -> T {
+        // LOCK: before those of views and of stages, which are taken under it when jobs begin too.
+        let _nobody = self.state.lock();
+        f()
+    }
+
     /// Waits until something changes, for `timeout` at most.
     pub(crate) fn wait_changed(&self, timeout: Duration) {
         let mut state = self.state.lock();
