@@ -153,6 +153,14 @@ pub(crate) enum BlockKind {
     Properties = 5,
 }
 
+impl BlockKind {
+    fn from_raw(raw: u8) -> Option<BlockKind> {
+        use BlockKind::{Data, Filter, Index, Properties, RangeDeletes};
+        let all = [Data, Index, Filter, RangeDeletes, Properties];
+        all.into_iter().find(|kind| *kind as u8 == raw)
+    }
+}
+
 /// Where a block is: the offset of its payload, and the payload's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Handle {
@@ -212,6 +220,29 @@ fn block_checksum(payload_crc: u32, form: u8, number: u64, offset: u64) -> u32 {
     place[1..9].copy_from_slice(&number.to_le_bytes());
     place[9..17].copy_from_slice(&offset.to_le_bytes());
     codec::checksum_append(payload_crc, &place)
+}
+
+/// The kind of block and the compression that a form says, if it says any.
+#[inline]
+pub(crate) fn form_of(form: u8) -> Option<(BlockKind, Compression)> {
+    Some((
+        BlockKind::from_raw(form >> 4)?,
+        Compression::from_raw(form & 0xf)?,
+    ))
+}
+
+/// The kind of the block of table `number` at `offset` whose payload has this checksum, if its trailer is this.
+#[inline]
+pub(crate) fn ends_block(
+    payload_crc: u32,
+    trailer: &[u8; TRAILER_BYTES],
+    number: u64,
+    offset: u64,
+) -> Option<BlockKind> {
+    let [form, checksum @ ..] = *trailer;
+    let (kind, _) = form_of(form)?;
+    let computed = block_checksum(payload_crc, form, number, offset);
+    (computed == u32::from_le_bytes(checksum)).then_some(kind)
 }
 
 /// Accepts only a block of this kind at this place; the payload and how it is compressed.

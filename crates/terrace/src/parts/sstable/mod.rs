@@ -30,6 +30,7 @@
 
 mod block;
 mod build;
+mod carve;
 mod compress;
 mod cursor;
 #[cfg(feature = "decoders")]

@@ -1,18 +1,20 @@
 //! This file reads what is sound of a table that may be damaged, for those who show or rescue it.
 //!
 //! The footer leads to the index, the index to all other blocks; each is judged by itself, and what
-//! is not sound is reported with its place while the walk goes on behind it. Where the footer or the
-//! index is gone nothing says where blocks begin, and what they hold counts as lost.
+//! is not sound is reported with its place while the walk goes on behind it. Where the footer or an
+//! index block is gone, blocks are found by their checksums (carve.rs), and only what lies between those that
+//! are found counts as lost.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_media::{FileSystem, OpenMode};
+use terrace_media::{File, FileSystem, OpenMode};
 
 use super::SstCache;
 use super::block::Block;
+use super::carve::Carver;
 use super::fetch::{ReadCounts, TableFile};
-use super::layout::{BlockKind, FOOTER_BYTES, Footer, FooterError, Handle, split_key};
+use super::layout::{BlockKind, FOOTER_BYTES, Features, Footer, FooterError, Handle, split_key};
 use super::properties::Properties;
 use super::ranges::{RangeDelete, RangeDeletes};
 use super::walk::BlockCursor;
@@ -66,6 +68,13 @@ pub(crate) struct LostKeys {
     pub(crate) after: Option<KeyPlace>,
     /// Up to this key; `None`: to the last.
     pub(crate) up_to: Option<KeyPlace>,
+}
+
+impl LostKeys {
+    const ALL: LostKeys = LostKeys {
+        after: None,
+        up_to: None,
+    };
 }
 
 /// What the walk has learned of the table as a whole.
@@ -125,91 +134,248 @@ pub(crate) fn salvage(
             ));
         }
         Err(FooterError::Damaged(e)) => {
-            found.lose_all(e.offset, e.to_string(), visit)?;
-            return Ok(found);
+            // Whose blocks these are: as the file is named, or what is left of the footer says.
+            let number = named.unwrap_or(number);
+            let mut walk = Walk::new(file, path, number, found, visit)?;
+            walk.problem(e.offset, e.to_string(), None)?;
+            walk.carve_all()?;
+            return Ok(walk.found);
         }
     };
     found.number = Some(number);
-    let cache = Arc::new(SstCache::new(0));
-    let mut walk = Walk {
-        file: TableFile::new(file, path, number, cache)?,
-        footer,
-        found,
-        counts: ReadCounts::default(),
-        last: None,
-        visit,
-    };
+    let mut walk = Walk::new(file, path, number, found, visit)?;
     if let Some(named) = named.filter(|named| *named != number) {
         let text = format!("the file's name says table {named}, its footer table {number}");
         walk.problem(base, text, None)?;
     }
-    walk.run()?;
+    walk.run(footer)?;
     Ok(walk.found)
 }
 
 impl Salvaged {
     fn lose_all(&mut self, offset: u64, text: String, visit: Visit<'_>) -> Result<()> {
         self.problems += 1;
-        let lost = LostKeys {
-            after: None,
-            up_to: None,
-        };
         visit(Piece::Problem(Problem {
             offset,
             text,
-            lost: Some(lost),
+            lost: Some(LostKeys::ALL),
         }))
     }
 }
 
 struct Walk<'a> {
     file: TableFile,
-    footer: Footer,
     found: Salvaged,
     counts: ReadCounts,
-    /// The separator behind the data block walked last.
+    carver: Carver,
+    /// The separator behind the data block walked last, or its last key, and where it ends.
     last: Option<KeyPlace>,
+    end: u64,
     visit: Visit<'a>,
 }
 
-impl Walk<'_> {
-    fn run(&mut self) -> Result<()> {
-        let footer = self.footer;
+/// What stands behind data blocks that were carved out.
+enum Behind {
+    /// A block of another kind, and whether there is something damaged before it.
+    Block(Handle, BlockKind, bool),
+    /// Data blocks of keys that were not asked for.
+    Keys,
+    /// Nothing that is whole.
+    Nothing,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        file: Box<dyn File>,
+        path: &Path,
+        number: u64,
+        found: Salvaged,
+        visit: Visit<'a>,
+    ) -> Result<Walk<'a>> {
+        Ok(Walk {
+            file: TableFile::new(file, path, number, Arc::new(SstCache::new(0)))?,
+            found,
+            counts: ReadCounts::default(),
+            carver: Carver::new(),
+            last: None,
+            end: 0,
+            visit,
+        })
+    }
+
+    fn run(&mut self, footer: Footer) -> Result<()> {
         self.properties(footer.properties)?;
-        if let Some(upper) = self.entries(footer.index, BlockKind::Index, None)? {
-            let two_levels = footer.features.has(super::layout::Features::TWO_LEVELS);
-            for (separator, handle) in self.handles(&upper)? {
-                let lower = match two_levels {
-                    false => {
-                        self.data(handle, separator)?;
-                        continue;
+        let behind = [footer.range_deletes, footer.filter, Some(footer.index)];
+        let data_end = behind.into_iter().flatten().map(|h| h.offset).min();
+        let data_end = data_end.unwrap_or_default();
+        match self.entries(footer.index, BlockKind::Index)? {
+            Some(upper) => {
+                let two_levels = footer.features.has(Features::TWO_LEVELS);
+                for (separator, handle) in self.handles(&upper)? {
+                    match two_levels {
+                        false => self.data(handle, separator)?,
+                        true => self.lower(handle, separator, data_end)?,
                     }
-                    true => self.entries(handle, BlockKind::Index, Some(&separator))?,
-                };
-                for (separator, handle) in match &lower {
-                    Some(lower) => self.handles(lower)?,
-                    None => Vec::new(),
-                } {
+                }
+            }
+            None => self.carve_data(data_end, None).map(drop)?,
+        }
+        if let Some(handle) = footer.range_deletes {
+            self.range_deletes(handle)?;
+        }
+        match footer.filter {
+            Some(handle) => self.filter(handle),
+            None => Ok(()),
+        }
+    }
+
+    /// What a lower index block leads to, or should.
+    fn lower(&mut self, handle: Handle, separator: KeyPlace, data_end: u64) -> Result<()> {
+        match self.entries(handle, BlockKind::Index)? {
+            Some(lower) => {
+                for (separator, handle) in self.handles(&lower)? {
                     self.data(handle, separator)?;
                 }
-                self.last = Some(separator);
+            }
+            None => self.carve_data(data_end, Some(&separator)).map(drop)?,
+        }
+        self.last = Some(separator);
+        Ok(())
+    }
+
+    /// Everything that is whole, where nothing says what there should be.
+    fn carve_all(&mut self) -> Result<()> {
+        let file_bytes = self.file.file_bytes();
+        let mut behind = self.carve_data(file_bytes, None)?;
+        // Range deletes come next. Whatever is damaged there may have had some, over any key.
+        let mut may_lack_ranges = true;
+        // BOUND: each turn goes on behind a block.
+        while let Behind::Block(handle, kind, gap) = behind {
+            if gap && may_lack_ranges {
+                let text = "there may have been range deletes before this block".to_string();
+                self.problem(handle.offset, text, Some(LostKeys::ALL))?;
+            }
+            may_lack_ranges = false;
+            match kind {
+                BlockKind::RangeDeletes => self.range_deletes(handle)?,
+                BlockKind::Filter => self.filter(handle)?,
+                BlockKind::Index => self.entries(handle, kind).map(drop)?,
+                // The last one.
+                BlockKind::Properties => return self.properties(handle),
+                BlockKind::Data => {}
+            }
+            let at = handle.end();
+            let file = &self.file;
+            let next = self.carver.next(file, at, file_bytes, &mut self.counts);
+            behind = match self.readable(at, next)? {
+                Some((handle, kind)) => Behind::Block(handle, kind, handle.offset > at),
+                None => Behind::Nothing,
+            };
+        }
+        if may_lack_ranges {
+            let text = "there may have been range deletes from here on".to_string();
+            self.problem(self.end, text, Some(LostKeys::ALL))?;
+        }
+        Ok(())
+    }
+
+    /// The data blocks from where the last one ends up to `data_end`, or to the first key behind `up_to`.
+    fn carve_data(&mut self, data_end: u64, up_to: Option<&KeyPlace>) -> Result<Behind> {
+        // BOUND: each turn goes on behind a block.
+        loop {
+            let at = self.end;
+            let file = &self.file;
+            let next = self.carver.next(file, at, data_end, &mut self.counts);
+            let next = self.readable(at, next)?;
+            let gap = next.map_or(at < data_end, |(handle, _)| handle.offset > at);
+            let Some((handle, BlockKind::Data)) = next else {
+                if gap {
+                    self.gap(at, next, up_to.cloned())?;
+                }
+                return Ok(match next {
+                    Some((handle, kind)) => Behind::Block(handle, kind, gap),
+                    None => Behind::Nothing,
+                });
+            };
+            let keys = self.keys_of(handle)?;
+            let first = keys.as_ref().map(|(first, _)| first);
+            let passed = first.zip(up_to).is_some_and(|(first, up_to)| first > up_to);
+            if gap {
+                let lost_up_to = if passed { up_to } else { first };
+                self.gap(at, next, lost_up_to.cloned())?;
+            }
+            if passed {
+                return Ok(Behind::Keys);
+            }
+            let last = keys.map(|(_, last)| last).or(self.last.clone());
+            let lost = LostKeys {
+                after: self.last.take(),
+                up_to: up_to.cloned(),
+            };
+            self.data_block(handle, Some(lost))?;
+            (self.last, self.end) = (last, handle.end());
+        }
+    }
+
+    /// What was carved out; `None`, and a problem, where the file cannot be read.
+    fn readable<T>(&mut self, at: u64, found: Result<Option<T>>) -> Result<Option<T>> {
+        match found {
+            Ok(found) => Ok(found),
+            Err(e) => {
+                self.problem(at, e.to_string(), None)?;
+                Ok(None)
             }
         }
-        self.range_deletes()?;
-        self.filter()
+    }
+
+    /// Reports that from `at` up to the next block nothing is whole.
+    fn gap(
+        &mut self,
+        at: u64,
+        next: Option<(Handle, BlockKind)>,
+        up_to: Option<KeyPlace>,
+    ) -> Result<()> {
+        let text = match next {
+            Some((next, _)) => format!("no block is whole before offset {}", next.offset),
+            None => "no block is whole from here on".to_string(),
+        };
+        let lost = LostKeys {
+            after: self.last.clone(),
+            up_to,
+        };
+        self.problem(at, text, Some(lost))
+    }
+
+    /// The first and the last key of a data block, if it is one.
+    fn keys_of(&mut self, handle: Handle) -> Result<Option<(KeyPlace, KeyPlace)>> {
+        let content = self
+            .file
+            .read_content(handle, BlockKind::Data, &mut self.counts);
+        let block = content.ok().map(|c| Block::new(c, handle.offset));
+        let Some(Ok(block)) = block else {
+            return Ok(None);
+        };
+        let mut cursor = BlockCursor::default();
+        cursor.enter(Arc::new(block));
+        let key = |cursor: &BlockCursor| {
+            split_key(cursor.stored_key()).map(|(keyspace, key)| (keyspace, key.to_vec()))
+        };
+        let first = match cursor.advance() {
+            Ok(true) => key(&cursor),
+            _ => None,
+        };
+        // From the first entry off the entries, and from there to the last.
+        let off = matches!(cursor.retreat(), Ok(false));
+        let last = match cursor.retreat() {
+            Ok(true) if off => key(&cursor),
+            _ => None,
+        };
+        Ok(first.zip(last))
     }
 
     fn problem(&mut self, offset: u64, text: String, lost: Option<LostKeys>) -> Result<()> {
         self.found.problems += 1;
         (self.visit)(Piece::Problem(Problem { offset, text, lost }))
-    }
-
-    /// The keys that a block up to this separator has.
-    fn keys_up_to(&self, separator: Option<&KeyPlace>) -> LostKeys {
-        LostKeys {
-            after: self.last.clone(),
-            up_to: separator.cloned(),
-        }
     }
 
     fn block(
@@ -271,24 +437,20 @@ impl Walk<'_> {
     }
 
     /// An index block.
-    fn entries(
-        &mut self,
-        handle: Handle,
-        kind: BlockKind,
-        separator: Option<&KeyPlace>,
-    ) -> Result<Option<Arc<Block>>> {
-        let lost = Some(self.keys_up_to(separator));
-        let Some(content) = self.content(handle, kind, lost.clone())? else {
+    fn entries(&mut self, handle: Handle, kind: BlockKind) -> Result<Option<Arc<Block>>> {
+        let Some(content) = self.content(handle, kind, None)? else {
             return Ok(None);
         };
         let bytes = content.len();
         let block = Block::new(content, handle.offset);
-        let Some(block) = self.decoded(handle, block, lost.clone())? else {
+        let Some(block) = self.decoded(handle, block, None)? else {
             return Ok(None);
         };
         let mut count = 0;
         let checked = block.check(&mut |_, _, _| count += 1);
-        self.decoded(handle, checked, lost)?;
+        if self.decoded(handle, checked, None)?.is_none() {
+            return Ok(None);
+        }
         self.block(kind, handle, bytes, count)?;
         Ok(Some(Arc::new(block)))
     }
@@ -298,7 +460,6 @@ impl Walk<'_> {
         let mut handles = Vec::new();
         let mut cursor = BlockCursor::default();
         cursor.enter(Arc::clone(index));
-        // A block that is malformed has been reported already: what comes before is used.
         while let Ok(true) = cursor.advance() {
             let (keyspace, key) = split_key(cursor.stored_key()).unwrap_or_default();
             let at = Handle {
@@ -314,16 +475,26 @@ impl Walk<'_> {
     }
 
     fn data(&mut self, handle: Handle, separator: KeyPlace) -> Result<()> {
-        let lost = Some(self.keys_up_to(Some(&separator)));
-        if let Some(content) = self.content(handle, BlockKind::Data, lost.clone())? {
-            let bytes = content.len();
-            let block = Block::new(content, handle.offset);
-            if let Some(block) = self.decoded(handle, block, lost.clone())? {
-                self.data_entries(handle, &block, bytes, lost)?;
-            }
-        }
-        self.last = Some(separator);
+        let separator = Some(separator);
+        let lost = LostKeys {
+            after: self.last.take(),
+            up_to: separator.clone(),
+        };
+        self.data_block(handle, Some(lost))?;
+        (self.last, self.end) = (separator, handle.end());
         Ok(())
+    }
+
+    fn data_block(&mut self, handle: Handle, lost: Option<LostKeys>) -> Result<()> {
+        let Some(content) = self.content(handle, BlockKind::Data, lost.clone())? else {
+            return Ok(());
+        };
+        let bytes = content.len();
+        let block = Block::new(content, handle.offset);
+        match self.decoded(handle, block, lost.clone())? {
+            Some(block) => self.data_entries(handle, &block, bytes, lost),
+            None => Ok(()),
+        }
     }
 
     fn data_entries(
@@ -355,15 +526,9 @@ impl Walk<'_> {
         self.block(BlockKind::Data, handle, bytes, count)
     }
 
-    fn range_deletes(&mut self) -> Result<()> {
-        let Some(handle) = self.footer.range_deletes else {
-            return Ok(());
-        };
+    fn range_deletes(&mut self, handle: Handle) -> Result<()> {
         // Any key may have been deleted by what is lost here.
-        let lost = Some(LostKeys {
-            after: None,
-            up_to: None,
-        });
+        let lost = Some(LostKeys::ALL);
         let content = self.content(handle, BlockKind::RangeDeletes, lost.clone())?;
         let Some(content) = content else {
             return Ok(());
@@ -381,10 +546,7 @@ impl Walk<'_> {
         self.block(BlockKind::RangeDeletes, handle, bytes, count)
     }
 
-    fn filter(&mut self) -> Result<()> {
-        let Some(handle) = self.footer.filter else {
-            return Ok(());
-        };
+    fn filter(&mut self, handle: Handle) -> Result<()> {
         let Some(content) = self.content(handle, BlockKind::Filter, None)? else {
             return Ok(());
         };

@@ -6,6 +6,7 @@ mod damage;
 mod hostile;
 mod model;
 mod rates;
+mod rescue;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

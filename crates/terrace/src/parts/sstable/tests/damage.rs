@@ -37,14 +37,14 @@ fn small_model() -> Model {
     model
 }
 
-fn bytes_of(fs: &dyn FileSystem, path: &Path) -> Vec<u8> {
+pub(super) fn bytes_of(fs: &dyn FileSystem, path: &Path) -> Vec<u8> {
     let file = fs.open(path, terrace_media::OpenMode::Read).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(0, &mut bytes).unwrap();
     bytes
 }
 
-fn overwrite(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) {
+pub(super) fn overwrite(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) {
     let file = fs.open(path, terrace_media::OpenMode::Truncate).unwrap();
     file.write_at(0, bytes).unwrap();
 }

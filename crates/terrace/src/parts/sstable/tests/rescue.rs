@@ -1,0 +1,221 @@
+//! Tests of the rescue of what is whole in a damaged table: all of that and nothing else, and for whatever is
+//! missing it is said that it may be.
+
+use super::super::layout::{BlockKind, FOOTER_BYTES};
+use super::super::{LostKeys, Piece, Salvaged, salvage};
+use super::damage::{bytes_of, overwrite};
+use super::*;
+
+/// What a walk over a damaged table gives.
+#[derive(Default)]
+struct Rescue {
+    rows: Rows,
+    ranges: Vec<RangeDelete>,
+    lost: Vec<LostKeys>,
+    problems: Vec<String>,
+    blocks: Vec<(BlockKind, u64, u64)>,
+}
+
+fn rescue(fs: &dyn FileSystem, named: Option<u64>) -> (Rescue, Salvaged) {
+    let mut rescue = Rescue::default();
+    let found = salvage(fs, file(), named, &mut |piece| {
+        match piece {
+            Piece::Entry(entry) => {
+                let place = (entry.keyspace, entry.key.to_vec(), Reverse(entry.seq));
+                let row = Row {
+                    kind: entry.kind,
+                    expiry: entry.expiry,
+                    value: entry.value.to_vec(),
+                };
+                rescue.rows.insert(place, row);
+            }
+            Piece::RangeDelete(range) => rescue.ranges.push(range.clone()),
+            Piece::Block {
+                kind,
+                offset,
+                stored_bytes,
+                ..
+            } => rescue.blocks.push((kind, offset, stored_bytes)),
+            Piece::Problem(problem) => {
+                rescue.lost.extend(problem.lost);
+                rescue.problems.push(problem.text);
+            }
+        }
+        Ok(())
+    });
+    (rescue, found.unwrap())
+}
+
+impl Rescue {
+    /// Nothing is made up, and whatever is missing is told of.
+    fn check(&self, model: &Model, what: &str) {
+        let is_lost = |keyspace: u32, key: &[u8]| {
+            self.lost.iter().any(|lost| {
+                let place = (keyspace, key.to_vec());
+                lost.after.as_ref().is_none_or(|after| *after <= place)
+                    && lost.up_to.as_ref().is_none_or(|up_to| place <= *up_to)
+            })
+        };
+        for (place, row) in &self.rows {
+            assert_eq!(model.rows.get(place), Some(row), "{what}: made up");
+        }
+        for place in model.rows.keys() {
+            let told = self.rows.contains_key(place) || is_lost(place.0, &place.1);
+            assert!(told, "{what}: {place:?} is missing: {:?}", self.problems);
+        }
+        for range in &self.ranges {
+            assert!(model.ranges.contains(range), "{what}: made up");
+        }
+        let all_may_be = self.lost.contains(&LostKeys {
+            after: None,
+            up_to: None,
+        });
+        assert!(
+            self.ranges == model.ranges || all_may_be,
+            "{what}: range deletes are missing: {:?}",
+            self.problems
+        );
+    }
+}
+
+/// Entries of several blocks, plain or compressed; with `ranges`, two range deletes.
+fn model(ranges: bool) -> Model {
+    let mut model = Model::default();
+    let mut rng = fastrand::Rng::with_seed(5);
+    for i in 0..160u64 {
+        let mut value = vec![b'v'; 20];
+        value.extend((0..rng.usize(..60)).map(|_| rng.u8(..)));
+        model.put(1, format!("key{:03}", i / 2).as_bytes(), 900 - i, &value);
+    }
+    if ranges {
+        for (begin, end) in [("key003", "key006"), ("key040", "key070")] {
+            model.ranges.push(RangeDelete {
+                keyspace: 1,
+                begin: begin.into(),
+                end: end.into(),
+                seq: 1000,
+            });
+        }
+    }
+    model
+}
+
+/// All ways of writing the model that differ in what lies where.
+fn each(mut case: impl FnMut(&dyn FileSystem, &Model, &str)) {
+    for compression in compressions() {
+        for (ranges, filter_bits) in [(false, 0), (true, 10), (true, 0), (false, 10)] {
+            for block_bytes in [256, 64 << 10] {
+                let options = SstOptions {
+                    filter_bits_per_key: filter_bits,
+                    block_bytes,
+                    ..tiny(compression)
+                };
+                let (fs, model) = (machine(), model(ranges));
+                write(&fs, file(), options, &model).unwrap();
+                let what = format!("{compression}, {filter_bits}, {block_bytes}, {ranges}");
+                case(&*fs, &model, &what);
+            }
+        }
+    }
+}
+
+/// Changes bytes at places, so many at each.
+fn damage(fs: &dyn FileSystem, good: &[u8], spots: &[(usize, usize)]) {
+    let mut bytes = good.to_vec();
+    for &(at, len) in spots {
+        let spot = bytes[at..at + len].iter_mut();
+        spot.for_each(|byte| *byte ^= 0x5a);
+    }
+    overwrite(fs, file(), &bytes);
+}
+
+/// Without the footer, or an index block, or any other block that holds no entry, every entry comes back, and none
+/// is said to be lost.
+#[test]
+fn entries_need_no_footer_and_no_index() {
+    each(|fs, model, what| {
+        let good = bytes_of(fs, file());
+        let (whole, found) = rescue(fs, Some(NUMBER));
+        assert_eq!((whole.problems.len(), found.problems), (0, 0), "{what}");
+        assert_eq!((&whole.rows, &whole.ranges), (&model.rows, &model.ranges));
+        let footer = (good.len() - FOOTER_BYTES, FOOTER_BYTES);
+        let mut spots = vec![footer];
+        let others = whole.blocks.iter().filter(|(kind, ..)| {
+            matches!(
+                kind,
+                BlockKind::Index | BlockKind::Filter | BlockKind::Properties
+            )
+        });
+        spots.extend(
+            others.map(|(_, offset, stored_bytes)| (*offset as usize, *stored_bytes as usize)),
+        );
+        for spot in spots {
+            damage(fs, &good, &[(spot.0 + spot.1 / 2, 1)]);
+            let (rescue, found) = rescue(fs, Some(NUMBER));
+            assert!(found.problems > 0, "{what}: {spot:?}");
+            assert_eq!(rescue.rows, model.rows, "{what}: {spot:?}");
+            assert_eq!(rescue.ranges, model.ranges, "{what}: {spot:?}");
+            assert_eq!(rescue.lost, [], "{what}: {:?}", rescue.problems);
+        }
+    });
+}
+
+/// Without the footer and with anything else damaged too, what is whole comes back, and the keys between which
+/// something is missing are named.
+#[test]
+fn what_is_whole_beside_damage_comes_back() {
+    each(|fs, model, what| {
+        let good = bytes_of(fs, file());
+        let (whole, _) = rescue(fs, Some(NUMBER));
+        let data = whole
+            .blocks
+            .iter()
+            .filter(|b| b.0 == BlockKind::Data)
+            .count();
+        let footer = (good.len() - 3, 3);
+        for at in (0..good.len() - FOOTER_BYTES).step_by(43) {
+            damage(fs, &good, &[(at, 1), footer]);
+            let (rescue, _) = rescue(fs, Some(NUMBER));
+            rescue.check(model, &format!("{what}: byte {at}"));
+            let blocks = rescue.blocks.iter().filter(|b| b.0 == BlockKind::Data);
+            assert!(blocks.count() + 1 >= data, "{what}: byte {at} costs more");
+        }
+        // Two blocks one behind the other, an index block and a data block, and so on.
+        let mut rng = fastrand::Rng::with_seed(1);
+        for turn in 0..15 {
+            let spots: Vec<_> = (0..rng.usize(1..4))
+                .map(|_| {
+                    let at = rng.usize(..good.len());
+                    (at, (good.len() - at).min([1, 64, 700][rng.usize(..3)]))
+                })
+                .collect();
+            damage(fs, &good, &spots);
+            let (rescue, _) = rescue(fs, Some(NUMBER));
+            rescue.check(model, &format!("{what}: turn {turn}, {spots:?}"));
+        }
+    });
+}
+
+/// Of a table that is cut off anywhere, or of which the front is gone, the rest comes back.
+#[test]
+fn a_part_of_a_table_comes_back() {
+    each(|fs, model, what| {
+        let good = bytes_of(fs, file());
+        for len in (0..good.len()).step_by(83) {
+            overwrite(fs, file(), &good[..len]);
+            let (rescue, _) = rescue(fs, Some(NUMBER));
+            rescue.check(model, &format!("{what}: cut off at {len}"));
+            let mut bytes = good.clone();
+            bytes[..len].fill(0);
+            overwrite(fs, file(), &bytes);
+            let (rescue, _) = self::rescue(fs, Some(NUMBER));
+            rescue.check(model, &format!("{what}: zeros up to {len}"));
+        }
+        // Nothing of another table's is taken for its own.
+        let (other, _) = {
+            damage(fs, &good, &[(good.len() - 3, 3)]);
+            rescue(fs, Some(NUMBER + 1))
+        };
+        assert!(other.rows.is_empty() && !other.lost.is_empty(), "{what}");
+    });
+}
