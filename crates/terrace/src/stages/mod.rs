@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace_media::{Extent, FileSystem, Region};
+use terrace_media::{Extent, FileSystem, Region, prefetch};
 
 use crate::error::Result;
 use crate::metrics::Metrics;
@@ -90,6 +90,8 @@ pub(crate) enum Lookup {
 impl Lookup {
     /// Turns the node of the sought key into an answer, its checksum found right.
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
+        // All of it will be read, for its checksum and then to be copied.
+        prefetch(node.value()?);
         let (value, _) = node.checked_value()?;
         match EntryKind::from_raw(node.header.kind) {
             Some(EntryKind::Put) => Ok(Lookup::Value {

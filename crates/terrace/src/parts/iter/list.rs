@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// What a prefetch brings.
 const LINE: u64 = 64;
-/// Lines of a node that are fetched ahead: longer values are read in order, which the processor
-/// foresees by itself.
-const LINES_AHEAD: u64 = 3;
+/// Lines of a node that are fetched ahead at most. The processor foresees by itself what is read in order, but only
+/// when some of it has been read: of values of 1 KiB most of the time of a scan was that.
+const LINES_AHEAD_MAX: u64 = 64;
 
 /// A cursor over one list.
 pub(crate) struct ListCursor {
@@ -31,6 +31,8 @@ pub(crate) struct ListCursor {
     /// nodes of a table lie anywhere. Nodes that come in between meanwhile, in a memtable, are newer
     /// than what whoever holds the cursor may see.
     ahead: [u64; 2],
+    /// Lines of the node that was read last: about what the next ones have, whose headers are still on their way.
+    lines: u64,
 }
 
 impl ListCursor {
@@ -46,6 +48,7 @@ impl ListCursor {
             ages: None,
             at: 0,
             ahead: [0; 2],
+            lines: 1,
         }
     }
 
@@ -67,29 +70,45 @@ impl ListCursor {
         self
     }
 
-    /// Goes to a node.
+    /// Goes to a node, whose header the search for it has read.
     fn enter(&mut self, at: u64) -> Result<()> {
         self.at = at;
         self.ahead = [0; 2];
-        if at != 0 {
-            self.ahead[0] = self.list.next(at, 0)?;
-            self.list.region().prefetch(self.ahead[0]);
-            return self.look_ahead();
+        if at == 0 {
+            return Ok(());
         }
+        self.measure()?;
+        self.ahead[0] = self.list.next(at, 0)?;
+        self.prefetch(at);
+        self.prefetch(self.ahead[0]);
+        self.look_ahead()
+    }
+
+    /// Takes the size of the node under the cursor for that of those behind it.
+    #[inline]
+    fn measure(&mut self) -> Result<()> {
+        let bytes = self.list.node(self.at)?.header.node_bytes() as u64;
+        // It begins anywhere in a line.
+        self.lines = (bytes.div_ceil(LINE) + 1).min(LINES_AHEAD_MAX);
         Ok(())
     }
 
-    /// Finds the second node ahead, and asks for all of it, not line after line.
+    /// Asks for all lines of a node, not one after the other.
+    #[inline]
+    fn prefetch(&self, node: u64) {
+        let region = self.list.region();
+        for line in 0..self.lines {
+            region.prefetch(node.wrapping_add(line * LINE));
+        }
+    }
+
+    /// Finds the second node ahead, and asks for it.
     #[inline]
     fn look_ahead(&mut self) -> Result<()> {
-        if self.ahead[0] == 0 {
-            self.ahead[1] = 0;
-            return Ok(());
-        }
-        let region = self.list.region();
-        self.ahead[1] = self.list.next(self.ahead[0], 0)?;
-        for line in 0..LINES_AHEAD {
-            region.prefetch(self.ahead[1].wrapping_add(line * LINE));
+        self.ahead[1] = 0;
+        if self.ahead[0] != 0 {
+            self.ahead[1] = self.list.next(self.ahead[0], 0)?;
+            self.prefetch(self.ahead[1]);
         }
         Ok(())
     }
@@ -124,6 +143,9 @@ impl Cursor for ListCursor {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
+        if self.at != 0 {
+            self.measure()?;
+        }
         self.at = self.ahead[0];
         self.ahead[0] = self.ahead[1];
         self.look_ahead()

@@ -1,7 +1,8 @@
 //! This file merges the cursors of several sources into one order.
 //!
 //! Cursors are kept sorted by their entry. Neighbouring keys mostly come from one source, so after a
-//! step the first cursor is usually still the first and one comparison shows it.
+//! step the first cursor is usually still the first and one comparison shows it. What most comparisons need of
+//! an entry is kept here: entries lie anywhere, and those of other cursors may have left the processor's caches.
 
 use std::cmp::Ordering as Order;
 
@@ -18,8 +19,36 @@ use crate::types::SeqNo;
 pub(crate) struct MergeCursor {
     /// Newest source first: the order in which gates are taken.
     cursors: Vec<Box<dyn Cursor>>,
+    /// Of each cursor, where its entry is in the order.
+    heads: Vec<Head>,
     /// Indexes of the cursors that have an entry, ascending by it.
     order: Vec<usize>,
+}
+
+/// Where an entry is in the order, as far as the beginning of its key says that.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Head {
+    keyspace: u32,
+    /// The first bytes of the key, then zeros.
+    key: u128,
+}
+
+impl Head {
+    #[inline]
+    fn of(entry: &EntryView<'_>) -> Head {
+        let key = match entry.key.first_chunk() {
+            Some(first) => u128::from_be_bytes(*first),
+            None => {
+                let mut first = [0; 16];
+                first[..entry.key.len()].copy_from_slice(entry.key);
+                u128::from_be_bytes(first)
+            }
+        };
+        Head {
+            keyspace: entry.keyspace,
+            key,
+        }
+    }
 }
 
 fn compare(a: &EntryView<'_>, b: &EntryView<'_>) -> Order {
@@ -32,8 +61,11 @@ fn compare(a: &EntryView<'_>, b: &EntryView<'_>) -> Order {
 impl MergeCursor {
     /// A cursor over `cursors`, newest source first, off all of them.
     pub(crate) fn new(cursors: Vec<Box<dyn Cursor>>) -> MergeCursor {
-        let order = Vec::with_capacity(cursors.len());
-        MergeCursor { cursors, order }
+        MergeCursor {
+            heads: vec![Head::default(); cursors.len()],
+            order: Vec::with_capacity(cursors.len()),
+            cursors,
+        }
     }
 
     /// Holds every source; false when any position is lost.
@@ -57,7 +89,7 @@ impl MergeCursor {
         self.order.clear();
         for index in 0..self.cursors.len() {
             self.cursors[index].seek(target)?;
-            self.place(index, 0)?;
+            self.place(index)?;
         }
         Ok(())
     }
@@ -70,7 +102,7 @@ impl MergeCursor {
         self.order.clear();
         for index in 0..self.cursors.len() {
             steps += pass_in(&mut *self.cursors[index], end, than)?;
-            self.place(index, 0)?;
+            self.place(index)?;
         }
         Ok(steps)
     }
@@ -115,20 +147,38 @@ impl MergeCursor {
         Ok(last)
     }
 
-    /// Puts cursor `index` into the order, looking from `from` on.
-    fn place(&mut self, index: usize, from: usize) -> Result<()> {
+    /// Puts cursor `index`, which is not in it, into the order.
+    fn place(&mut self, index: usize) -> Result<()> {
         let Some(entry) = self.cursors[index].entry()? else {
             return Ok(());
         };
-        let mut at = from;
-        while at < self.order.len() {
-            let other = self.cursors[self.order[at]].entry()?;
-            if other.is_none_or(|other| compare(&entry, &other) == Order::Less) {
-                break;
+        let head = Head::of(&entry);
+        self.heads[index] = head;
+        let precedes = |at: usize| -> Result<bool> {
+            let other = self.order[at];
+            match head.cmp(&self.heads[other]) {
+                Order::Less => Ok(true),
+                Order::Greater => Ok(false),
+                Order::Equal => {
+                    let other = self.cursors[other].entry()?;
+                    Ok(other.is_none_or(|other| compare(&entry, &other) == Order::Less))
+                }
             }
-            at += 1;
+        };
+        // Mostly it stays the first.
+        let (mut low, mut high) = match self.order.is_empty() || precedes(0)? {
+            true => (0, 0),
+            false => (1, self.order.len()),
+        };
+        // BOUND: the range halves.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match precedes(middle)? {
+                true => high = middle,
+                false => low = middle + 1,
+            }
         }
-        self.order.insert(at, index);
+        self.order.insert(low, index);
         Ok(())
     }
 
@@ -146,7 +196,7 @@ impl MergeCursor {
             return Ok(());
         }
         self.order.remove(0);
-        self.place(first, 0)
+        self.place(first)
     }
 
     /// The entry under the cursor, `None` at the end.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use terrace_media::{Advice, FileSystem, OpenMode};
+use terrace_media::{Advice, FileSystem, OpenMode, prefetch};
 
 use super::SstCache;
 use super::block::{Block, Sought, Spot};
@@ -259,13 +259,17 @@ impl SsTable {
                 head,
                 same_key: true,
                 ..
-            }) => Ok(Some(Found {
-                seq: head.tag.seq(),
-                kind: head.tag.kind(),
-                expiry: head.expiry,
-                block,
-                value: (head.value_at, head.end),
-            })),
+            }) => {
+                // All of it will be copied.
+                prefetch(block.bytes(head.value_at, head.end));
+                Ok(Some(Found {
+                    seq: head.tag.seq(),
+                    kind: head.tag.kind(),
+                    expiry: head.expiry,
+                    block,
+                    value: (head.value_at, head.end),
+                }))
+            }
             _ => Ok(None),
         }
     }
