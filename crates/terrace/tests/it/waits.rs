@@ -10,8 +10,9 @@ use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-/// How long writers go on when a call does not end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long writers go on when a call does not end. Calls take two seconds, and thirty times that where other
+/// programs leave these threads a third of a processor.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs `call` a few times beside two writers of all keys that it may touch; fails where it ends only when
 /// they do.
