@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::parts::expiry::{Millis, layout};
 use crate::parts::gate::{Gate, Held};
 use crate::parts::ranges::{Ages, LateKeys, Newer};
+use crate::parts::skiplist::search::Search;
 use crate::parts::skiplist::{SkipList, Target};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 use std::sync::Arc;
@@ -15,6 +16,10 @@ const LINE: u64 = 64;
 /// Lines of a node that are fetched ahead at most. The processor foresees by itself what is read in order, but only
 /// when some of it has been read: of values of 1 KiB most of the time of a scan was that.
 const LINES_AHEAD_MAX: u64 = 64;
+
+/// In place of the node behind the next one, where nobody has looked yet: that would wait for the next one, which
+/// a scan over many sources may never come to.
+const UNKNOWN: u64 = u64::MAX;
 
 /// A cursor over one list.
 pub(crate) struct ListCursor {
@@ -33,6 +38,7 @@ pub(crate) struct ListCursor {
     ahead: [u64; 2],
     /// Lines of the node that was read last: about what the next ones have, whose headers are still on their way.
     lines: u64,
+    search: Option<Search>,
 }
 
 impl ListCursor {
@@ -49,6 +55,7 @@ impl ListCursor {
             at: 0,
             ahead: [0; 2],
             lines: 1,
+            search: None,
         }
     }
 
@@ -78,10 +85,10 @@ impl ListCursor {
             return Ok(());
         }
         self.measure()?;
-        self.ahead[0] = self.list.next(at, 0)?;
+        self.ahead = [self.list.next(at, 0)?, UNKNOWN];
         self.prefetch(at);
         self.prefetch(self.ahead[0]);
-        self.look_ahead()
+        Ok(())
     }
 
     /// Takes the size of the node under the cursor for that of those behind it.
@@ -136,6 +143,33 @@ impl Cursor for ListCursor {
         self.enter(at)
     }
 
+    fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
+        if self.list.has_shortcuts() {
+            self.seek(target)?;
+            return Ok(true);
+        }
+        self.search = self.list.begin_search()?;
+        if self.search.is_none() {
+            self.enter(0)?;
+        }
+        Ok(self.search.is_none())
+    }
+
+    #[inline]
+    fn step_seek(&mut self, target: &Target<'_>) -> Result<bool> {
+        let Some(search) = &mut self.search else {
+            return Ok(true);
+        };
+        match self.list.step_search(search, target)? {
+            Some(at) => {
+                self.search = None;
+                self.enter(at)?;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
         let at = self.list.seek_before(target, breadth)?;
         self.enter(at)
@@ -148,6 +182,13 @@ impl Cursor for ListCursor {
         }
         self.at = self.ahead[0];
         self.ahead[0] = self.ahead[1];
+        if self.ahead[0] == UNKNOWN {
+            self.ahead[0] = match self.at {
+                0 => 0,
+                at => self.list.next(at, 0)?,
+            };
+            self.prefetch(self.ahead[0]);
+        }
         self.look_ahead()
     }
 

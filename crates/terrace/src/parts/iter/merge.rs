@@ -14,6 +14,9 @@ use crate::parts::skiplist::Target;
 use crate::parts::skiplist::node::compare_keys;
 use crate::types::SeqNo;
 
+/// So many sources are sought one after the other: a search by itself asks for more memory ahead.
+const ALONE_MAX: usize = 2;
+
 /// The union of several sources. An entry that two sources have at one moment, because it is being
 /// copied from one to the other, comes once from each; readers fold versions of a key anyway.
 pub(crate) struct MergeCursor {
@@ -87,9 +90,39 @@ impl MergeCursor {
     /// Goes to the first entry not before `target`.
     pub(crate) fn seek(&mut self, target: &Target<'_>) -> Result<()> {
         self.order.clear();
+        match self.cursors.len() > ALONE_MAX {
+            true => self.seek_by_turns(target)?,
+            false => {
+                for cursor in &mut self.cursors {
+                    cursor.seek(target)?;
+                }
+            }
+        }
         for index in 0..self.cursors.len() {
-            self.cursors[index].seek(target)?;
             self.place(index)?;
+        }
+        Ok(())
+    }
+
+    /// Seeks in every source, so that what one waits for comes while the others are compared.
+    fn seek_by_turns(&mut self, target: &Target<'_>) -> Result<()> {
+        let mut on_their_way = Vec::with_capacity(self.cursors.len());
+        for cursor in &mut self.cursors {
+            if !cursor.begin_seek(target)? {
+                on_their_way.push(cursor);
+            }
+        }
+        // BOUND: each search takes so many steps, or is an error.
+        while !on_their_way.is_empty() {
+            let mut failed = Ok(());
+            on_their_way.retain_mut(|cursor| match cursor.step_seek(target) {
+                Ok(there) => !there,
+                Err(e) => {
+                    failed = Err(e);
+                    false
+                }
+            });
+            failed?;
         }
         Ok(())
     }

@@ -48,6 +48,16 @@ pub(crate) trait Cursor: Send {
     fn release(&mut self);
     /// Goes to the first entry not before `target`.
     fn seek(&mut self, target: &Target<'_>) -> Result<()>;
+    /// Begins to go there. False: [`step_seek`](Cursor::step_seek) has to be called for that target until it
+    /// says true, and nothing else before. Several cursors that take steps by turns wait for memory together.
+    fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
+        self.seek(target)?;
+        Ok(true)
+    }
+    /// Goes on; whether the cursor is there.
+    fn step_seek(&mut self, _target: &Target<'_>) -> Result<bool> {
+        Ok(true)
+    }
     /// Goes to an entry before `target`, some entries before it, about three times as many for each
     /// step of `breadth`; off the source when
     /// there are not so many.

@@ -62,6 +62,11 @@ impl SkipList {
         self
     }
 
+    /// Whether searches start from shortcuts.
+    pub(crate) fn has_shortcuts(&self) -> bool {
+        self.shortcuts.is_some()
+    }
+
     /// Gives the shortcuts back, unless somebody still uses them.
     pub(crate) fn take_shortcuts(&mut self) -> Option<Shortcuts> {
         self.shortcuts.take().and_then(Arc::into_inner)

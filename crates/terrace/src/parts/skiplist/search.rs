@@ -32,6 +32,17 @@ pub(crate) struct Found {
     pub(crate) first: u64,
 }
 
+/// A search that is under way: see [`SkipList::begin_search`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Search {
+    current: u64,
+    /// The next node to be compared.
+    candidate: u64,
+    bounded_by: u64,
+    level: usize,
+    steps: u32,
+}
+
 /// For each level, the last node before a target (the head counts) and the one after it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Splice {
@@ -86,6 +97,65 @@ impl SkipList {
                 });
             }
             level -= 1;
+        }
+    }
+
+    /// Begins a search that compares one node a step and asks for the next one's memory: whoever searches several
+    /// lists by turns waits for all of them at once. `None`: the list is empty.
+    pub(crate) fn begin_search(&self) -> Result<Option<Search>, DecodeError> {
+        let mut search = Search {
+            current: self.head,
+            candidate: 0,
+            bounded_by: 0,
+            level: self.top_level()?,
+            steps: 0,
+        };
+        Ok(match self.find_candidate(&mut search)? {
+            true => Some(search),
+            false => None,
+        })
+    }
+
+    /// Takes one step of a search; the first node not before `target`, 0 at the end, once that is found.
+    #[inline]
+    pub(crate) fn step_search(
+        &self,
+        search: &mut Search,
+        target: &Target<'_>,
+    ) -> Result<Option<u64>, DecodeError> {
+        let candidate = search.candidate;
+        if Node::read(&self.region, candidate)?.compare(target) == Order::Less {
+            search.current = candidate;
+            search.steps += 1;
+            if search.steps > STEPS_MAX {
+                return Err(cycle(candidate));
+            }
+        } else {
+            search.bounded_by = candidate;
+        }
+        Ok(match self.find_candidate(search)? {
+            true => None,
+            false => Some(search.candidate),
+        })
+    }
+
+    /// Goes down to a node that has to be compared, and asks for it. False: there is none, and the search has
+    /// ended.
+    #[inline]
+    fn find_candidate(&self, search: &mut Search) -> Result<bool, DecodeError> {
+        // BOUND: each turn goes down a level.
+        loop {
+            search.candidate = next(&self.region, search.current, search.level)?;
+            if search.candidate != 0 && search.candidate != search.bounded_by {
+                self.region.prefetch(search.candidate);
+                self.region
+                    .prefetch(search.candidate.wrapping_add(KEY_LINE));
+                return Ok(true);
+            }
+            if search.level == 0 {
+                return Ok(false);
+            }
+            search.level -= 1;
         }
     }
 
