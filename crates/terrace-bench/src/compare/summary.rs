@@ -32,6 +32,9 @@ pub(crate) fn with_spread(cell: &Cell, measure: Measure, show: impl Fn(f64) -> S
     }
 }
 
+/// So many cells of disturbed phases are named, each by itself: a reader who has to pass more of them reads none.
+const DISTURBED_NAMED_MAX: usize = 4;
+
 impl Outcome {
     /// The cells that are compared, the baseline's first in each group.
     pub(crate) fn compared(&self) -> impl Iterator<Item = &Cell> {
@@ -69,20 +72,8 @@ impl Outcome {
                 key.workload, key.phase, key.store
             )
         };
+        warnings.extend(self.disturbed(&of));
         for cell in self.compared() {
-            let shares = cell.samples.iter().map(|sample| &sample.phase.usage);
-            let disturbed = shares.filter(|usage| usage.is_disturbed());
-            let disturbed: Vec<f64> = disturbed.map(|usage| usage.others_share).collect();
-            if let Some(most) = disturbed.iter().copied().reduce(f64::max) {
-                warnings.push(format!(
-                    "Disturbed: in {} of {} repeats of {} other programs, or the kernel's own \
-                     threads, took up to {:.0} % of the machine's processor time.",
-                    disturbed.len(),
-                    cell.samples.len(),
-                    of(cell),
-                    most * 100.0
-                ));
-            }
             let targets = cell.samples.iter().filter_map(|sample| sample.phase.target);
             let missed: Vec<f64> = targets
                 .filter(|target| !target.reached)
@@ -100,6 +91,49 @@ impl Outcome {
             }
         }
         warnings
+    }
+
+    /// What is said of phases beside which the machine did much else. `of` names a cell.
+    fn disturbed(&self, of: &dyn Fn(&Cell) -> String) -> Vec<String> {
+        let share = |cell: &Cell| {
+            let usages = cell.samples.iter().map(|sample| &sample.phase.usage);
+            let disturbed = usages.filter(|usage| usage.is_disturbed());
+            let shares: Vec<f64> = disturbed.map(|usage| usage.others_share).collect();
+            let most = shares.iter().copied().fold(0.0, f64::max);
+            (shares.len(), most)
+        };
+        let mut cells: Vec<_> = self.compared().map(|cell| (cell, share(cell))).collect();
+        let repeats: usize = cells.iter().map(|(cell, _)| cell.samples.len()).sum();
+        cells.retain(|(_, (disturbed, _))| *disturbed > 0);
+        let took = |most: f64| {
+            format!(
+                "other programs, or the kernel's own threads, took up to {:.0} % of the machine's \
+                 processor time",
+                most * 100.0
+            )
+        };
+        if cells.len() <= DISTURBED_NAMED_MAX {
+            let said = |(cell, (disturbed, most)): &(&Cell, (usize, f64))| {
+                let (repeats, took) = (cell.samples.len(), took(*most));
+                format!(
+                    "Disturbed: in {disturbed} of {repeats} repeats of {} {took}.",
+                    of(cell)
+                )
+            };
+            return cells.iter().map(said).collect();
+        }
+        let disturbed: usize = cells.iter().map(|(_, (disturbed, _))| disturbed).sum();
+        let by_share =
+            |a: &&(&Cell, (usize, f64)), b: &&(&Cell, (usize, f64))| a.1.1.total_cmp(&b.1.1);
+        let worst = cells.iter().max_by(by_share);
+        let said = |(cell, (_, most)): &(&Cell, (usize, f64))| {
+            format!(
+                "Disturbed: in {disturbed} of {repeats} phases {}; most in {}. The records say which.",
+                took(*most),
+                of(cell)
+            )
+        };
+        worst.map(said).into_iter().collect()
     }
 
     /// Writes everything that a terminal should show.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::compare::outcome_of_any;
-use crate::results::read;
+use crate::results::{Record, read};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -139,4 +139,39 @@ fn a_page_without_results_says_so() {
     assert!(page.html.contains("0 of "), "{}", page.html);
     well_formed(&page.html);
     assert!(page.pictures.is_empty());
+}
+
+/// What else the machine did is said of each phase while that is a few, and in one sentence of many.
+#[test]
+fn disturbed_phases_are_told_in_few_words() {
+    let (comparison, _) = fixed();
+    let results = read(&folder().join("stores.jsonl")).expect("the results");
+    let warnings = |disturbed: usize| {
+        let mut records = results.records.clone();
+        let phases = records.iter_mut().filter_map(|record| match record {
+            Record::Phase(record) => Some(&mut record.phase),
+            _ => None,
+        });
+        for (n, phase) in phases.enumerate() {
+            phase.usage.others_share = match n < disturbed {
+                true => 0.1 + n as f64 / 1000.0,
+                false => 0.01,
+            };
+        }
+        let found = outcome_of_any(&comparison, &records);
+        let mut warnings = found.warnings(&comparison);
+        warnings.retain(|warning| warning.starts_with("Disturbed"));
+        warnings
+    };
+    assert_eq!(warnings(0), [""; 0]);
+    // The first phases only prepare.
+    let few = (1..).map(warnings).find(|warnings| !warnings.is_empty());
+    let one = few.expect("a disturbed phase");
+    assert_eq!(one.len(), 1);
+    assert!(one[0].contains("in 1 of "), "{one:?}");
+    assert!(one[0].contains("up to 1"), "{one:?}");
+    let all = warnings(usize::MAX);
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert!(all[0].contains(" phases other programs"), "{all:?}");
+    assert!(all[0].contains("; most in "), "{all:?}");
 }
