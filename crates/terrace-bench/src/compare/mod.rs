@@ -52,7 +52,7 @@ pub struct Outcome {
     pub done: usize,
     /// Runs that it is made of.
     pub planned: usize,
-    /// Stores that this build does not have: the name, and what brings it.
+    /// Stores that this build does not have and that have no result: the name, and what brings it.
     pub absent: Vec<(String, String)>,
     /// Why it ended before its end, if it did.
     pub ended_early: Option<String>,
@@ -98,14 +98,18 @@ fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome
         planned.is_some_and(|planned| hashes.contains(planned.hash.as_str()))
     };
     let done = done(records);
+    let cells = Cells::of(records.iter().filter(of_plan));
+    // What another build has measured is there, whatever this one could.
+    let mut absent = absent(comparison);
+    absent.retain(|(store, _)| cells.all().iter().all(|cell| cell.key.store != *store));
     Outcome {
-        cells: Cells::of(records.iter().filter(of_plan)),
         done: runs
             .iter()
             .filter(|run| done.contains(run.planned.hash.as_str()))
             .count(),
         planned: runs.len(),
-        absent: absent(comparison),
+        cells,
+        absent,
         ended_early: None,
     }
 }

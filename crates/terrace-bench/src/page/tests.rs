@@ -141,6 +141,29 @@ fn a_page_without_results_says_so() {
     assert!(page.pictures.is_empty());
 }
 
+/// A report of results that a build with all peers has made does not say of one that they were not measured.
+#[test]
+#[cfg(not(feature = "rocksdb"))]
+fn stores_with_results_are_not_absent() {
+    let text = fs::read_to_string(folder().join("stores.toml")).expect("the comparison");
+    let miodb = "name = \"miodb\"\nsettings = { design = \"miodb\" }";
+    assert!(text.contains(miodb), "{text}");
+    // As if RocksDB had been measured under that name.
+    let text = text.replace(miodb, "name = \"miodb\"\nstore = \"rocksdb\"");
+    let made = tempfile::tempdir().expect("a temporary folder");
+    let path = made.path().join("stores.toml");
+    fs::write(&path, text).expect("a file");
+    let comparison = Comparison::read(&path, &|_| Ok(0)).expect("the comparison");
+    let results = read(&folder().join("stores.jsonl")).expect("the results");
+    let absent = |records: &[Record]| {
+        let found = outcome_of_any(&comparison, records);
+        let stores = found.absent.into_iter();
+        stores.map(|(store, _)| store).collect::<Vec<_>>()
+    };
+    assert_eq!(absent(&[]), ["miodb", "rocksdb"]);
+    assert_eq!(absent(&results.records), ["rocksdb"]);
+}
+
 /// What else the machine did is said of each phase while that is a few, and in one sentence of many.
 #[test]
 fn disturbed_phases_are_told_in_few_words() {
