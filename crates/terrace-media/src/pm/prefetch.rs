@@ -2,11 +2,15 @@
 
 use super::arch::LINE;
 
+/// Lines that one call asks for at most.
+const LINES_MAX: usize = 128;
+
 /// Asks the processor to load bytes that will be read soon: all their lines at once, where reading them one
-/// after the other would wait for each.
+/// after the other would wait for each. Of many bytes the first 8 KiB: by then the processor foresees the rest, and
+/// more would push out what was brought.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
-    for line in bytes.chunks(LINE) {
+    for line in bytes.chunks(LINE).take(LINES_MAX) {
         prefetch_line(line.as_ptr());
     }
 }

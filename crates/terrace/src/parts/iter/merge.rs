@@ -106,16 +106,17 @@ impl MergeCursor {
 
     /// Seeks in every source, so that what one waits for comes while the others are compared.
     fn seek_by_turns(&mut self, target: &Target<'_>) -> Result<()> {
-        let mut on_their_way = Vec::with_capacity(self.cursors.len());
-        for cursor in &mut self.cursors {
+        // Its memory: the order is made anew.
+        let mut on_their_way = std::mem::take(&mut self.order);
+        for (index, cursor) in self.cursors.iter_mut().enumerate() {
             if !cursor.begin_seek(target)? {
-                on_their_way.push(cursor);
+                on_their_way.push(index);
             }
         }
         // BOUND: each search takes so many steps, or is an error.
         while !on_their_way.is_empty() {
             let mut failed = Ok(());
-            on_their_way.retain_mut(|cursor| match cursor.step_seek(target) {
+            on_their_way.retain(|&index| match self.cursors[index].step_seek(target) {
                 Ok(there) => !there,
                 Err(e) => {
                     failed = Err(e);
@@ -124,6 +125,7 @@ impl MergeCursor {
             });
             failed?;
         }
+        self.order = on_their_way;
         Ok(())
     }
 

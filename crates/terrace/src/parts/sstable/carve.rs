@@ -53,10 +53,11 @@ impl Carver {
         end: u64,
         counts: &mut ReadCounts,
     ) -> Result<Option<(Handle, BlockKind)>> {
+        let mut bytes = Vec::new();
         // BOUND: each turn goes on by a window.
         while at < end {
             let len = (end - at).min((WINDOW + REACH) as u64) as usize;
-            let mut bytes = vec![0; len];
+            bytes.resize(len, 0);
             file.read(at, &mut bytes, counts)?;
             for start in 0..len.min(WINDOW) {
                 let rest = &bytes[start..len.min(start + REACH)];
@@ -146,7 +147,7 @@ fn may_begin(bytes: &[u8]) -> bool {
     };
     // Plain: the first entry shares nothing, and its key has a keyspace in front.
     let plain = head[0] == 0 && usize::from(head[1]) >= layout::KEYSPACE_BYTES;
-    // Compressed: the size of the content, more than that of any compressed one.
+    // Compressed: the size of the content, of which so much fits within reach.
     let content = u32::from_le_bytes(*head) as usize;
     let compressed = content > layout::KEYSPACE_BYTES && content <= REACH * layout::LZ4_RATIO_MAX;
     plain || compressed

@@ -28,9 +28,6 @@ const AHEAD_BYTES_MIN: usize = 16 << 10;
 /// So many blocks of a walk come from the file one by one before the first span. A compaction reads on for
 /// certain.
 const BLOCKS_BEFORE: u32 = 2;
-/// Bytes of a cached block that are asked for at once when a scan comes to it: waited for line after line, memory
-/// that lies elsewhere than the block before would take most of the time of a scan.
-const PREFETCHED_BYTES_MAX: usize = 8 << 10;
 /// Shorter spans are read before the system has acted on advice about them.
 const ADVISED_BYTES_MIN: usize = 64 << 10;
 /// What a cursor holds is counted in steps of so many bytes.
@@ -272,7 +269,9 @@ impl SstCursor {
         if self.span.bytes_of(handle).is_none()
             && let Some(block) = file.cached(handle, &mut self.counts)
         {
-            prefetch(block.bytes(0, block.entries_end().min(PREFETCHED_BYTES_MAX)));
+            // It lies elsewhere than the block before: waited for line after line, it would take most of the time
+            // of a scan.
+            prefetch(block.bytes(0, block.entries_end()));
             return Ok(block);
         }
         file.check_handle(handle)?;

@@ -262,7 +262,10 @@ impl<'a> Walk<'a> {
                 BlockKind::Index => self.entries(handle, kind).map(drop)?,
                 // The last one.
                 BlockKind::Properties => return self.properties(handle),
-                BlockKind::Data => {}
+                BlockKind::Data => {
+                    let text = "a data block behind blocks of other kinds".to_string();
+                    self.problem(handle.offset, text, Some(LostKeys::ALL))?;
+                }
             }
             let at = handle.end();
             let file = &self.file;
@@ -297,7 +300,12 @@ impl<'a> Walk<'a> {
                     None => Behind::Nothing,
                 });
             };
-            let keys = self.keys_of(handle)?;
+            let lost = LostKeys {
+                after: self.last.clone(),
+                up_to: up_to.cloned(),
+            };
+            let block = self.data_block(handle, &lost)?;
+            let keys = block.as_ref().and_then(|(block, _)| keys_of(block));
             let first = keys.as_ref().map(|(first, _)| first);
             let passed = first.zip(up_to).is_some_and(|(first, up_to)| first > up_to);
             if gap {
@@ -307,13 +315,13 @@ impl<'a> Walk<'a> {
             if passed {
                 return Ok(Behind::Keys);
             }
-            let last = keys.map(|(_, last)| last).or(self.last.clone());
-            let lost = LostKeys {
-                after: self.last.take(),
-                up_to: up_to.cloned(),
-            };
-            self.data_block(handle, Some(lost))?;
-            (self.last, self.end) = (last, handle.end());
+            if let Some((block, bytes)) = block {
+                self.data_entries(handle, &block, bytes, Some(lost))?;
+            }
+            if let Some((_, last)) = keys {
+                self.last = Some(last);
+            }
+            self.end = handle.end();
         }
     }
 
@@ -344,33 +352,6 @@ impl<'a> Walk<'a> {
             up_to,
         };
         self.problem(at, text, Some(lost))
-    }
-
-    /// The first and the last key of a data block, if it is one.
-    fn keys_of(&mut self, handle: Handle) -> Result<Option<(KeyPlace, KeyPlace)>> {
-        let content = self
-            .file
-            .read_content(handle, BlockKind::Data, &mut self.counts);
-        let block = content.ok().map(|c| Block::new(c, handle.offset));
-        let Some(Ok(block)) = block else {
-            return Ok(None);
-        };
-        let mut cursor = BlockCursor::default();
-        cursor.enter(Arc::new(block));
-        let key = |cursor: &BlockCursor| {
-            split_key(cursor.stored_key()).map(|(keyspace, key)| (keyspace, key.to_vec()))
-        };
-        let first = match cursor.advance() {
-            Ok(true) => key(&cursor),
-            _ => None,
-        };
-        // From the first entry off the entries, and from there to the last.
-        let off = matches!(cursor.retreat(), Ok(false));
-        let last = match cursor.retreat() {
-            Ok(true) if off => key(&cursor),
-            _ => None,
-        };
-        Ok(first.zip(last))
     }
 
     fn problem(&mut self, offset: u64, text: String, lost: Option<LostKeys>) -> Result<()> {
@@ -480,21 +461,27 @@ impl<'a> Walk<'a> {
             after: self.last.take(),
             up_to: separator.clone(),
         };
-        self.data_block(handle, Some(lost))?;
+        if let Some((block, bytes)) = self.data_block(handle, &lost)? {
+            self.data_entries(handle, &block, bytes, Some(lost))?;
+        }
         (self.last, self.end) = (separator, handle.end());
         Ok(())
     }
 
-    fn data_block(&mut self, handle: Handle, lost: Option<LostKeys>) -> Result<()> {
+    /// A data block and the bytes of its content; `None`, and a problem, when it is not whole.
+    fn data_block(
+        &mut self,
+        handle: Handle,
+        lost: &LostKeys,
+    ) -> Result<Option<(Arc<Block>, usize)>> {
+        let lost = Some(lost.clone());
         let Some(content) = self.content(handle, BlockKind::Data, lost.clone())? else {
-            return Ok(());
+            return Ok(None);
         };
         let bytes = content.len();
         let block = Block::new(content, handle.offset);
-        match self.decoded(handle, block, lost.clone())? {
-            Some(block) => self.data_entries(handle, &block, bytes, lost),
-            None => Ok(()),
-        }
+        let block = self.decoded(handle, block, lost)?;
+        Ok(block.map(|block| (Arc::new(block), bytes)))
     }
 
     fn data_entries(
@@ -556,5 +543,24 @@ impl<'a> Walk<'a> {
             Some(filter) => self.block(BlockKind::Filter, handle, bytes, filter.key_count()),
             None => Ok(()),
         }
+    }
+}
+
+/// The first and the last key of a block, if it is sound.
+fn keys_of(block: &Arc<Block>) -> Option<(KeyPlace, KeyPlace)> {
+    let mut cursor = BlockCursor::default();
+    cursor.enter(Arc::clone(block));
+    let key = |cursor: &BlockCursor| {
+        split_key(cursor.stored_key()).map(|(keyspace, key)| (keyspace, key.to_vec()))
+    };
+    let first = match cursor.advance() {
+        Ok(true) => key(&cursor)?,
+        _ => return None,
+    };
+    // Off the entries again, from where the way back begins at the last.
+    cursor.enter(Arc::clone(block));
+    match cursor.retreat() {
+        Ok(true) => Some((first, key(&cursor)?)),
+        _ => None,
     }
 }
