@@ -39,7 +39,7 @@ pub fn seal(bytes: &mut [u8], at: usize) {
     if let Some((front, rest)) = bytes.split_at_mut_checked(at)
         && let Some(place) = rest.first_chunk_mut::<4>()
     {
-        *place = crc32c::crc32c(front).to_le_bytes();
+        *place = crc_fast::crc32_iscsi(front).to_le_bytes();
     }
 }
 

@@ -104,7 +104,7 @@ impl Superblock {
         for (i, root) in self.roots.iter().enumerate() {
             put(AT_ROOTS + i * 8, &root.to_le_bytes());
         }
-        let checksum = crc32c::crc32c(&slot[..AT_CHECKSUM]);
+        let checksum = crc_fast::crc32_iscsi(&slot[..AT_CHECKSUM]);
         slot[AT_CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
         slot
     }
@@ -128,7 +128,7 @@ impl Superblock {
         }
         let at_checksum = slot_bytes as usize - 4;
         let found = half(bytes, at_checksum);
-        let expected = crc32c::crc32c(&bytes[..at_checksum]);
+        let expected = crc_fast::crc32_iscsi(&bytes[..at_checksum]);
         if expected != found {
             return Slot::Damaged {
                 expected: u64::from(expected),

@@ -3,6 +3,7 @@
 use crate::db::Db;
 use crate::db::bounds::Bounds;
 use crate::error::Result;
+use crate::parts::codec;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;
 
@@ -140,5 +141,5 @@ impl Db {
 
 /// A sum over pairs does not depend on their order.
 fn fingerprint(pair: &super::KeyValue) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(pair.key()), pair.value())
+    codec::checksum_append(codec::checksum(pair.key()), pair.value())
 }

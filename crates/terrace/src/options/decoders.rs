@@ -23,7 +23,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             let found = bytes.windows(name.len()).rposition(|window| window == name);
             if let Some(at) = found {
                 let (body, line) = bytes.split_at_mut(at);
-                let crc = format!("{:08x}\n", crc32c::crc32c(body));
+                let crc = format!("{:08x}\n", crc_fast::crc32_iscsi(body));
                 if let Some(place) = line[name.len()..].get_mut(..crc.len()) {
                     place.copy_from_slice(crc.as_bytes());
                 }

@@ -69,7 +69,7 @@ impl Fixed {
             self.pool_size_bytes,
             self.kept.print(),
         );
-        let crc = crc32c::crc32c(text.as_bytes());
+        let crc = crc_fast::crc32_iscsi(text.as_bytes());
         text.push_str(&format!("checksum = {crc:08x}\n"));
         text
     }
@@ -108,7 +108,7 @@ impl Fixed {
             ));
         }
         let body = text.rfind("checksum = ").unwrap_or(text.len());
-        let crc = format!("{:08x}", crc32c::crc32c(&text.as_bytes()[..body]));
+        let crc = format!("{:08x}", crc_fast::crc32_iscsi(&text.as_bytes()[..body]));
         if get("checksum")? != crc || !text.ends_with(&format!("checksum = {crc}\n")) {
             return Err(damaged("its checksum is wrong".into()));
         }
@@ -281,7 +281,7 @@ mod tests {
                 .to_owned();
         text.push_str(&format!(
             "checksum = {:08x}\n",
-            crc32c::crc32c(text.as_bytes())
+            crc_fast::crc32_iscsi(text.as_bytes())
         ));
         let fixed = Fixed::parse(&text, Path::new("OPTIONS")).unwrap();
         let options = fixed.options(Path::new("db")).unwrap();

@@ -8,6 +8,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 #[cfg(test)]
@@ -206,13 +208,17 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 /// The crc32c of `bytes`.
 #[inline]
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// The crc32c of what `crc` covers followed by `bytes`.
 #[inline]
 pub(crate) fn checksum_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
+    // A digest begins before the last exclusive-or of its checksum.
+    let state = u64::from(!crc);
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// A checksum as errors print it.

@@ -33,7 +33,8 @@ const OVERHEAD_BYTES: usize = 96;
 const SHARD_BYTES_MIN: u64 = 2 << 20;
 /// More shards than this do not make two threads meet less often.
 const SHARDS_MAX: u64 = 64;
-/// Of what scans read while the cache is full, one span in so many is kept.
+/// Of what scans read while the cache is full, one span in so many is kept. How full it is is looked up as often:
+/// that asks every shard.
 const SCANNED_KEPT_ONE_IN: u64 = 16;
 /// Only for the first size of the cache's tables.
 const BLOCK_BYTES_USUAL: u64 = 4 << 10;
@@ -55,8 +56,10 @@ pub(crate) struct BlockCache<V: Weigh + Clone> {
     capacity_bytes: u64,
     pinned: Mutex<Pinned>,
     memory: Arc<Memory>,
-    /// Spans of scans that came while it was full.
+    /// Spans of scans that came.
     scanned: AtomicU64,
+    /// Bytes that were free when a span last looked.
+    free: AtomicU64,
 }
 
 /// Bytes that are taken off what may be cached.
@@ -97,6 +100,7 @@ impl<V: Weigh + Clone> BlockCache<V> {
             pinned: Mutex::default(),
             memory,
             scanned: AtomicU64::new(0),
+            free: AtomicU64::new(0),
         }
     }
 
@@ -111,21 +115,26 @@ impl<V: Weigh + Clone> BlockCache<V> {
         self.cache.contains_key(key)
     }
 
-    /// Caches a block. One that is larger than a shard is not kept.
-    pub(crate) fn insert(&self, key: BlockKey, block: V) {
-        self.cache.insert(key, block);
+    /// Caches a block, and returns one that had to go for it, if any. One that is larger than a shard is not
+    /// kept.
+    pub(crate) fn insert(&self, key: BlockKey, block: V) -> Option<V> {
+        let mut gone = [None, None];
+        self.cache.insert_with_lifecycle(key, block, &mut gone);
+        let [gone, _] = gone;
+        gone.map(|(_, block)| block)
     }
 
     /// Whether so many bytes that a scan has read are worth caching: while there is room, and then a few, so
     /// that what is scanned again and again comes to push out what is not read any more.
     pub(crate) fn keeps_scanned(&self, bytes: usize) -> bool {
-        let free = self.cache.capacity().saturating_sub(self.cache.weight());
-        // ORDERING: a count.
-        bytes as u64 <= free
-            || self
-                .scanned
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(SCANNED_KEPT_ONE_IN)
+        // ORDERING: a count, and a hint.
+        let turn = self.scanned.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(SCANNED_KEPT_ONE_IN) {
+            let free = self.cache.capacity().saturating_sub(self.cache.weight());
+            self.free.store(free, Ordering::Relaxed);
+            return true;
+        }
+        bytes as u64 <= self.free.load(Ordering::Relaxed)
     }
 
     /// Drops every block of a file. Takes time in proportion to the cache.

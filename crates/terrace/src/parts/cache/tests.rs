@@ -22,6 +22,27 @@ fn blocks(capacity: u64) -> Arc<BlockCache<Arc<Bytes>>> {
     Arc::new(BlockCache::new(capacity))
 }
 
+/// A block that has to go for another is given to whoever caches that one.
+#[test]
+fn what_goes_is_given_back() {
+    let cache = blocks(1 << 20);
+    let mut gone = 0;
+    for offset in 0..1000 {
+        let block = cache.insert(key(1, offset), Arc::new(Bytes(4000, offset)));
+        if let Some(block) = block {
+            assert!(
+                !cache.contains(&key(1, block.1)),
+                "block {} is cached",
+                block.1
+            );
+            assert_eq!(Arc::strong_count(&block), 1);
+            gone += 1;
+        }
+    }
+    let kept = (0..1000).filter(|offset| cache.contains(&key(1, *offset)));
+    assert_eq!(gone + kept.count(), 1000);
+}
+
 /// What a scan has read is kept while there is room; in a full cache one span in sixteen is.
 #[test]
 fn a_full_cache_keeps_little_of_scans() {

@@ -75,3 +75,20 @@ fn short_slices_are_errors() {
     assert_eq!(checksum_append(checksum(b"12345"), b"6789"), 0xe306_9283);
     assert_eq!(hex(0xe306_9283), "0xe3069283");
 }
+
+/// Checksums are what another implementation computes: whole and in pieces, whatever the length and the place.
+#[test]
+fn checksums_are_crc32c() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let bytes: Vec<u8> = (0..20_000).map(|_| rng.u8(..)).collect();
+    let lens = (0..600).chain((600..20_000).step_by(97));
+    for len in lens {
+        let from = rng.usize(..=(bytes.len() - len).min(100));
+        let all = &bytes[from..from + len];
+        let expected = crc32c::crc32c(all);
+        assert_eq!(checksum(all), expected, "{len} bytes at {from}");
+        let (front, rest) = all.split_at(rng.usize(..=len));
+        assert_eq!(checksum_append(checksum(front), rest), expected, "{len}");
+    }
+    assert_eq!(checksum(b"123456789"), 0xe306_9283);
+}

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::ranges::Newer;
 use crate::parts::skiplist::Target;
-use crate::parts::skiplist::node::compare_keys;
+use crate::parts::skiplist::node::{compare_keys, key_front};
 use crate::types::SeqNo;
 
 /// So many sources are sought one after the other: a search by itself asks for more memory ahead.
@@ -39,14 +39,8 @@ struct Head {
 impl Head {
     #[inline]
     fn of(entry: &EntryView<'_>) -> Head {
-        let key = match entry.key.first_chunk() {
-            Some(first) => u128::from_be_bytes(*first),
-            None => {
-                let mut first = [0; 16];
-                first[..entry.key.len()].copy_from_slice(entry.key);
-                u128::from_be_bytes(first)
-            }
-        };
+        let (front, rest) = entry.key.split_at(entry.key.len().min(8));
+        let key = u128::from(key_front(front)) << 64 | u128::from(key_front(rest));
         Head {
             keyspace: entry.keyspace,
             key,

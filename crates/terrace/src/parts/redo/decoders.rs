@@ -1,5 +1,6 @@
 //! The decoder of redo slots, for those who feed it with anything.
 
+use crate::parts::codec;
 use terrace_media::decoder::{Decoder, Seen, same};
 
 use super::layout::{SLOT_HEADER_BYTES, STORE_BYTES, decode, encode};
@@ -27,7 +28,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             count.copy_from_slice(&header[4..8]);
             let stores = (u32::from_le_bytes(count) as usize).saturating_mul(STORE_BYTES);
             if let Some(stores) = rest.get(..stores) {
-                let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..20]), stores);
+                let crc = codec::checksum_append(codec::checksum(&header[..20]), stores);
                 header[20..24].copy_from_slice(&crc.to_le_bytes());
             }
         },

@@ -9,6 +9,7 @@
 //! | 20 |    4 | checksum   | crc32c of bytes 0..20 and of the stores            |
 //! | 24 |   40 | zero       |                                                    |
 //! | 64 | 16*n | stores     | offset of a word, its new value; each 8 bytes      |
+use crate::parts::codec;
 
 /// Size of a slot's header.
 pub(crate) const SLOT_HEADER_BYTES: usize = 64;
@@ -42,8 +43,8 @@ pub(crate) fn encode(stores: &[(u64, u64)], generation: u64, bytes: &mut Vec<u8>
     bytes[4..8].copy_from_slice(&(stores.len() as u32).to_le_bytes());
     bytes[8..16].copy_from_slice(&generation.to_le_bytes());
     bytes[16..20].copy_from_slice(&VERSION.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..20]);
-    let crc = crc32c::crc32c_append(crc, &bytes[SLOT_HEADER_BYTES..]);
+    let crc = codec::checksum(&bytes[..20]);
+    let crc = codec::checksum_append(crc, &bytes[SLOT_HEADER_BYTES..]);
     bytes[20..24].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, Vec<(u64, u64)>)> {
         return None;
     }
     let stores = rest.get(..count * STORE_BYTES)?;
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..20]), stores);
+    let crc = codec::checksum_append(codec::checksum(&header[..20]), stores);
     if (tail >> 32) as u32 != crc {
         return None;
     }

@@ -1,5 +1,6 @@
 //! The decoders of nodes, tables and lists in memory, for those who feed them with anything.
 
+use crate::parts::codec;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
@@ -99,7 +100,7 @@ fn seed() -> Vec<u8> {
             height: [2, 1, 3, 1, 4, 1][at],
             key,
             value,
-            value_crc: crc32c::crc32c(value),
+            value_crc: codec::checksum(value),
         };
         let Some(mut claim) = bump.claim(node.bytes(), 8) else {
             break;
@@ -123,7 +124,7 @@ fn mend_node(bytes: &mut [u8]) -> Option<usize> {
     let (key, rest) = rest.split_at_checked(header.key_len as usize)?;
     let value = rest.get(..header.value_len as usize)?;
     let hash = key_hash(header.keyspace, key);
-    *head = Header { hash, ..header }.encode(key, crc32c::crc32c(value));
+    *head = Header { hash, ..header }.encode(key, codec::checksum(value));
     Some(header.node_bytes())
 }
 
@@ -138,9 +139,9 @@ fn run_node(bytes: &[u8]) -> Result<Seen, String> {
     };
     let mut head = [0; HEADER_BYTES];
     head.copy_from_slice(&bytes[..HEADER_BYTES]);
-    let crc = checksum(&head, node.key, crc32c::crc32c(node.value));
+    let crc = checksum(&head, node.key, codec::checksum(node.value));
     same("the checksum", &crc, &node.header.checksum)?;
-    let again = node.header.encode(node.key, crc32c::crc32c(node.value));
+    let again = node.header.encode(node.key, codec::checksum(node.value));
     same("a header", &again, &head)?;
     let heights = (node.links().count(), usize::from(node.header.height));
     same("links", &heights.0, &heights.1)?;

@@ -5,45 +5,111 @@
 //! (memtables only grow), so a compare-and-swap that fails has only to look at the nodes that came
 //! in between.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::SkipList;
 use super::layout::LINK_OFFSET;
 use super::node::{Node, Target, link_word, next};
+use super::search::Splice;
 use crate::parts::codec::DecodeError;
 use std::cmp::Ordering as Order;
 
+/// Where an entry will be inserted, as far as is known ahead.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Approach {
+    /// A node on level 1 that shortcuts give for the entry; 0 for none.
+    from: u64,
+    /// Whether it was found to be before the entry.
+    before: bool,
+}
+
 impl SkipList {
+    /// Looks where an entry at `target` will be inserted, and asks for the memory there: whoever writes the
+    /// node meanwhile does not wait for it. A hint; an error is left to the insertion.
+    #[inline]
+    pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
+        let from = self.hint(target).ok().flatten().unwrap_or(0);
+        Approach {
+            from,
+            before: false,
+        }
+    }
+
+    /// Goes on with an approach whose memory has come, and asks for that of the next node.
+    #[inline]
+    pub(crate) fn look_ahead(&self, approach: &mut Approach, target: &Target<'_>) {
+        approach.before = approach.from != 0
+            && self.is_before(approach.from, target).unwrap_or(false)
+            && self.expect_next(approach.from).is_ok();
+    }
+
     /// Links the node at `off`, already written, at the place of `target`.
+    #[cfg(any(test, feature = "decoders"))]
     pub(crate) fn insert(
         &self,
         off: u64,
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
+        let approach = self.approach(target);
+        self.insert_from(approach, off, height, target)
+    }
+
+    /// Links the node at `off`, already written, at the place of `target`, that of the approach.
+    pub(crate) fn insert_from(
+        &self,
+        approach: Approach,
+        off: u64,
+        height: u8,
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        // Nodes stay where they are in a list that others insert into: one that was before is.
+        let known =
+            approach.before || approach.from != 0 && self.is_before(approach.from, target)?;
+        let from = known.then_some(approach.from);
         if height == 1
-            && let Some((prev, after)) = self.near(target)?
+            && let Some(from) = from
+            && let Some(between) = self.walk_from(from, 0, target)?
         {
-            return self.link(off, 0, (prev, after), target);
+            return self.link(off, 0, between, target);
         }
-        if height == 2
-            && let Some(from) = self.shortcut(target)?
+        if height > 1
+            && let Some(from) = from
             && let Some(upper) = self.walk_from(from, 1, target)?
             && let Some(lower) = self.walk_from(upper.0, 0, target)?
         {
+            let splice = match height {
+                2 => None,
+                _ => Some(self.splice_above(2, target)?),
+            };
             self.link(off, 0, lower, target)?;
             self.link(off, 1, upper, target)?;
+            if let Some(splice) = splice {
+                self.link_levels(off, 2..usize::from(height), &splice, target)?;
+            }
         } else {
             let splice = self.splice(target)?;
-            for level in 0..usize::from(height) {
-                let between = (splice.prev[level], splice.next[level]);
-                self.link(off, level, between, target)?;
-            }
+            self.link_levels(off, 0..usize::from(height), &splice, target)?;
         }
         match &self.shortcuts {
             Some(shortcuts) if height > 1 => shortcuts.add(&self.region, off, target),
             _ => Ok(()),
         }
+    }
+
+    fn link_levels(
+        &self,
+        off: u64,
+        levels: Range<usize>,
+        splice: &Splice,
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        for level in levels {
+            let between = (splice.prev[level], splice.next[level]);
+            self.link(off, level, between, target)?;
+        }
+        Ok(())
     }
 
     /// Links the node at `off` on one level, between two nodes that were neighbours a moment ago.

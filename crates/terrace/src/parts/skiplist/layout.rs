@@ -28,7 +28,7 @@
 //! |  16 |   44 | zero     |                              |
 //! |  60 |    4 | checksum | crc32c of bytes 0..60        |
 
-use crate::parts::codec::DecodeError;
+use crate::parts::codec::{self, DecodeError};
 use crate::types::SeqNo;
 
 /// Size of the fixed part of a node.
@@ -119,9 +119,9 @@ impl Header {
 
 /// The checksum of a node whose header bytes are `header` (its own checksum left out).
 pub(crate) fn checksum(header: &[u8; HEADER_BYTES], key: &[u8], value_crc: u32) -> u32 {
-    let crc = crc32c::crc32c(&header[4..]);
-    let crc = crc32c::crc32c_append(crc, key);
-    crc32c::crc32c_append(crc, &value_crc.to_le_bytes())
+    let crc = codec::checksum(&header[4..]);
+    let crc = codec::checksum_append(crc, key);
+    codec::checksum_append(crc, &value_crc.to_le_bytes())
 }
 
 /// Bytes that a node takes, padding included.
@@ -136,7 +136,7 @@ pub(crate) fn encode_table_header(id: u64) -> [u8; TABLE_HEADER_BYTES] {
     bytes[0..4].copy_from_slice(&TABLE_MAGIC);
     bytes[4..8].copy_from_slice(&TABLE_VERSION.to_le_bytes());
     bytes[8..16].copy_from_slice(&id.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..60]);
+    let crc = codec::checksum(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -162,7 +162,7 @@ pub(crate) fn decode_table_header(bytes: &[u8], at: u64) -> Result<u64, DecodeEr
     // Every byte besides the id is known.
     if *bytes != encode_table_header(id) {
         let stored = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
-        let computed = crc32c::crc32c(&bytes[..60]);
+        let computed = codec::checksum(&bytes[..60]);
         return Err(error(
             "table header",
             format!("magic TTBL, version 1, zeros, checksum {computed:#010x}"),

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use terrace_media::Region;
 
+pub(crate) use insert::Approach;
 pub(crate) use node::{NewNode, Node, Target};
 use shortcuts::Shortcuts;
 

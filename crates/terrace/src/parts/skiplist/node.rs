@@ -8,7 +8,7 @@ use terrace_media::{Claim, Region};
 
 use super::layout::{self, HEADER_BYTES, HEIGHT_MAX, Header, LINK_OFFSET};
 use crate::canary::{self, Canary};
-use crate::parts::codec::DecodeError;
+use crate::parts::codec::{self, DecodeError};
 use crate::types::{SEQ_MAX, SeqNo};
 
 /// A position in the sort order: keyspace and key ascending, sequence number descending.
@@ -181,7 +181,7 @@ impl<'a> Node<'a> {
     #[inline]
     pub(crate) fn checked_value(&self) -> Result<(&'a [u8], u32), DecodeError> {
         let value = self.value()?;
-        let value_crc = crc32c::crc32c(value);
+        let value_crc = codec::checksum(value);
         let bytes = self
             .region
             .bytes(self.off, HEADER_BYTES)
@@ -254,6 +254,32 @@ pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Order {
         b = &b[8..];
     }
     a.cmp(b)
+}
+
+/// The first eight bytes of a key as a number, zeros behind a shorter one, so that fronts compare as keys do
+/// or are equal. Never through memory: a word that is loaded right after its parts were stored waits
+/// until all stores before it are in the cache, those of a value of some KiB too.
+#[inline(always)]
+pub(crate) fn key_front(key: &[u8]) -> u64 {
+    if let Some(front) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*front);
+    }
+    let unused = 64 - 8 * key.len() as u32;
+    match (key.first_chunk::<4>(), key.last_chunk::<4>()) {
+        // What both have is the same in both.
+        (Some(first), Some(last)) => {
+            let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+            u64::from(first) << 32 | u64::from(last) << unused
+        }
+        _ => match key {
+            [] => 0,
+            [a] => u64::from(*a) << 56,
+            [a, b, ..] => {
+                let last = u64::from(key[key.len() - 1]);
+                u64::from(*a) << 56 | u64::from(*b) << 48 | last << unused
+            }
+        },
+    }
 }
 
 /// The word that holds the link of `node` at `level`.

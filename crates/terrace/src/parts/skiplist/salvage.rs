@@ -6,6 +6,7 @@
 //! may be the image of one in somebody's value. A link of a sound node leads to a node.
 
 use super::layout::{HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, Header, checksum};
+use crate::parts::codec;
 use crate::types::{KEY_BYTES_MAX, key_hash};
 
 /// A node whose checksum is right.
@@ -40,7 +41,7 @@ pub(crate) fn sound_node(bytes: &[u8]) -> Option<SoundNode<'_>> {
     let (links, rest) = rest.split_at_checked(8 * usize::from(header.height))?;
     let (key, rest) = rest.split_at_checked(header.key_len as usize)?;
     let value = rest.get(..header.value_len as usize)?;
-    let sound = checksum(head, key, crc32c::crc32c(value)) == header.checksum;
+    let sound = checksum(head, key, codec::checksum(value)) == header.checksum;
     sound.then_some(SoundNode {
         header,
         key,

@@ -191,24 +191,39 @@ impl SkipList {
     /// helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
-        match self.shortcut(target)? {
-            Some(from) => self.walk_from(from, 0, target),
-            None => Ok(None),
+        match self.hint(target)? {
+            Some(from) if self.is_before(from, target)? => self.walk_from(from, 0, target),
+            _ => Ok(None),
         }
     }
 
-    /// A node before `target` that is on level 1, close to it as far as shortcuts know.
+    /// A node on level 1 close before `target`, as far as shortcuts know; its memory is asked for, no more.
     #[inline]
-    pub(super) fn shortcut(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
+    pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
         let Some(shortcuts) = &self.shortcuts else {
             return Ok(None);
         };
-        let Some(from) = shortcuts.before(&self.region, target)? else {
-            return Ok(None);
-        };
-        self.region.prefetch(from.wrapping_add(KEY_LINE));
-        let before = Node::read(&self.region, from)?.compare(target) == Order::Less;
-        Ok(before.then_some(from))
+        let hint = shortcuts.before(&self.region, target)?;
+        if let Some(from) = hint {
+            self.region.prefetch(from);
+            self.region.prefetch(from.wrapping_add(KEY_LINE));
+        }
+        Ok(hint)
+    }
+
+    /// Whether the node at `off` is before `target`.
+    #[inline]
+    pub(super) fn is_before(&self, off: u64, target: &Target<'_>) -> Result<bool, DecodeError> {
+        Ok(Node::read(&self.region, off)?.compare(target) == Order::Less)
+    }
+
+    /// Asks for the memory of the node behind the one at `off` on level 0.
+    #[inline]
+    pub(super) fn expect_next(&self, off: u64) -> Result<(), DecodeError> {
+        let next = next(&self.region, off, 0)?;
+        self.region.prefetch(next);
+        self.region.prefetch(next.wrapping_add(KEY_LINE));
+        Ok(())
     }
 
     /// The neighbours of `target` on `level`, at most some steps behind `from`, which is before it.
@@ -236,26 +251,24 @@ impl SkipList {
 
     /// Finds the neighbours of `target` at every level.
     pub(crate) fn splice(&self, target: &Target<'_>) -> Result<Splice, DecodeError> {
+        self.splice_above(0, target)
+    }
+
+    /// Finds the neighbours of `target` at the levels from `lowest` on.
+    pub(super) fn splice_above(
+        &self,
+        lowest: usize,
+        target: &Target<'_>,
+    ) -> Result<Splice, DecodeError> {
         let mut splice = Splice {
             prev: [self.head; HEIGHT_MAX],
             next: [0; HEIGHT_MAX],
         };
-        self.splice_from(&mut splice, HEIGHT_MAX, target)?;
-        Ok(splice)
-    }
-
-    /// Moves the levels below `height` of `splice` forward to `target`, starting at the top.
-    fn splice_from(
-        &self,
-        splice: &mut Splice,
-        height: usize,
-        target: &Target<'_>,
-    ) -> Result<(), DecodeError> {
         let region = &self.region;
-        let mut current = splice.prev[height - 1];
+        let mut current = self.head;
         let mut bounded_by = 0;
         let mut steps = 0;
-        for level in (0..height).rev() {
+        for level in (lowest..HEIGHT_MAX).rev() {
             loop {
                 let candidate = next(region, current, level)?;
                 if candidate == 0 || candidate == bounded_by {
@@ -276,7 +289,7 @@ impl SkipList {
             }
             splice.prev[level] = current;
         }
-        Ok(())
+        Ok(splice)
     }
 
     /// Prefetches what a search at `current` is about to look at: the second line of `candidate`,

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::node::{Node, Target};
+use super::node::{Node, Target, key_front};
 use terrace_media::Region;
 
 use crate::parts::codec::DecodeError;
@@ -475,23 +475,10 @@ fn behind_ties(
 #[inline(always)]
 fn word_of(keyspace: u32, key: &[u8], skip: usize) -> u64 {
     if let Some(at) = skip.checked_sub(4) {
-        return padded_word(key.get(at..).unwrap_or(&[]));
+        return key_front(key.get(at..).unwrap_or(&[]));
     }
-    let mut bytes = [0u8; 12];
-    bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
-    let len = key.len().min(8);
-    bytes[4..4 + len].copy_from_slice(&key[..len]);
-    padded_word(&bytes[skip..])
-}
-
-#[inline(always)]
-fn padded_word(bytes: &[u8]) -> u64 {
-    if let Some(bytes) = bytes.first_chunk::<8>() {
-        return u64::from_be_bytes(*bytes);
-    }
-    let mut word = [0u8; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_be_bytes(word)
+    let both = u128::from(keyspace) << 64 | u128::from(key_front(key));
+    (both >> (32 - 8 * skip)) as u64
 }
 
 /// How many bytes of keyspace and key two places have in common from their beginning.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrace_media::{Advice, prefetch};
 
 use super::block::{Block, Sought};
-use super::fetch::ReadCounts;
+use super::fetch::{ReadCounts, spare_memory};
 use super::layout::{BlockKind, Handle};
 use super::reader::SsTable;
 use super::walk::{BlockCursor, user_key};
@@ -296,11 +296,14 @@ impl SstCursor {
             Some(stored) => {
                 keeps &= self.span.keeps;
                 // What is cached has memory of its own size.
-                (Cow::Borrowed(stored), if keeps { Vec::new() } else { left })
+                let memory = match keeps {
+                    true => spare_memory(handle),
+                    false => left,
+                };
+                (Cow::Borrowed(stored), memory)
             }
             None => {
-                let mut stored = vec![0; handle.stored_bytes()];
-                file.read(handle.offset, &mut stored, &mut self.counts)?;
+                let stored = file.read_stored(handle, &mut self.counts)?;
                 (Cow::Owned(stored), Vec::new())
             }
         };

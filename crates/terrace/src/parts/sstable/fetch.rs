@@ -3,6 +3,7 @@
 //! Here errors learn the name of the file; what decodes blocks knows offsets only.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,26 @@ impl Weigh for CachedBlock {
             CachedBlock::Entries(block) => block.weight(),
             CachedBlock::Filter(filter) => filter.weight(),
         }
+    }
+}
+
+/// Memory of a longer block is not used again.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// The memory of a block that the cache let go of, for the next one that this thread reads: to allocate takes
+    /// as long as to read a block from the system's cache.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Memory for the block at `handle`, if there is some.
+pub(super) fn spare_memory(handle: Handle) -> Vec<u8> {
+    let bytes = handle.stored_bytes();
+    let spare = SPARE.take();
+    // What is cached has memory of about its own size.
+    match (bytes..=bytes + bytes / 16).contains(&spare.capacity()) {
+        true => spare,
+        false => Vec::new(),
     }
 }
 
@@ -179,6 +200,14 @@ impl TableFile {
         })
     }
 
+    /// The stored bytes of the block at `handle`, which was checked, in memory of their own.
+    pub(super) fn read_stored(&self, handle: Handle, counts: &mut ReadCounts) -> Result<Vec<u8>> {
+        let mut stored = spare_memory(handle);
+        stored.resize(handle.stored_bytes(), 0);
+        self.read(handle.offset, &mut stored, counts)?;
+        Ok(stored)
+    }
+
     /// The content of the block at `handle`, from the file.
     pub(crate) fn read_content(
         &self,
@@ -187,8 +216,7 @@ impl TableFile {
         counts: &mut ReadCounts,
     ) -> Result<Vec<u8>> {
         self.check_handle(handle)?;
-        let mut stored = vec![0; handle.stored_bytes()];
-        self.read(handle.offset, &mut stored, counts)?;
+        let stored = self.read_stored(handle, counts)?;
         counts.blocks_read += 1;
         self.open_block(handle, kind, Cow::Owned(stored), Vec::new())
     }
@@ -222,7 +250,16 @@ impl TableFile {
     /// Caches a block of entries.
     pub(crate) fn keep(&self, handle: Handle, block: &Arc<Block>) {
         let block = CachedBlock::Entries(Arc::clone(block));
-        self.cache.insert(self.key(handle), block);
+        let gone = self.cache.insert(self.key(handle), block);
+        if let Some(CachedBlock::Entries(gone)) = gone
+            && !self.cache.memory().is_limited()
+            && let Some(gone) = Arc::into_inner(gone)
+        {
+            let memory = gone.into_memory();
+            if memory.capacity() <= SPARE_BYTES_MAX {
+                SPARE.set(memory);
+            }
+        }
     }
 
     /// The block of entries at `handle`, from the cache or the file; cached if `fill` says so.

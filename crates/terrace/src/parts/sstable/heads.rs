@@ -9,6 +9,7 @@
 use super::block::Block;
 use super::layout::Malformed;
 use super::walk::step;
+use crate::parts::skiplist::node::key_front;
 
 /// Bytes of entries between two heads of a block whose entries do not all restart.
 pub(super) const STRIDE_BYTES: usize = 256;
@@ -48,14 +49,7 @@ pub(super) enum Begin {
 /// The head of a key that has these bytes after what is in common.
 #[inline(always)]
 fn head_of(rest: &[u8]) -> u64 {
-    match rest.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes) & !0xff | LONGER,
-        None => {
-            let padded = rest.iter().chain(&[0; FRONT_BYTES]).take(FRONT_BYTES);
-            let front = padded.fold(0, |front, byte| front << 8 | u64::from(*byte));
-            front << 8 | rest.len() as u64
-        }
-    }
+    key_front(rest) & !0xff | (rest.len() as u64).min(LONGER)
 }
 
 /// How many bytes after what all have in common two different heads' keys have in common.

@@ -1,6 +1,7 @@
 //! Shortcuts: searches that start from them find what others find, and they are worth asking.
 
 use super::{Entry, Sample};
+use crate::parts::skiplist::node::key_front;
 use crate::parts::skiplist::shortcuts::Shortcuts;
 use crate::types::SEQ_MAX;
 
@@ -142,5 +143,18 @@ fn nothing_is_left_of_the_list_before() {
         }
         assert_eq!(sample.checked().len(), 500);
         shortcuts = sample.list.take_shortcuts().unwrap();
+    }
+}
+
+/// Fronts compare as keys do or are equal, whatever the lengths.
+#[test]
+fn fronts_compare_as_keys() {
+    let mut rng = fastrand::Rng::with_seed(35);
+    for _ in 0..100_000 {
+        let key: Vec<u8> = (0..rng.usize(..12)).map(|_| rng.u8(..)).collect();
+        let mut padded = key.clone();
+        padded.resize(12, 0);
+        let front: [u8; 8] = padded[..8].try_into().unwrap();
+        assert_eq!(key_front(&key), u64::from_be_bytes(front), "{key:?}");
     }
 }

@@ -11,6 +11,7 @@ use terrace_media::Purpose;
 use super::Body;
 use crate::canary::{self, Canary};
 use crate::error::Result;
+use crate::parts::codec;
 use crate::parts::expiry::{Millis, is_past, layout};
 use crate::parts::ranges::{Applicable, RangeDelete};
 use crate::parts::skiplist::fingers::Fingers;
@@ -208,7 +209,7 @@ impl Absorb {
                     height: height_for(hash, entry.seq),
                     key: entry.key,
                     value,
-                    value_crc: crc32c::crc32c(value),
+                    value_crc: codec::checksum(value),
                 };
                 size = node.bytes();
                 let links = fingers.links(node.height);

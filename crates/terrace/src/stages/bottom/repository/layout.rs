@@ -28,7 +28,7 @@
 //! | 56 |    8 | expiring | nodes that expire: KiB of them, rounded up, in the low 24 bits, and |
 //! |    |      |          | the second since 1970 when the last does above them; through the redo area |
 
-use crate::parts::codec::DecodeError;
+use crate::parts::codec::{self, DecodeError};
 
 /// Size of either header.
 pub(super) const HEADER_BYTES: usize = 64;
@@ -77,7 +77,7 @@ fn encode(magic: [u8; 4], length: u64, word: u64) -> [u8; HEADER_BYTES] {
     bytes[0..4].copy_from_slice(&magic);
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
     bytes[8..16].copy_from_slice(&length.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..16]);
+    let crc = codec::checksum(&bytes[..16]);
     bytes[16..20].copy_from_slice(&crc.to_le_bytes());
     bytes[32..40].copy_from_slice(&word.to_le_bytes());
     bytes

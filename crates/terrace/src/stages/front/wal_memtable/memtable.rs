@@ -20,7 +20,7 @@ use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::{head_bytes, height_for};
 use crate::parts::skiplist::shortcuts::Shortcuts;
-use crate::parts::skiplist::{NewNode, SkipList, Target};
+use crate::parts::skiplist::{Approach, NewNode, SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
@@ -321,10 +321,19 @@ impl Memtable {
         )
     }
 
+    /// Looks where an entry of `batch` will be inserted, before it has its number: whatever that is, it comes
+    /// behind the place before every version of its key.
+    #[inline]
+    pub(super) fn approach(&self, entry: &LogEntry<'_>) -> Approach {
+        let target = Target::first_of(entry.keyspace, entry.key);
+        self.list.approach(&target)
+    }
+
     /// Writes and links one entry into `claim` at `at`; returns the bytes it took.
     #[inline]
     pub(super) fn insert<R: Borrow<Region>>(
         &self,
+        mut approach: Approach,
         claim: &mut Claim<R>,
         at: usize,
         entry: &LogEntry<'_>,
@@ -332,14 +341,15 @@ impl Memtable {
         seq: SeqNo,
     ) -> Result<usize> {
         let node = new_node(entry, hash, seq);
-        node.write(claim, at);
         let target = Target {
             keyspace: entry.keyspace,
             key: entry.key,
             seq,
         };
-        self.list
-            .insert(claim.off() + at as u64, node.height, &target)?;
+        self.list.look_ahead(&mut approach, &target);
+        node.write(claim, at);
+        let off = claim.off() + at as u64;
+        self.list.insert_from(approach, off, node.height, &target)?;
         if self.late.any() {
             self.late.note(entry.keyspace, entry.key, seq);
         }
@@ -364,7 +374,7 @@ impl Memtable {
             ranges.push(range);
         }
         self.count(seq, 1);
-        self.insert(&mut claim, 0, entry, hash, seq)?;
+        self.insert(self.approach(entry), &mut claim, 0, entry, hash, seq)?;
         Ok(true)
     }
 }

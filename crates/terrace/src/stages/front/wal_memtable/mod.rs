@@ -299,6 +299,8 @@ impl Front for WalMemtable {
         let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
         drop(commit);
 
+        // What the search for its place looks at comes while the record is written.
+        let mut next = batch.payload.iter().next().map(|e| memtable.approach(&e));
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;
         if let (Some(log), Some(slot), false) = (log, slot, lost) {
@@ -311,8 +313,11 @@ impl Front for WalMemtable {
             placed = Some((log, record.map_err(|e| append_failed(&self.ground, e))?));
         }
         let mut at = 0;
+        let mut behind = batch.payload.iter().skip(1);
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
-            match memtable.insert(&mut claim, at, &entry, hash, seq) {
+            let approach = next.take().unwrap_or_default();
+            next = behind.next().map(|e| memtable.approach(&e));
+            match memtable.insert(approach, &mut claim, at, &entry, hash, seq) {
                 Ok(bytes) => at += bytes,
                 Err(e) => {
                     sequencer.break_off();
