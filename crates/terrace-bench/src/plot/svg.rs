@@ -6,18 +6,19 @@ use std::fmt::Write;
 pub(crate) const STYLE: &str = "\
 svg.plot{font:12px system-ui,sans-serif;color-scheme:light dark;max-width:100%;height:auto;\
 --ink:#1b1b1b;--soft:#5c5c5c;--grid:#dedede;--ground:#ffffff;\
---s0:#0072b2;--s1:#d55e00;--s2:#009e73;--s3:#cc79a7;--s4:#56b4e9;--s5:#b8860b;--s6:#7a5195;--s7:#666666}
+--s0:#0072b2;--s1:#d55e00;--s2:#009e73;--s3:#cc79a7;--s4:#56b4e9;--s5:#b8860b;--s6:#7a5195;--s7:#666666;--s8:#6b3d1e;--s9:#7f9a00}
 @media(prefers-color-scheme:dark){svg.plot{--ink:#e8e8e8;--soft:#a8a8a8;--grid:#3a3a3a;--ground:#161616;\
---s0:#4aa8e0;--s1:#ff8a3d;--s2:#2fcf9f;--s3:#e6a3c8;--s4:#8fd0f5;--s5:#e3b23c;--s6:#b28fd0;--s7:#a0a0a0}}
+--s0:#4aa8e0;--s1:#ff8a3d;--s2:#2fcf9f;--s3:#e6a3c8;--s4:#8fd0f5;--s5:#e3b23c;--s6:#b28fd0;--s7:#a0a0a0;--s8:#c98d5f;--s9:#c3d84a}}
 .plot text{fill:var(--ink)}.plot .soft{fill:var(--soft)}.plot .note{fill:var(--soft);font-size:10px}.plot .title{font-weight:600;font-size:13px}
 .plot .grid{stroke:var(--grid);stroke-width:1}.plot .axis{stroke:var(--soft);stroke-width:1}
 .plot .whisker{stroke:var(--ink);stroke-width:1.2}.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .plot .band{fill:var(--s1);opacity:.22}.plot .ground{fill:var(--ground)}
 .f0{fill:var(--s0)}.f1{fill:var(--s1)}.f2{fill:var(--s2)}.f3{fill:var(--s3)}
-.f4{fill:var(--s4)}.f5{fill:var(--s5)}.f6{fill:var(--s6)}.f7{fill:var(--s7)}
+.f4{fill:var(--s4)}.f5{fill:var(--s5)}.f6{fill:var(--s6)}.f7{fill:var(--s7)}.f8{fill:var(--s8)}.f9{fill:var(--s9)}
 .l0{stroke:var(--s0)}.l1{stroke:var(--s1);stroke-dasharray:7 3}.l2{stroke:var(--s2);stroke-dasharray:2 2.5}
 .l3{stroke:var(--s3);stroke-dasharray:9 3 2 3}.l4{stroke:var(--s4)}.l5{stroke:var(--s5);stroke-dasharray:7 3}
 .l6{stroke:var(--s6);stroke-dasharray:2 2.5}.l7{stroke:var(--s7);stroke-dasharray:9 3 2 3}
+.l8{stroke:var(--s8)}.l9{stroke:var(--s9);stroke-dasharray:7 3}
 ";
 
 /// Text as it stands in XML and HTML, between tags and in attributes.

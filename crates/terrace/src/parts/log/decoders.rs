@@ -195,7 +195,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                 same("records", &replayed, &salvaged)?;
                 same("how many", &end.records, &found.records)?;
                 same("where they end", &end.bytes, &found.end)?;
-                // Of what lies behind the end a rescue may say more.
+                same("damage", &0, &found.problems)?;
             }
             let entries: usize = replayed.iter().map(|(_, entries)| entries.len()).sum();
             let shape = end.records.min(7) << 8 | end.stranded.min(3) << 4;

@@ -15,8 +15,10 @@ use crate::error::{Error, Result};
 
 /// Bytes read from the file at once.
 const READ_BYTES: usize = 1 << 20;
+/// Of so many damaged values behind the end of a replay the text is kept; others are counted.
+const IN_FLIGHT_TEXTS: usize = 64;
 
-/// One piece of a log, in the order of their places.
+/// One piece of a log, in the order of their places; what turns out to be damage only behind it comes last.
 pub(crate) enum Piece<'a> {
     /// A record that verifies.
     Record {
@@ -107,6 +109,8 @@ impl Walk<'_> {
         // later record proves, or the end.
         let mut broken: Option<(u64, String)> = None;
         let mut damaged = false;
+        // Damaged values behind that: if it is the end, they were in flight like it.
+        let (mut in_flight, mut more) = (Vec::new(), 0);
         // BOUND: the position only grows.
         while at.saturating_add(RECORD_HEADER_BYTES as u64) <= len {
             let step = RECORD_ALIGN as u64;
@@ -159,12 +163,19 @@ impl Walk<'_> {
                     at += size;
                 }
                 Verdict::BadValue(e) => {
-                    // Its own checksum is right, so it was whole once, and its end is known.
+                    // Its own checksum is right, so its end is known, and what it says of others holds.
+                    self.found.settled = self.found.settled.max(header.settled(at));
                     self.found.torn |= broken.is_none();
-                    if broken.is_some() {
-                        self.problem(e.offset, e.to_string())?;
+                    match broken {
+                        None => broken = Some((e.offset, e.to_string())),
+                        Some(_) => {
+                            damaged |= header.settled(at) > self.found.end;
+                            match in_flight.len() < IN_FLIGHT_TEXTS {
+                                true => in_flight.push((e.offset, e.to_string())),
+                                false => more += 1,
+                            }
+                        }
                     }
-                    broken.get_or_insert_with(|| (e.offset, e.to_string()));
                     at += size;
                 }
                 Verdict::Bad(e) => {
@@ -174,9 +185,12 @@ impl Walk<'_> {
                 }
             }
         }
-        if let Some((offset, text)) = broken.filter(|_| damaged) {
+        if let Some(broken) = broken.filter(|_| damaged) {
             self.found.torn = false;
-            self.problem(offset, text)?;
+            self.found.problems += more;
+            for (offset, text) in in_flight.into_iter().chain([broken]) {
+                self.problem(offset, text)?;
+            }
         }
         Ok(())
     }

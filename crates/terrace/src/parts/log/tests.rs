@@ -1,6 +1,7 @@
 //! Tests of the log's bytes: round trips, truncation, damage, and places that were used before.
 
 mod crash;
+mod salvage;
 mod seal;
 
 use std::path::Path;

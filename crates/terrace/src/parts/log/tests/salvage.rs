@@ -1,0 +1,82 @@
+//! Tests of what a rescue says of a log where a replay ends.
+
+use std::path::Path;
+
+use terrace_media::{FileSystem, Machine, Medium, OpenMode, Span};
+
+use super::{FILE, Failure, read_file};
+use crate::parts::log::Payload;
+use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN, encode_log_header};
+use crate::parts::log::salvage::{Piece, Salvaged, salvage};
+
+/// A log of one entry a record; `settled`: whether the last record says that those before it are.
+fn log(records: u64, settled: bool) -> Vec<u8> {
+    let mut bytes = encode_log_header(7).to_vec();
+    for number in 1..=records {
+        let mut payload = Payload::new();
+        payload.push(1, 0, b"key", format!("value {number}").as_bytes());
+        let at = bytes.len();
+        let unsettled = match settled && number == records {
+            true => 0,
+            false => (at - LOG_HEADER_BYTES) / RECORD_ALIGN,
+        };
+        payload.with_record(7, at as u64, number, unsettled as u32, |record| {
+            bytes.extend_from_slice(record);
+        });
+    }
+    bytes.resize(bytes.len() + 256, 0);
+    bytes
+}
+
+/// Changes the value of a record of `log`.
+fn damage_value(bytes: &mut [u8], number: u64) {
+    let value = format!("value {number}");
+    let at = bytes
+        .windows(value.len())
+        .position(|b| b == value.as_bytes());
+    bytes[at.unwrap()] ^= 1;
+}
+
+fn rescue(fs: &dyn FileSystem, bytes: &[u8]) -> (Salvaged, usize) {
+    let file = fs.open(Path::new(FILE), OpenMode::CreateNew).unwrap();
+    file.write_at(0, bytes).unwrap();
+    let span = Span {
+        off: 0,
+        len: bytes.len() as u64,
+    };
+    let mut problems = 0;
+    let found = salvage(&*file, Path::new(FILE), span, Some(7), &mut |piece| {
+        problems += usize::from(matches!(piece, Piece::Problem { .. }));
+        Ok(())
+    });
+    (found.unwrap(), problems)
+}
+
+/// Values that were in flight when power was lost are no damage, however many; a record that calls them settled
+/// makes all of them damage. A replay judges alike.
+#[test]
+fn values_in_flight_are_no_damage() {
+    for (settled, bad) in [(false, 2), (true, 2), (false, 100), (true, 100)] {
+        let machine = Machine::new(71, Medium::Dax);
+        let fs = machine.fs();
+        fs.create_dir_all(Path::new("/db")).unwrap();
+        let mut bytes = log(bad + 2, settled);
+        (2..bad + 2).for_each(|number| damage_value(&mut bytes, number));
+        let (found, told) = rescue(&*fs, &bytes);
+        assert_eq!(found.records, 1);
+        assert_eq!(found.stranded, 1);
+        let (replayed, end) = read_file(&fs, 7);
+        assert_eq!(replayed.len(), 1);
+        match settled {
+            true => {
+                assert_eq!(found.problems, bad);
+                assert!(told as u64 <= bad && told > 0, "{told} of {bad}");
+                assert!(!found.torn && matches!(end, Err(Failure::Damage(_))));
+            }
+            false => {
+                assert_eq!((found.problems, told), (0, 0));
+                assert!(found.torn && end.is_ok_and(|end| end.torn));
+            }
+        }
+    }
+}
