@@ -145,6 +145,19 @@ pub(super) fn width_of(text: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::COLOURS;
+
+    /// Each series has a colour in the light and in the dark, and the fill and the stroke that use it.
+    #[test]
+    fn all_colours_are_in_the_style() {
+        for i in 0..COLOURS {
+            assert_eq!(STYLE.matches(&format!("--s{i}:#")).count(), 2, "{i}");
+            let fill = format!(".f{i}{{fill:var(--s{i})}}");
+            let stroke = format!(".l{i}{{stroke:var(--s{i})");
+            assert!(STYLE.contains(&fill) && STYLE.contains(&stroke), "{i}");
+        }
+        assert!(!STYLE.contains(&format!("--s{COLOURS}:")));
+    }
 
     /// Whatever a name holds, the picture stays well formed.
     #[test]

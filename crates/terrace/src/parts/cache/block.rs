@@ -58,7 +58,7 @@ pub(crate) struct BlockCache<V: Weigh + Clone> {
     memory: Arc<Memory>,
     /// Spans of scans that came.
     scanned: AtomicU64,
-    /// Bytes that were free when a span last looked.
+    /// Bytes that were free when a span last looked, less what later ones have used.
     free: AtomicU64,
 }
 
@@ -134,7 +134,12 @@ impl<V: Weigh + Clone> BlockCache<V> {
             self.free.store(free, Ordering::Relaxed);
             return true;
         }
-        bytes as u64 <= self.free.load(Ordering::Relaxed)
+        let bytes = bytes as u64;
+        self.free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(bytes)
+            })
+            .is_ok()
     }
 
     /// Drops every block of a file. Takes time in proportion to the cache.

@@ -1,9 +1,9 @@
 //! The decoder of redo slots, for those who feed it with anything.
 
-use crate::parts::codec;
 use terrace_media::decoder::{Decoder, Seen, same};
 
 use super::layout::{SLOT_HEADER_BYTES, STORE_BYTES, decode, encode};
+use crate::parts::codec;
 
 pub(crate) fn decoders() -> Vec<Decoder> {
     vec![Decoder {

@@ -9,6 +9,7 @@
 //! | 20 |    4 | checksum   | crc32c of bytes 0..20 and of the stores            |
 //! | 24 |   40 | zero       |                                                    |
 //! | 64 | 16*n | stores     | offset of a word, its new value; each 8 bytes      |
+
 use crate::parts::codec;
 
 /// Size of a slot's header.

@@ -1,6 +1,5 @@
 //! The decoders of nodes, tables and lists in memory, for those who feed them with anything.
 
-use crate::parts::codec;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +14,7 @@ use super::node::{NewNode, Target, head_bytes};
 use super::salvage::{front, hashed_key, head_links, sound_node};
 use super::walk::{Walk, is_dead};
 use super::{Node, SkipList};
+use crate::parts::codec;
 use crate::parts::codec::decoders::refused;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};

@@ -5,6 +5,7 @@
 //! (memtables only grow), so a compare-and-swap that fails has only to look at the nodes that came
 //! in between.
 
+use std::cmp::Ordering as Order;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -13,35 +14,32 @@ use super::layout::LINK_OFFSET;
 use super::node::{Node, Target, link_word, next};
 use super::search::Splice;
 use crate::parts::codec::DecodeError;
-use std::cmp::Ordering as Order;
 
-/// Where an entry will be inserted, as far as is known ahead.
+/// A node on level 1 that shortcuts give for an entry that is about to come, not yet compared with it; 0: none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Approach {
-    /// A node on level 1 that shortcuts give for the entry; 0 for none.
-    from: u64,
-    /// Whether it was found to be before the entry.
-    before: bool,
-}
+pub(crate) struct Approach(u64);
 
 impl SkipList {
     /// Looks where an entry at `target` will be inserted, and asks for the memory there: whoever writes the
     /// node meanwhile does not wait for it. A hint; an error is left to the insertion.
     #[inline]
     pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
-        let from = self.hint(target).ok().flatten().unwrap_or(0);
-        Approach {
-            from,
-            before: false,
-        }
+        Approach(self.hint(target).ok().flatten().unwrap_or(0))
     }
 
-    /// Goes on with an approach whose memory has come, and asks for that of the next node.
+    /// Goes on with an approach whose memory has come, and asks for that of the next node. The node on level 1
+    /// from which `insert_from` may start; none where the approach did not lead to one before `target`.
     #[inline]
-    pub(crate) fn look_ahead(&self, approach: &mut Approach, target: &Target<'_>) {
-        approach.before = approach.from != 0
-            && self.is_before(approach.from, target).unwrap_or(false)
-            && self.expect_next(approach.from).is_ok();
+    pub(crate) fn look_ahead(
+        &self,
+        Approach(from): Approach,
+        target: &Target<'_>,
+    ) -> Result<Option<u64>, DecodeError> {
+        if from == 0 || !self.is_before(from, target)? {
+            return Ok(None);
+        }
+        self.expect_next(from)?;
+        Ok(Some(from))
     }
 
     /// Links the node at `off`, already written, at the place of `target`.
@@ -52,22 +50,20 @@ impl SkipList {
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
-        let approach = self.approach(target);
-        self.insert_from(approach, off, height, target)
+        let from = self.look_ahead(self.approach(target), target)?;
+        self.insert_from(from, off, height, target)
     }
 
-    /// Links the node at `off`, already written, at the place of `target`, that of the approach.
+    /// Links the node at `off`, already written, at the place of `target`. The search starts at `from`, which
+    /// `look_ahead` gave for it, or at the head: nodes stay where they are in a list that others insert into, so
+    /// one that was before `target` is.
     pub(crate) fn insert_from(
         &self,
-        approach: Approach,
+        from: Option<u64>,
         off: u64,
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
-        // Nodes stay where they are in a list that others insert into: one that was before is.
-        let known =
-            approach.before || approach.from != 0 && self.is_before(approach.from, target)?;
-        let from = known.then_some(approach.from);
         if height == 1
             && let Some(from) = from
             && let Some(between) = self.walk_from(from, 0, target)?

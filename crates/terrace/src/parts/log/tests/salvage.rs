@@ -70,7 +70,8 @@ fn values_in_flight_are_no_damage() {
         match settled {
             true => {
                 assert_eq!(found.problems, bad);
-                assert!(told as u64 <= bad && told > 0, "{told} of {bad}");
+                // Texts of values behind the first one are kept up to a number.
+                assert_eq!(told as u64, bad.min(65));
                 assert!(!found.torn && matches!(end, Err(Failure::Damage(_))));
             }
             false => {

@@ -146,9 +146,10 @@ fn nothing_is_left_of_the_list_before() {
     }
 }
 
-/// Fronts compare as keys do or are equal, whatever the lengths.
+/// The front of a key is its first eight bytes as a number, filled up with zeros, whatever its length: so fronts
+/// compare as keys do, or are equal.
 #[test]
-fn fronts_compare_as_keys() {
+fn fronts_are_the_first_bytes_of_keys() {
     let mut rng = fastrand::Rng::with_seed(35);
     for _ in 0..100_000 {
         let key: Vec<u8> = (0..rng.usize(..12)).map(|_| rng.u8(..)).collect();

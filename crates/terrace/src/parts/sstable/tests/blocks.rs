@@ -2,11 +2,14 @@
 
 use super::super::block::{Block, Sought};
 use super::super::build::{BlockBuilder, RawEntry};
+use super::super::fetch::spare_memory;
 use super::super::index::separator;
+use super::super::layout::Handle;
 use super::super::walk::BlockCursor;
 use super::super::{RangeDeletes, VALUE_BYTES_MAX};
 use super::*;
 use crate::error::ErrorKind;
+use crate::parts::memory::Memory;
 use crate::parts::ranges::fragment;
 
 /// A separator is not before the key before it, is before the key after it, and no longer than either.
@@ -250,5 +253,44 @@ fn writers_refuse_what_readers_could_not_find() {
             ErrorKind::Unsupported
         );
         assert!(!fs.exists(Path::new("/db/z")).unwrap());
+    }
+}
+
+/// Memory of a block that a full cache lets go of is kept for a block of about that size that is read next, but not
+/// where memory has a budget, which would not know of it.
+#[test]
+fn memory_of_evicted_blocks_is_used_again() {
+    const VALUE_BYTES: usize = 5000;
+    let fs = machine();
+    let mut model = Model::default();
+    for i in 0..500u64 {
+        model.put(1, &i.to_be_bytes(), i + 1, &[i as u8; VALUE_BYTES]);
+    }
+    // Each block has one pair.
+    let options = SstOptions {
+        compression: Compression::None,
+        ..SstOptions::default()
+    };
+    write(&fs, file(), options, &model).unwrap();
+    let handle = |size| Handle { offset: 0, size };
+    let budget = crate::Options::default().within(64 << 20, crate::Sizes::default());
+    for memory in [Memory::unlimited(), Memory::of(&budget)] {
+        let limited = memory.is_limited();
+        let cache = Arc::new(SstCache::within(256 << 10, memory));
+        let table = open(&*fs, file(), &cache).unwrap();
+        let read = |range: std::ops::Range<u64>| {
+            for i in range {
+                assert!(
+                    get(&table, &target(1, &i.to_be_bytes(), SEQ_MAX))
+                        .unwrap()
+                        .is_some()
+                );
+            }
+        };
+        read(0..250);
+        let spare = spare_memory(handle(VALUE_BYTES as u32 - 100));
+        assert_eq!(spare.capacity() > VALUE_BYTES, !limited);
+        read(250..500);
+        assert_eq!(spare_memory(handle(VALUE_BYTES as u32 / 2)).capacity(), 0);
     }
 }

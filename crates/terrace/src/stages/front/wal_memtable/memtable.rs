@@ -321,7 +321,7 @@ impl Memtable {
         )
     }
 
-    /// Looks where an entry of `batch` will be inserted, before it has its number: whatever that is, it comes
+    /// Looks where an entry will be inserted, before it has its number: whatever that is, it comes
     /// behind the place before every version of its key.
     #[inline]
     pub(super) fn approach(&self, entry: &LogEntry<'_>) -> Approach {
@@ -333,7 +333,7 @@ impl Memtable {
     #[inline]
     pub(super) fn insert<R: Borrow<Region>>(
         &self,
-        mut approach: Approach,
+        approach: Approach,
         claim: &mut Claim<R>,
         at: usize,
         entry: &LogEntry<'_>,
@@ -346,10 +346,10 @@ impl Memtable {
             key: entry.key,
             seq,
         };
-        self.list.look_ahead(&mut approach, &target);
+        let from = self.list.look_ahead(approach, &target)?;
         node.write(claim, at);
         let off = claim.off() + at as u64;
-        self.list.insert_from(approach, off, node.height, &target)?;
+        self.list.insert_from(from, off, node.height, &target)?;
         if self.late.any() {
             self.late.note(entry.keyspace, entry.key, seq);
         }

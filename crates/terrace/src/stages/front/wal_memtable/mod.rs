@@ -313,10 +313,12 @@ impl Front for WalMemtable {
             placed = Some((log, record.map_err(|e| append_failed(&self.ground, e))?));
         }
         let mut at = 0;
-        let mut behind = batch.payload.iter().skip(1);
-        for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
+        let mut entries = (first..)
+            .zip(batch.payload.iter().zip(batch.hashes()))
+            .peekable();
+        while let Some((seq, (entry, &hash))) = entries.next() {
             let approach = next.take().unwrap_or_default();
-            next = behind.next().map(|e| memtable.approach(&e));
+            next = entries.peek().map(|(_, (e, _))| memtable.approach(e));
             match memtable.insert(approach, &mut claim, at, &entry, hash, seq) {
                 Ok(bytes) => at += bytes,
                 Err(e) => {
