@@ -347,7 +347,7 @@ impl Run<'_> {
                     } else {
                         Role::WriteUntilStopped
                     };
-                    let seed = thread_seed(work.config.seed, index, thread as u64);
+                    let seed = thread_seed(work.config, index, thread as u64);
                     scope.spawn(move || {
                         let tally = crate::workload::run(work, role, thread, seed, start);
                         let last = thread < clients
@@ -448,9 +448,11 @@ impl Run<'_> {
     }
 }
 
-/// A different stream of numbers for each thread of each step, the same in every run.
-fn thread_seed(seed: u64, step: u64, thread: u64) -> u64 {
-    seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (step << 40) ^ (thread << 20)
+/// A different stream of numbers for each thread of each step, the same in every run. Steps over a database that
+/// was there have others than those of the run that filled it: reads would find each key, in the order written.
+fn thread_seed(config: &BenchConfig, step: u64, thread: u64) -> u64 {
+    let run = u64::from(config.use_existing_db);
+    config.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (run << 60) ^ (step << 40) ^ (thread << 20)
 }
 
 #[cfg(test)]
@@ -543,6 +545,27 @@ mod tests {
             let in_intervals: u64 = step.intervals.iter().map(|interval| interval.ops).sum();
             assert_eq!(in_intervals, 2000, "{}", step.name);
         }
+    }
+
+    /// Random reads of a database that an earlier run has filled draw keys of their own.
+    #[test]
+    fn reads_do_not_follow_the_fill_of_an_earlier_run() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fill = BenchConfig {
+            steps: vec![Step::FillRandom],
+            db: Some(folder.path().join("db")),
+            ..small()
+        };
+        run(&fill, None).expect("the fill");
+        let reads = BenchConfig {
+            steps: vec![Step::ReadRandom],
+            use_existing_db: true,
+            ..fill
+        };
+        let report = run(&reads, None).expect("the reads");
+        // A fill draws some keys more than once and so leaves more than a third of them out.
+        let found = report.steps[0].found.expect("a count");
+        assert!((250..400).contains(&found), "{found} of 500");
     }
 
     /// A database is kept, used again, refused or replaced, as asked.
