@@ -36,6 +36,8 @@ pub enum Suite {
     Model,
     /// Power losses and process crashes of a simulated machine.
     Power,
+    /// The same at some points of long scripts, without persistent memory and without a buffer.
+    Long,
     /// Children killed with SIGKILL.
     Kill,
     /// Writers and readers on threads.
@@ -85,7 +87,7 @@ pub type Child<'a> = &'a dyn Fn() -> Command;
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
-    use Suite::{Damage, Faults, Kill, Linear, Metamorphic, Model, Power, Space, Stalled};
+    use Suite::{Damage, Faults, Kill, Linear, Long, Metamorphic, Model, Power, Space, Stalled};
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
@@ -121,6 +123,7 @@ pub fn trials() -> Vec<Trial> {
         (C::ExpiredDropped, Model, Dax, 20),
         (C::RangeUnsettled, Stalled, Dax, 20),
         (C::LeftUnsynced, Power, Dram, 10),
+        (C::PartUnsynced, Long, Dram, 4),
         (C::HidesUnsynced, Power, Dram, 10),
         (C::LossUnsaid, Damage, Dax, 400),
         (C::IngestUnheld, Linear, Dax, 20),
@@ -134,6 +137,7 @@ pub fn trials() -> Vec<Trial> {
             (Canary::DeadFlag, Suite::Power) => 4,
             (Canary::HidesUnsynced, Suite::Power) => 61,
             (Canary::LeftUnsynced, Suite::Power) => 30,
+            (Canary::PartUnsynced, Suite::Long) => 0x7a163,
             _ => 0,
         },
         cases_max,
@@ -154,6 +158,7 @@ impl Suite {
         match self {
             Suite::Model => "model",
             Suite::Power => "power",
+            Suite::Long => "power, long",
             Suite::Kill => "kill",
             Suite::Linear => "linear",
             Suite::Faults => "faults",
@@ -181,6 +186,12 @@ impl Suite {
                     let designs = [Design::MioDb, Design::MioDbSsd];
                     case = case.of(designs[seed as usize % 2]);
                 }
+                case.shrinks = false;
+                case.run(&script).map(|_| ())
+            }
+            Suite::Long => {
+                let (case, script) = Case::some_points(seed, medium);
+                let mut case = case.of(Design::Leveled);
                 case.shrinks = false;
                 case.run(&script).map(|_| ())
             }

@@ -71,6 +71,8 @@ pub enum Canary {
     RangeUnsettled,
     /// Logs that memtables left unsynced are never synced.
     LeftUnsynced,
+    /// A log of which a table has a part is not synced.
+    PartUnsynced,
     /// A version that is in no synced log hides one whose log goes.
     HidesUnsynced,
     /// A repair keeps to itself what may be lost.
@@ -152,7 +154,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 32] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 33] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -202,6 +204,7 @@ pub(crate) mod switch {
                 "parts/ranges/live.rs",
             ),
             (Canary::LeftUnsynced, "left-unsynced", "front/*/files.rs"),
+            (Canary::PartUnsynced, "part-unsynced", "front/*/replay.rs"),
             (Canary::HidesUnsynced, "hides-unsynced", "buffer/elastic"),
             (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
             (Canary::IngestUnheld, "ingest-unheld", "engine/ingest.rs"),

@@ -8,8 +8,9 @@
 //!
 //! In a pool that is memory a log may also become several memtables, the oldest entries first, when free space is
 //! in small pieces. The last of them has the log: tables leave the buffer oldest first, so the log goes
-//! when all of them are where they go (B4). In a pool that outlives the process the edit of the flush
-//! retires the log, so there one memtable has all of it.
+//! when all of them are where they go (B4). It is synced first: what a killed process left in the page cache could
+//! still be lost, and the first memtables may be in files by then. In a pool that outlives the process the edit of
+//! the flush retires the log, so there one memtable has all of it.
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use terrace_media::{AllocError, Extent};
 use super::files::LogFiles;
 use super::memtable::{Arenas, Memtable};
 use super::{Sealed, WalMemtable};
+use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::log::{LogEntry, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
@@ -280,6 +282,11 @@ impl WalMemtable {
             self.log_files.leave_unsynced(log.id, None);
         }
         if !ended.fits {
+            // PERSIST: the log before a table that has some of its entries. Reversed, a power loss could leave
+            // that table without the rest of the log, and with it a part of a batch.
+            if !canary::breaks(Canary::PartUnsynced) {
+                self.sync_left()?;
+            }
             memtable.logs.clear();
             (log.done, log.exact) = (ended.taken, None);
         }
