@@ -21,7 +21,7 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
 use crate::parts::skiplist::Target;
 use crate::parts::snapshots::Moment;
-use crate::stages::{Credit, Drain, NamedFile, Source, Step};
+use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Step};
 use crate::types::{EntryKind, SeqNo};
 
 use super::Engine;
@@ -88,6 +88,7 @@ impl Engine {
             },
             logs: Vec::new(),
             credit: Credit::default(),
+            count: EntryCount::default(),
             forget: Box::new(|| {}),
         })?;
         // BOUND: each step moves entries on, or ends.

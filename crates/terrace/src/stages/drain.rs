@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parts::iter::MergeCursor;
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
@@ -31,6 +31,8 @@ pub(crate) struct Drain {
     pub(crate) logs: Vec<u64>,
     /// What it will give back, shown as it goes on.
     pub(crate) credit: Credit,
+    /// How many entries the cursor has.
+    pub(crate) count: EntryCount,
     /// Lets the buffer forget it, once the bottom shows it.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
@@ -41,6 +43,7 @@ impl Drain {
         if let Some(settle) = self.settle.take() {
             settle()?;
         }
+        self.count.passed = 0;
         self.cursor.hold();
         self.cursor.seek(&Target::first_of(0, &[]))?;
         // What is drained belongs to one job: nobody relinks it.
@@ -66,11 +69,56 @@ impl Drain {
         Ok(ranges)
     }
 
+    /// Goes to the next entry.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        self.count.passed += 1;
+        self.cursor.advance()
+    }
+
+    /// Passes what is left, and compares how many entries there were: links that are lost look like the end of a
+    /// list, and what is drained is forgotten.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        while self.cursor.entry()?.is_some() {
+            self.advance()?;
+        }
+        self.count.check()
+    }
+
     /// The number of the newest version of a key in the buffer's newer tables.
     pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
         match &self.newer {
             Some(newer) => newer.newest(keyspace, key, hash),
             None => Ok(None),
+        }
+    }
+}
+
+/// How many entries there are where data moves from, if that is known, and how many came.
+#[derive(Debug, Default)]
+pub(crate) struct EntryCount {
+    expected: Option<u64>,
+    pub(crate) passed: u64,
+}
+
+impl EntryCount {
+    /// So many must come.
+    pub(crate) fn of(entries: u64) -> EntryCount {
+        EntryCount {
+            expected: Some(entries),
+            passed: 0,
+        }
+    }
+
+    /// An error where others came than must.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.expected {
+            Some(expected) if expected != self.passed => Err(Error::corruption(format!(
+                "{} entries were found in tables of the pool that have {expected}: links between them are \
+                 damaged; run \"terrace verify\", and restore the database from a copy or rebuild what is \
+                 left with \"terrace repair\"",
+                self.passed
+            ))),
+            _ => Ok(()),
         }
     }
 }

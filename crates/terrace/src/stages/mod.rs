@@ -34,7 +34,7 @@ use crate::parts::sequence::Taking;
 use crate::parts::skiplist::{Node, Target};
 use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 
-pub(crate) use drain::{Credit, Credits, Drain};
+pub(crate) use drain::{Credit, Credits, Drain, EntryCount};
 pub(crate) use ground::Ground;
 
 /// A point read.
@@ -301,6 +301,7 @@ impl SealedTable {
             },
             logs,
             credit,
+            count: EntryCount::default(),
             forget,
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use terrace::{Db, Design};
+use terrace::{Db, Design, ErrorKind};
 use terrace_media::Medium;
 use terrace_testkit::damage::{Class, Specimen, Tally};
 use terrace_testkit::place::scratch;
@@ -131,6 +131,55 @@ fn damage_of_any_kind_is_found_or_harmless() {
         }
     }
     println!("{tally}");
+}
+
+/// A link that is lost looks like the end of its list. Whatever moves entries on counts them, and so does not
+/// forget those behind it.
+#[test]
+fn drains_and_merges_miss_lost_entries() {
+    let original = scratch().unwrap();
+    let pairs = make(original.path());
+    let pool = std::fs::read(original.path().join("pool")).unwrap();
+    let mut refused = 0;
+    for key in pairs.keys().rev().take(12) {
+        let Some(at) = pool.windows(2).rposition(|bytes| bytes == key.as_slice()) else {
+            continue;
+        };
+        let folder = scratch().unwrap();
+        for file in std::fs::read_dir(original.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        // A node of one level has its link right before its key.
+        let mut damaged = pool.clone();
+        damaged[at - 8..at].fill(0);
+        std::fs::write(folder.path().join("pool"), damaged).unwrap();
+        let Ok(db) = Db::open(folder.path(), settings::small(Medium::Dax)) else {
+            continue;
+        };
+        match db.drain() {
+            Ok(()) => {
+                let found = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+                    db.get(key).unwrap().as_ref() == Some(value)
+                };
+                assert!(pairs.iter().all(found), "{key:?}");
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                refused += usize::from(e.to_string().contains("entries were found"));
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// Cases of campaigns that once failed; each with what was wrong then.
+#[test]
+fn cases_of_damage_that_once_failed() {
+    // A lost link behind the last node of more than one level: the list ended there, and verify did not count.
+    let (specimen, case) = (Specimen::make(0xf4266).unwrap(), 37);
+    let (_, class) = specimen.run(case).unwrap();
+    assert_eq!(class, Class::Found);
 }
 
 /// Whatever byte of a table file or of OPTIONS changes, opening or verify says so: there is no

@@ -89,8 +89,11 @@ impl Absorb {
                 bytes += output.offer(&entry, drain.cursor.value()?, expiry)?;
             }
             entries += 1;
-            drain.cursor.advance()?;
+            drain.advance()?;
         };
+        if done {
+            drain.finish()?;
+        }
         drain.credit.pass(u64::from(entries));
         Ok(done)
     }

@@ -115,7 +115,7 @@ impl Absorb {
                 }
             }
             count += 1;
-            drain.cursor.advance()?;
+            drain.advance()?;
         }
         self.commit(&body, &mut relinker)?;
         if let Some((_, batch)) = &mut self.fingers {
@@ -328,7 +328,7 @@ impl Job for Absorb {
                 self.drain = Some(drain);
                 return Ok(Step::More);
             }
-            Some(true) => {}
+            Some(true) => drain.finish()?,
         }
         let body = Arc::clone(&self.body);
         {

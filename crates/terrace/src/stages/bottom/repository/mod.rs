@@ -127,6 +127,12 @@ impl Relinker {
         self.slot.commit()
     }
 
+    /// How many entries the list has, and which batch was the last; `None` while changes are planned.
+    fn at_rest(&self) -> Option<(u64, u64)> {
+        let rests = self.slot.is_empty() && self.space.words_changed() == 0;
+        rests.then_some((self.entries, self.batches))
+    }
+
     /// Whether another change fits in the batch.
     fn has_room(&self) -> bool {
         self.slot
@@ -255,6 +261,7 @@ impl Source for Body {
     }
 
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
+        let before = self.relinker.lock().at_rest();
         let problems = &mut census.problems;
         let (mut entries, mut tombstones, mut bytes) = (0, 0, 0);
         let pending = Cell::new(0);
@@ -274,6 +281,14 @@ impl Source for Body {
         );
         if let Err(problem) = walked {
             problems.push(format!("repository: {problem}"));
+        } else if let Some((expected, _)) = before
+            && before == self.relinker.lock().at_rest()
+            && entries != expected
+        {
+            // A link that is lost looks like the end of the list.
+            problems.push(format!(
+                "repository: {entries} entries are linked of the {expected} that it has"
+            ));
         }
         census.entries += entries;
         census.tombstones += tombstones;

@@ -29,7 +29,7 @@ use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{Node, link_at};
 use crate::parts::snapshots::Stripes;
-use crate::stages::{Completion, Ground, Job, JobKind, Step};
+use crate::stages::{Completion, EntryCount, Ground, Job, JobKind, Step};
 use crate::types::SeqNo;
 
 /// Nodes looked at in one step: some tens of microseconds.
@@ -63,6 +63,8 @@ pub(super) struct Merge {
     filter: Option<FilterBuilder>,
     entries: u64,
     bytes: u64,
+    /// Entries of both tables, while nothing has moved yet, and those looked at.
+    count: EntryCount,
     /// How things were before a key of which the newer list has several versions.
     retreat: Option<Box<Retreat>>,
 }
@@ -75,6 +77,7 @@ struct Retreat {
     taken: u64,
     entries: u64,
     bytes: u64,
+    passed: u64,
     planned: Mark,
 }
 
@@ -112,6 +115,11 @@ impl Merge {
             filter,
             entries: 0,
             bytes: 0,
+            count: match begun {
+                // Some are in neither table any more.
+                true => EntryCount::default(),
+                false => EntryCount::of(entries),
+            },
             retreat: None,
             ground,
             tables,
@@ -181,6 +189,7 @@ impl Merge {
             taken: self.taken,
             entries: self.entries,
             bytes: self.bytes,
+            passed: self.count.passed,
             planned: self.slot.mark(),
         })))
     }
@@ -196,6 +205,7 @@ impl Merge {
         self.taken = retreat.taken;
         self.entries = retreat.entries;
         self.bytes = retreat.bytes;
+        self.count.passed = retreat.passed;
         self.slot.truncate(retreat.planned);
         // Nodes that were neighbours and stay so are taken without a store.
         self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
@@ -243,6 +253,7 @@ impl Merge {
             (_, 0) => true,
             _ => newer.list.node(a)?.compare(&older.list.node(b)?.target()) == Order::Less,
         };
+        self.count.passed += 1;
         if !from_newer {
             let node = older.list.node(b)?;
             if self.superseded(&node)? {
@@ -332,6 +343,7 @@ impl Merge {
     }
 
     fn complete(&mut self) -> Result<Completion> {
+        self.count.check()?;
         self.slot.clear()?;
         let filter = self.write_filter()?;
         let newer_level = self.newer.body.lock().level;

@@ -37,8 +37,8 @@ use crate::parts::iter::MergeCursor;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::Target;
 use crate::stages::{
-    Buffer, Completion, Drain, Ground, Job, JobKind, NewerVersions, SealedTable, Source, Sources,
-    Step, Urgency,
+    Buffer, Completion, Drain, EntryCount, Ground, Job, JobKind, NewerVersions, SealedTable,
+    Source, Sources, Step, Urgency,
 };
 use crate::types::SeqNo;
 
@@ -246,6 +246,7 @@ impl Buffer for Elastic {
             edit: Edit { changes },
             logs: logs.collect(),
             credit: self.ground.credits.open(held, entries),
+            count: EntryCount::of(entries),
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
         }))
     }

@@ -210,6 +210,8 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     if let Some(problem) = problem {
         return Err(problem.into());
     }
+    // Nodes that merges had left out are among them.
+    table.body.lock().entries = nodes.len() as u64;
     walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;
     progress(bytes);
     Ok(())

@@ -212,6 +212,7 @@ impl Table {
         census: &mut Census,
         visited: &mut dyn FnMut(u64),
     ) -> Result<(), DecodeError> {
+        let before = self.at_rest();
         let problems = &mut census.problems;
         let dropped = &census.dropped;
         let mut entries = 0;
@@ -240,10 +241,27 @@ impl Table {
             },
             &mut || visited(pending.take()),
         )?;
+        // A link that is lost looks like the end of the list.
+        if let Some((expected, _)) = before.filter(|_| self.at_rest() == before)
+            && expected != entries
+        {
+            problems.push(format!(
+                "table {}: {entries} entries are linked of the {expected} that it has",
+                self.id
+            ));
+        }
         census.entries += entries;
         census.tombstones += tombstones;
         census.bytes += bytes;
         Ok(())
+    }
+
+    /// How many entries the list has, and in how many extents, which grow with each merge; `None` while one
+    /// changes it, or has begun to.
+    fn at_rest(&self) -> Option<(u64, usize)> {
+        let body = self.body.lock();
+        let rests = !body.busy && body.merging_into.is_none();
+        rests.then_some((body.entries, body.extents.len()))
     }
 
     /// The nodes of the table where they lie, dropped ones included.
