@@ -18,7 +18,7 @@ use super::Elastic;
 use super::table::{Body, Table};
 use crate::error::{Error, Result};
 use crate::parts::filter::Filter;
-use crate::parts::manifest::TableMeta;
+use crate::parts::manifest::{Change, Edit, TableMeta};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{RangeDelete, RangeSet, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
@@ -48,14 +48,20 @@ pub(crate) fn recover(
     let mut done = 0;
     let mut tables = Vec::with_capacity(metas.len());
     let mut headers = BTreeMap::new();
+    let mut recounted = Vec::new();
     for meta in &metas {
         let table = open_table(ground, meta, &mut headers)?;
         if links_lost {
             rebuild_links(&table, &mut |bytes| rebuild(done + bytes, total))?;
             done += meta.bytes;
             recovered.tables_rebuilt += 1;
+            recounted.extend(recount(&table, meta, &metas));
         }
         tables.push(Arc::new(table));
+    }
+    if !recounted.is_empty() {
+        // CRASH: until the pool is marked as whole again, the links are built anew, and give the same counts.
+        ground.manifest.commit(Edit { changes: recounted })?;
     }
     for meta in &metas {
         let Some(into) = meta.merging_into else {
@@ -90,6 +96,24 @@ pub(crate) fn recover(
     }
     ground.ranges.add(ranges);
     Ok((Elastic::over(Arc::clone(ground), tables), recovered))
+}
+
+/// What tells the manifest how many entries a rebuilt table has. One that is being merged is counted at the end of
+/// its merge.
+fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
+    let entries = table.body.lock().entries;
+    let emptied_into = |id| all.iter().any(|other| other.merging_into == Some(id));
+    if entries == meta.entries || meta.merging_into.is_some() || emptied_into(meta.id) {
+        return Vec::new();
+    }
+    let counted = TableMeta {
+        entries,
+        ..meta.clone()
+    };
+    vec![
+        Change::TableRemoved { id: meta.id },
+        Change::TableAdded(counted),
+    ]
 }
 
 /// Whether links in the pool may be without meaning.
