@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{OpCounter, StallReason, human_bytes};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
-use crate::parts::memory::HeldByReaders;
+use crate::parts::memory::{HeldByReaders, Lease};
+use crate::parts::ranges::pieces_bytes;
 use crate::stages::{Spare, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
@@ -39,6 +40,7 @@ impl Engine {
             return Ok(());
         }
         self.check_batch(batch)?;
+        let _coming = self.admit_ranges(batch)?;
         if self.throttle.governor.slows() {
             self.slow_down(batch);
         }
@@ -138,21 +140,39 @@ impl Engine {
                 limits.batch_ranges
             )));
         }
+        Ok(())
+    }
+
+    /// A place in the budget for the range deletes of a batch, until a view has them.
+    fn admit_ranges(&self, batch: &Batch) -> Result<Option<Lease>> {
+        let memory = &self.ground.memory;
+        if batch.ranges() == 0 || !memory.is_limited() {
+            return Ok(None);
+        }
+        let ranges = batch.range_deletes(0);
+        let mut coming = memory.ranges.lease();
+        // It has no limit of its own: those of other writers count, whoever came first.
+        let _ = coming.set(ranges.iter().map(pieces_bytes).sum());
+        let snapshots = self.ground.snapshots.stripes().len();
         let view = self.views.pin();
-        let bytes = view.ranges.as_ref().map_or(0, |ranges| ranges.bytes());
-        let bytes = bytes as u64 * RANGE_COPIES;
-        if bytes > limits.ranges_bytes {
+        let held = view.ranges.as_ref();
+        let held = held.map_or(0, |ranges| ranges.bytes_max(snapshots));
+        let (bytes, limit) = (
+            (held + memory.ranges.used()) * RANGE_COPIES,
+            memory.limits.ranges_bytes,
+        );
+        if bytes > limit {
             return Err(Error::new(
                 ErrorKind::Full,
                 format!(
-                    "deleted ranges take {} of the {} that they may: call compact_range for what they \
-                     cover, or reopen with a larger memory_bytes",
+                    "deleted ranges may come to take {} of the {} that they may: call compact_range for \
+                     what they cover, or reopen with a larger memory_bytes",
                     human_bytes(bytes),
-                    human_bytes(limits.ranges_bytes)
+                    human_bytes(limit)
                 ),
             ));
         }
-        Ok(())
+        Ok(Some(coming))
     }
 
     /// Holds one write back for as long as the governor says.

@@ -269,8 +269,13 @@ impl Engine {
     /// Memory in use, by the parts of the plan that there would be with a budget.
     fn memory_metrics(&self, metrics: &Metrics) -> MemoryMetrics {
         let (options, memory) = (&self.ground.options, &self.ground.memory);
-        let view = self.views.pin();
-        let ranges = view.ranges.as_ref().map_or(0, |ranges| ranges.bytes());
+        // What moves is in both for a moment: one of the copies.
+        let below = self
+            .pipeline
+            .bottom
+            .ranges()
+            .map_or(0, |spans| spans.bytes());
+        let ranges = self.ground.ranges.bytes().max(below);
         let (reads, writes) = memory.calls_bytes();
         let used = |name| match name {
             memory::POOL => metrics.pool.allocated_bytes,

@@ -171,6 +171,8 @@ pub(crate) struct Memory {
     pub(crate) iterators: Arc<Gauge>,
     /// Counted only: what jobs take is bounded by what they are given to do.
     pub(crate) jobs: Arc<Gauge>,
+    /// Range deletes that writers are about to make.
+    pub(crate) ranges: Arc<Gauge>,
     reads: Turns,
     index_reads: Turns,
     batches: Turns,
@@ -193,6 +195,7 @@ impl Memory {
             shortcuts: Gauge::new(limits.shortcuts_bytes),
             iterators: Gauge::new(limits.iterators_bytes),
             jobs: Gauge::new(u64::MAX),
+            ranges: Gauge::new(u64::MAX),
             reads: Turns::new(limits.data_reads_bytes()),
             index_reads: Turns::new(limits.reads_bytes - limits.data_reads_bytes()),
             plan,

@@ -108,6 +108,17 @@ impl Stripes {
         self.seqs.get(at).is_none_or(|&s| s >= newer)
     }
 
+    /// The newest snapshot before `seq`.
+    pub(crate) fn last_before(&self, seq: SeqNo) -> Option<SeqNo> {
+        let at = self.seqs.partition_point(|&s| s < seq);
+        Some(self.seqs[at.checked_sub(1)?])
+    }
+
+    /// How many snapshots there are.
+    pub(crate) fn len(&self) -> usize {
+        self.seqs.len()
+    }
+
     /// The oldest snapshot.
     pub(crate) fn oldest(&self) -> Option<SeqNo> {
         self.seqs.first().copied()

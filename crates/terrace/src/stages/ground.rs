@@ -13,8 +13,8 @@ use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
 use crate::parts::memory::Memory;
 use crate::parts::pace::Pace;
-use crate::parts::ranges::LiveRanges;
 use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::{LiveRanges, Readable};
 use crate::parts::redo::RedoArea;
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
@@ -77,6 +77,11 @@ impl Ground {
             options,
             ids: AtomicU64::new(ids),
         }
+    }
+
+    /// What may be read from now on.
+    pub(crate) fn readable(&self) -> Readable {
+        Readable::of(&self.snapshots, &self.sequencer)
     }
 
     /// What was written in the database's life.

@@ -138,6 +138,47 @@ fn the_space_of_a_deleted_range_comes_back() {
     }
 }
 
+/// A queue that deletes all that was taken, again and again, keeps a few deleted ranges and not one for each time,
+/// whoever reads meanwhile, and wherever they lie.
+#[test]
+fn a_queue_keeps_few_deleted_ranges() {
+    const COUNT: u32 = 4000;
+    for (design, medium) in [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Dram),
+    ] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, medium);
+        options.pool.size_bytes = 64 << 20;
+        let mut db = Db::open(folder.path(), options.clone()).unwrap();
+        let mut snapshot = None;
+        let mut pieces = 0;
+        for n in 0..COUNT {
+            db.put(key(n), [b'v'; 100]).unwrap();
+            db.delete_range(..key(n.saturating_sub(10))).unwrap();
+            pieces = pieces.max(db.metrics().range_delete_count);
+            match n {
+                500 => snapshot = Some(db.snapshot().unwrap()),
+                1500 => db.flush().unwrap(),
+                2500 => db.drain().unwrap(),
+                3500 => {
+                    let left = snapshot.take().unwrap().iter().unwrap().count();
+                    assert_eq!(left, 11, "{design}");
+                    drop(db);
+                    db = Db::open(folder.path(), options.clone()).unwrap();
+                }
+                _ => {}
+            }
+        }
+        assert!(pieces < 100, "{design}: {pieces} pieces");
+        let expected: Vec<Vec<u8>> = (COUNT - 11..COUNT).map(|n| key(n).to_vec()).collect();
+        check_scans(&db, &expected, 200, &format!("{design}"));
+        db.drain().unwrap();
+        check_scans(&db, &expected, 200, &format!("{design}, drained"));
+    }
+}
+
 /// Every way to say which keys: included, excluded, unbounded, empty and reversed, up to the longest
 /// key there is.
 #[test]

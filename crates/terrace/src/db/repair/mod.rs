@@ -39,7 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, Workers};
 use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::{RangeSet, Spans};
+use crate::parts::ranges::{Keep, RangeSet, Readable, Spans};
 use crate::parts::spill::Spill;
 use crate::types::{DEFAULT_KEYSPACE, Durability};
 
@@ -273,7 +273,10 @@ impl DbBuilder {
         let seq = seq_last.max(source.state.last_seq);
         // Time never went back while the database was whole, and does not now.
         let now = self.clock.unix_millis().max(source.state.time);
-        let ranges = RangeSet::of(vec![Arc::new(Spans::new(ranges))]);
+        let ranges = RangeSet::of(vec![Arc::new(Spans::new(
+            ranges,
+            Keep::Readable(&Readable::later()),
+        ))]);
         let newest = Newest::new(spill.merged()?, ranges, now);
         let seen = newest.seen();
         let pool = Pool::create(self.pool_config(&self.options)?)?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use super::fragment::RangeDelete;
+use super::fragment::{Keep, RangeDelete};
 use super::live::Runs;
 use crate::parts::skiplist::Target;
 use crate::types::{SEQ_MAX, SeqNo};
@@ -87,7 +87,8 @@ impl LateKeys {
         if !self.any() || first < body.first {
             body.first = first;
         }
-        body.runs.add(ranges.to_vec());
+        // Whether there is any before an entry is all that is asked.
+        body.runs.add(ranges.to_vec(), Keep::Oldest);
         self.any.store(true, Ordering::Relaxed);
     }
 

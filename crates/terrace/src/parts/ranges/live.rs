@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::fragment::RangeDelete;
+use super::fragment::{Keep, RangeDelete, Readable};
 use super::set::{RangeSet, Spans};
 use crate::canary::{self, Canary};
 use crate::parts::snapshots::Stripes;
@@ -16,25 +16,25 @@ use crate::types::SeqNo;
 pub(super) struct Runs(Vec<Arc<Spans>>);
 
 impl Runs {
-    pub(super) fn add(&mut self, ranges: Vec<RangeDelete>) {
-        self.0.push(Arc::new(Spans::new(ranges)));
+    pub(super) fn add(&mut self, ranges: Vec<RangeDelete>, keep: Keep<'_>) {
+        self.0.push(Arc::new(Spans::new(ranges, keep)));
         // BOUND: each turn leaves one less.
         while let [.., older, newer] = self.0.as_slice() {
             if older.len() > 2 * newer.len() {
                 break;
             }
-            let both = Spans::new(older.ranges().chain(newer.ranges()).collect());
+            let both = Spans::new(older.ranges().chain(newer.ranges()).collect(), keep);
             self.0.truncate(self.0.len() - 2);
             self.0.push(Arc::new(both));
         }
     }
 
-    fn retain(&mut self, keep: impl Fn(&RangeDelete) -> bool) {
+    fn retain(&mut self, wanted: impl Fn(&RangeDelete) -> bool, keep: Keep<'_>) {
         let all = self.0.iter().flat_map(|run| run.ranges());
-        let kept: Vec<RangeDelete> = all.filter(keep).collect();
+        let kept: Vec<RangeDelete> = all.filter(wanted).collect();
         self.0.clear();
         if !kept.is_empty() {
-            self.0.push(Arc::new(Spans::new(kept)));
+            self.0.push(Arc::new(Spans::new(kept, keep)));
         }
     }
 
@@ -58,12 +58,12 @@ struct Body {
 
 impl LiveRanges {
     /// Adds range deletes, which nobody may see before a view with them is installed.
-    pub(crate) fn add(&self, ranges: Vec<RangeDelete>) {
+    pub(crate) fn add(&self, ranges: Vec<RangeDelete>, readable: &Readable) {
         let Some(least) = ranges.iter().map(|range| range.seq).min() else {
             return;
         };
         let mut body = self.0.lock();
-        body.runs.add(ranges);
+        body.runs.add(ranges, Keep::Readable(readable));
         let token = Arc::new(());
         body.unsettled.retain(|(_, token)| token.strong_count() > 0);
         body.unsettled.push((least, Arc::downgrade(&token)));
@@ -74,6 +74,11 @@ impl LiveRanges {
     /// view and all before it. Asked before `set`.
     pub(crate) fn take_tokens(&self) -> Vec<Arc<()>> {
         std::mem::take(&mut self.0.lock().tokens)
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.lock().runs.0.iter().map(|run| run.bytes()).sum()
     }
 
     /// The range deletes for a view, with those of the bottom, which is asked last: what goes down is
@@ -88,10 +93,11 @@ impl LiveRanges {
     }
 
     /// Forgets those up to a number: they are in the bottom, and nothing above it is so old.
-    pub(crate) fn trim(&self, upto: SeqNo) {
+    pub(crate) fn trim(&self, upto: SeqNo, readable: &Readable) {
         let mut body = self.0.lock();
         if !body.runs.0.is_empty() {
-            body.runs.retain(|range| range.seq > upto);
+            let keep = Keep::Readable(readable);
+            body.runs.retain(|range| range.seq > upto, keep);
         }
     }
 

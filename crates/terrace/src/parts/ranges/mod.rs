@@ -13,7 +13,8 @@
 //!
 //! Invariants
 //!   D1  A range delete is in the set of a view if the view's sources may have a key that it covers,
-//!       unless no read through the view may see the range delete.
+//!       unless no read through the view may see the range delete, or each that does sees a newer one over
+//!       the key.
 //!   D2  A version is taken out of its place for a range delete only where the range delete is durable
 //!       itself, no snapshot reads the version, and, if readers of older views may come by there, no
 //!       view is left that lacks the range delete: such a reader could find a still older version.
@@ -32,8 +33,8 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fragment::{RangeDelete, fragment};
+pub(crate) use fragment::{Keep, RangeDelete, Readable, fragment};
 pub(crate) use late::{Ages, LateKeys, Newer};
 pub(crate) use list::in_list;
 pub(crate) use live::{Applicable, LiveRanges};
-pub(crate) use set::{Key, RangeSet, Spans};
+pub(crate) use set::{Key, RangeSet, Spans, pieces_bytes};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::fragment::{RangeDelete, compare_ends, fragment};
+use super::fragment::{Keep, RangeDelete, compare_ends, fragment};
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
@@ -32,6 +32,11 @@ impl Fragment {
     }
 }
 
+/// Bytes that a range may bring to some spans, at most.
+pub(crate) fn pieces_bytes(range: &RangeDelete) -> u64 {
+    2 * (size_of::<Fragment>() + size_of::<SeqNo>() + range.begin.len() + range.end.len()) as u64
+}
+
 /// Fragments in order, none over another.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
@@ -42,23 +47,22 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
-    /// The fragments of these ranges.
-    pub(crate) fn new(ranges: Vec<RangeDelete>) -> Spans {
+    /// The fragments of these ranges, as far as they are needed.
+    pub(crate) fn new(ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Spans {
         let mut spans = Spans::default();
-        for piece in fragment(ranges) {
-            spans.count += 1;
-            match spans.fragments.last_mut() {
-                Some(last) if last.keyspace == piece.keyspace && last.begin == piece.begin => {
-                    last.seqs.push(piece.seq);
-                }
-                _ => spans.fragments.push(Fragment {
-                    keyspace: piece.keyspace,
-                    begin: piece.begin,
-                    end: piece.end,
-                    seqs: vec![piece.seq],
-                }),
-            }
+        let pieces = fragment(ranges, keep);
+        spans.count = pieces.len();
+        let same =
+            |a: &RangeDelete, b: &RangeDelete| a.keyspace == b.keyspace && a.begin == b.begin;
+        for over in pieces.chunk_by(same) {
+            spans.fragments.push(Fragment {
+                keyspace: over[0].keyspace,
+                begin: over[0].begin.clone(),
+                end: over[0].end.clone(),
+                seqs: over.iter().map(|piece| piece.seq).collect(),
+            });
         }
+        spans.fragments.shrink_to_fit();
         spans.bytes = spans.fragments.iter().map(Fragment::bytes).sum();
         spans
     }
@@ -142,6 +146,12 @@ impl RangeSet {
         self.runs.iter().map(|run| run.bytes()).sum()
     }
 
+    /// Bytes of memory when the runs have become one, with so many snapshots: each end of a range may then stand
+    /// in two pieces, and each piece have a number for each snapshot.
+    pub(crate) fn bytes_max(&self, snapshots: usize) -> u64 {
+        2 * (self.bytes() + self.len() * snapshots * size_of::<SeqNo>()) as u64
+    }
+
     /// The newest range delete over a key that a read at `at` sees: older versions are deleted.
     pub(crate) fn newest(&self, keyspace: u32, key: &[u8], at: SeqNo) -> Option<SeqNo> {
         let over = self.runs.iter().filter_map(|run| {
@@ -218,8 +228,8 @@ impl RangeSet {
         })
     }
 
-    /// Whether one range delete above `newest` covers all keys between two, both included, and no
-    /// snapshot tells it apart from versions down to `oldest`.
+    /// Whether range deletes above `newest` cover all keys between two, both included, which no snapshot tells
+    /// apart from versions down to `oldest`.
     pub(crate) fn hides_all(
         &self,
         (first, last): (Key<'_>, Key<'_>),
@@ -233,24 +243,22 @@ impl RangeSet {
             let Some(i) = run.position(first.0, first.1) else {
                 return false;
             };
-            let suits = |range: SeqNo| range > newest && stripes.same(range, oldest);
-            run.fragments[i]
-                .seqs
-                .iter()
-                .copied()
-                .filter(|&r| suits(r))
-                .any(|range| {
-                    let mut end: &[u8] = &run.fragments[i].end;
-                    for next in &run.fragments[i + 1..] {
-                        let joins =
-                            next.keyspace == first.0 && !end.is_empty() && next.begin == end;
-                        if !joins || !next.seqs.contains(&range) {
-                            break;
-                        }
-                        end = &next.end;
-                    }
-                    end.is_empty() || last.1 < end
-                })
+            let suits = |f: &Fragment| {
+                let mut seqs = f.seqs.iter();
+                seqs.any(|&range| range > newest && stripes.same(range, oldest))
+            };
+            let mut end: &[u8] = match suits(&run.fragments[i]) {
+                true => &run.fragments[i].end,
+                false => return false,
+            };
+            for next in &run.fragments[i + 1..] {
+                let joins = next.keyspace == first.0 && !end.is_empty() && next.begin == end;
+                if !joins || !suits(next) {
+                    break;
+                }
+                end = &next.end;
+            }
+            end.is_empty() || last.1 < end
         })
     }
 }

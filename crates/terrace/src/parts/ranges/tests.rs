@@ -95,7 +95,7 @@ fn sets_agree_with_a_plain_list() {
         let all = ranges(&mut rng, 1 + seed as usize / 3);
         let live = LiveRanges::default();
         for range in &all {
-            live.add(vec![range.clone()]);
+            live.add(vec![range.clone()], &Readable::default());
         }
         let set = live.set_above(|| None).unwrap();
         let upto = rng.u64(..all.len() as u64 * 2 + 2);
@@ -148,19 +148,116 @@ fn sets_agree_with_a_plain_list() {
             let all_hidden = all.iter().any(|r| {
                 r.has(1, low) && r.has(1, high) && r.seq > seqs.1 && stripes.same(r.seq, seqs.0)
             });
-            assert_eq!(
-                set.hides_all(((1, low), (1, high)), seqs, &stripes),
-                all_hidden,
-                "seed {seed}"
-            );
+            let each_hidden = keys.iter().filter(|k| *k >= low && *k <= high).all(|k| {
+                let suits = |r: &&RangeDelete| r.seq > seqs.1 && stripes.same(r.seq, seqs.0);
+                all.iter().filter(suits).any(|r| r.has(1, k))
+            });
+            let found = set.hides_all(((1, low), (1, high)), seqs, &stripes);
+            assert!(found >= all_hidden && found <= each_hidden, "seed {seed}");
         }
-        live.trim(upto);
+        live.trim(upto, &Readable::default());
         let left = live.set_above(|| None);
         for key in &keys {
             let newest = naive(1, key, SEQ_MAX).filter(|seq| *seq > upto);
             let found = left.as_ref().and_then(|set| set.newest(1, key, SEQ_MAX));
             assert_eq!(found, newest, "seed {seed}: trimmed at {upto}");
         }
+    }
+}
+
+/// What no read can see any more is left out, and nothing else: every snapshot, and whoever reads later, sees of each
+/// key what the plain list says, and jobs may drop what they might.
+#[test]
+fn sets_have_what_some_read_needs() {
+    let keys = every_key();
+    let (mut few, mut many) = (0, 0);
+    for seed in 0..120 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let all = ranges(&mut rng, 2 + seed as usize / 3);
+        let live = LiveRanges::default();
+        let snapshots = SnapshotList::default();
+        let sequencer = Sequencer::default();
+        let time = Time::new(Arc::new(terrace_media::ManualClock::new()), 0);
+        let mut moments = Vec::new();
+        let mut visible = 0;
+        for range in &all {
+            live.add(vec![range.clone()], &Readable::of(&snapshots, &sequencer));
+            // Some become visible late, and some snapshots go.
+            if rng.bool() {
+                visible = range.seq;
+                sequencer.start_after(visible);
+            }
+            if rng.u8(..4) == 0 {
+                moments.push(snapshots.register(&sequencer, &time).seq);
+            }
+            if rng.u8(..8) == 0 && !moments.is_empty() {
+                let gone = moments.swap_remove(rng.usize(..moments.len()));
+                snapshots.release(gone);
+            }
+        }
+        let set = live.set_above(|| None).unwrap();
+        let plain = LiveRanges::default();
+        for range in &all {
+            plain.add(vec![range.clone()], &Readable::default());
+        }
+        few += set.len();
+        many += plain.set_above(|| None).unwrap().len();
+        let stripes = snapshots.stripes();
+        let reads = moments.iter().copied().chain(visible..visible + 3);
+        for at in reads.chain([SEQ_MAX]) {
+            for key in &keys {
+                let over = all.iter().filter(|r| r.seq <= at && r.has(1, key));
+                let newest = over.map(|r| r.seq).max();
+                assert_eq!(
+                    set.newest(1, key, at),
+                    newest,
+                    "seed {seed}, {key:?} at {at}"
+                );
+                let seq = rng.u64(..visible + 1);
+                let over = all.iter().filter(|r| r.seq > seq && r.has(1, key));
+                let hidden = over.into_iter().any(|r| stripes.same(r.seq, seq));
+                assert_eq!(
+                    set.hides((1, key), seq, SEQ_MAX, &stripes),
+                    hidden,
+                    "seed {seed}"
+                );
+            }
+        }
+    }
+    assert!(few < many / 2, "{few} of {many}");
+}
+
+/// A queue that deletes what has been taken, and ranges around ranges, stay as small as what is left of them.
+#[test]
+fn ranges_over_one_another_take_little() {
+    let place = |n: u32| n.to_be_bytes().to_vec();
+    for around in [false, true] {
+        let live = LiveRanges::default();
+        let late = LateKeys::default();
+        let mut pieces = 0;
+        for n in 1..20_000u32 {
+            let (begin, end) = match around {
+                true => (place(20_000 - n), place(20_000 + n)),
+                false => (Vec::new(), place(n)),
+            };
+            let range = RangeDelete {
+                keyspace: 1,
+                begin,
+                end,
+                seq: SeqNo::from(n),
+            };
+            late.add(std::slice::from_ref(&range));
+            live.add(vec![range], &Readable::later());
+            pieces = pieces.max(live.set_above(|| None).unwrap().len());
+        }
+        assert!(pieces < 64, "{pieces}");
+        late.note(1, &place(5), 9);
+        late.note(1, &place(20_001), 9);
+        let target = |n| Target::first_of(1, n);
+        let (low, high) = (place(0), place(u32::MAX));
+        let newer = late.newer(&target(&low), &target(&high), 1, false);
+        let noted = if around { 20_001 } else { 5 };
+        assert_eq!(newer, Newer::Key(place(noted)));
     }
 }
 
@@ -206,10 +303,10 @@ fn jobs_apply_only_what_every_view_has() {
         end: b"b".to_vec(),
         seq,
     };
-    live.add(vec![range(10)]);
+    live.add(vec![range(10)], &Readable::default());
     assert_eq!(live.settled_upto(), 9, "no view has it yet");
     let older_views = live.take_tokens();
-    live.add(vec![range(20)]);
+    live.add(vec![range(20)], &Readable::default());
     let hides = |seq| {
         let settled = live.settled(100, None).unwrap();
         settled.hides((1, b"a"), seq, &Stripes::default())

@@ -19,6 +19,7 @@ use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::filter::FilterBuilder;
+use crate::parts::ranges::{Keep, fragment};
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, key_hash};
 
 /// Memory that the writer keeps between blocks; what a large value needed is given back.
@@ -409,7 +410,7 @@ impl SstWriter {
     fn write_end(&mut self) -> std::io::Result<()> {
         let number = self.number;
         let mut features = 0;
-        let fragments = crate::parts::ranges::fragment(std::mem::take(&mut self.ranges));
+        let fragments = fragment(std::mem::take(&mut self.ranges), Keep::All);
         self.properties.count_ranges(&fragments);
         let mut range_deletes = None;
         if !fragments.is_empty() {

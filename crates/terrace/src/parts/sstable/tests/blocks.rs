@@ -10,7 +10,7 @@ use super::super::{RangeDeletes, VALUE_BYTES_MAX};
 use super::*;
 use crate::error::ErrorKind;
 use crate::parts::memory::Memory;
-use crate::parts::ranges::fragment;
+use crate::parts::ranges::{Keep, fragment};
 
 /// A separator is not before the key before it, is before the key after it, and no longer than either.
 #[test]
@@ -120,7 +120,7 @@ fn fragments_delete_what_ranges_do() {
                 .collect(),
             ..Model::default()
         };
-        let fragments = fragment(model.ranges.clone());
+        let fragments = fragment(model.ranges.clone(), Keep::All);
         for pair in fragments.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
             let alike = (a.keyspace, &a.begin, &a.end) == (b.keyspace, &b.begin, &b.end);

@@ -144,7 +144,8 @@ impl Job for Absorb {
                 body.install(&[], &tables);
                 forget();
                 // Not before what they cover is forgotten above.
-                body.ground.ranges.trim(seq_last);
+                let ground = &body.ground;
+                ground.ranges.trim(seq_last, &ground.readable());
             }),
             garbage: Vec::new(),
             entries,

@@ -14,7 +14,7 @@ use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
 use crate::parts::memory::Lease;
-use crate::parts::ranges::{Applicable, RangeDelete, fragment};
+use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, fragment};
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
 use crate::types::{EntryKind, SeqNo};
@@ -97,12 +97,9 @@ impl Output {
     /// The fragments of range deletes that hide something, here or below.
     fn needed(&self, mut ranges: Vec<RangeDelete>) -> Vec<RangeDelete> {
         ranges.retain(|r| self.dropped.binary_search(&r.keyspace).is_err());
-        let mut fragments = fragment(ranges);
         // Of those over one piece that no snapshot tells apart, the newest does for all.
-        fragments.dedup_by(|older, newer| {
-            (older.keyspace, &older.begin) == (newer.keyspace, &newer.begin)
-                && self.stripes.same(newer.seq, older.seq)
-        });
+        let readable = Readable::after(self.stripes.clone());
+        let mut fragments = fragment(ranges, Keep::Readable(&readable));
         fragments.retain(|r| {
             let last = match r.end.is_empty() {
                 true => (r.keyspace + 1, [].as_slice()),

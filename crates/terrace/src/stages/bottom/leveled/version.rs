@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::Result;
 use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
-use crate::parts::ranges::{Key, RangeDelete, Spans};
+use crate::parts::ranges::{Keep, Key, RangeDelete, Spans};
 use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::{
     table_file_name as file_name, table_file_number as file_number,
@@ -290,7 +290,7 @@ impl Version {
             .tables()
             .flat_map(|t| t.ranges.iter().cloned())
             .collect();
-        version.ranges = (!ranges.is_empty()).then(|| Arc::new(Spans::new(ranges)));
+        version.ranges = (!ranges.is_empty()).then(|| Arc::new(Spans::new(ranges, Keep::All)));
         version
     }
 

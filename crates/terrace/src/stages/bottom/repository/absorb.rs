@@ -345,10 +345,11 @@ impl Job for Absorb {
             apply: Box::new(move || {
                 // Here before they are trimmed above, and not trimmed before what they cover is forgotten
                 // there (D1).
-                body.ranges.add(brought);
+                let readable = body.ground.readable();
+                body.ranges.add(brought, &readable);
                 forget();
                 body.ranges.drained(seq_last);
-                body.ground.ranges.trim(seq_last);
+                body.ground.ranges.trim(seq_last, &readable);
             }),
             garbage: Vec::new(),
             entries: self.entries,

@@ -7,6 +7,7 @@
 //! CRASH: a sweep that is interrupted begins again: the range delete is still in the list, and what
 //! it had unlinked is marked dead (P3).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::layout::{self, SHADOW};
-use crate::parts::ranges::{RangeDelete, Spans};
+use crate::parts::ranges::{Keep, RangeDelete, Readable, Spans};
 use crate::parts::skiplist::Target;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::stages::{Completion, Job, JobKind, Step};
@@ -41,9 +42,10 @@ struct Held {
 }
 
 impl Held {
-    fn changed(&mut self) {
+    fn changed(&mut self, readable: &Readable) {
         let ranges = (!self.ranges.is_empty()).then(|| self.ranges.clone());
-        self.spans = ranges.map(|ranges| Arc::new(Spans::new(ranges)));
+        let keep = Keep::Readable(readable);
+        self.spans = ranges.map(|ranges| Arc::new(Spans::new(ranges, keep)));
     }
 }
 
@@ -55,7 +57,7 @@ impl Swept {
             drained,
             ..Held::default()
         };
-        held.changed();
+        held.changed(&Readable::later());
         Swept(Mutex::new(held))
     }
 
@@ -65,7 +67,7 @@ impl Swept {
     }
 
     /// Adds what a drain has brought; once, though a drain that begins again brings it again.
-    pub(super) fn add(&self, brought: Vec<RangeDelete>) {
+    pub(super) fn add(&self, brought: Vec<RangeDelete>, readable: &Readable) {
         if brought.is_empty() {
             return;
         }
@@ -73,7 +75,7 @@ impl Swept {
         held.ranges.extend(brought);
         held.ranges.sort_by_key(|range| range.seq);
         held.ranges.dedup_by_key(|range| range.seq);
-        held.changed();
+        held.changed(readable);
     }
 
     /// A drain of everything up to a number has ended.
@@ -199,10 +201,11 @@ impl Sweep {
 
     /// What was applied so far is forgotten, as part of a completion or of the drop of the job.
     fn end(body: &Body, applied: &[RangeDelete]) {
+        let readable = body.ground.readable();
+        let gone: HashSet<SeqNo> = applied.iter().map(|range| range.seq).collect();
         let mut held = body.ranges.0.lock();
-        let gone = |range: &RangeDelete| applied.iter().any(|done| done.seq == range.seq);
-        held.ranges.retain(|range| !gone(range));
-        held.changed();
+        held.ranges.retain(|range| !gone.contains(&range.seq));
+        held.changed(&readable);
         held.sweeping = false;
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::parts::filter::Filter;
 use crate::parts::manifest::{Change, Edit, TableMeta};
 use crate::parts::ranges::layout::SHADOW;
-use crate::parts::ranges::{RangeDelete, RangeSet, Spans, in_list};
+use crate::parts::ranges::{Keep, RangeDelete, RangeSet, Readable, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
 use crate::parts::skiplist::{SkipList, walk};
 use crate::stages::Ground;
@@ -94,7 +94,7 @@ pub(crate) fn recover(
     for table in &tables {
         ranges.extend(in_list(&table.list)?);
     }
-    ground.ranges.add(ranges);
+    ground.ranges.add(ranges, &Readable::later());
     Ok((Elastic::over(Arc::clone(ground), tables), recovered))
 }
 
@@ -212,7 +212,10 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         Ok(())
     })?;
     if !ranges.is_empty() {
-        let ranges = RangeSet::of(vec![Arc::new(Spans::new(ranges))]);
+        let ranges = RangeSet::of(vec![Arc::new(Spans::new(
+            ranges,
+            Keep::Readable(&Readable::later()),
+        ))]);
         let mut kept = Vec::with_capacity(nodes.len());
         for off in nodes {
             let node = table.list.node(off)?;

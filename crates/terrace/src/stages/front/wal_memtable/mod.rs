@@ -329,7 +329,7 @@ impl Front for WalMemtable {
         }
         if !ranges.is_empty() {
             // Whoever may see them reads through a view that has them (D1).
-            self.ground.ranges.add(ranges);
+            self.ground.ranges.add(ranges, &self.ground.readable());
             if !canary::breaks(Canary::RangeUnseen) {
                 install();
             }

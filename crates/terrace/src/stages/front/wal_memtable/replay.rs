@@ -23,7 +23,7 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::log::{LogEntry, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
-use crate::parts::ranges::RangeDelete;
+use crate::parts::ranges::{RangeDelete, Readable};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, Replayed, retired};
 use crate::types::{EntryKind, SeqNo};
@@ -290,7 +290,8 @@ impl WalMemtable {
             memtable.logs.clear();
             (log.done, log.exact) = (ended.taken, None);
         }
-        self.ground.ranges.add(std::mem::take(&mut ended.ranges));
+        let ranges = std::mem::take(&mut ended.ranges);
+        self.ground.ranges.add(ranges, &Readable::later());
         self.ground.sequencer.start_after(ended.seq_last);
         let sealed = Sealed {
             memtable: Arc::new(memtable),
