@@ -15,6 +15,7 @@ use terrace_media::Medium;
 use crate::crash::Case;
 use crate::damage::Specimen;
 use crate::faults;
+use crate::guest::{Machines, Patient};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
@@ -52,6 +53,8 @@ pub enum Suite {
     Metamorphic,
     /// Point reads that stand still while much happens.
     Stalled,
+    /// Power cuts of a virtual machine.
+    Guest,
 }
 
 /// One break and one suite that has to catch it.
@@ -80,14 +83,23 @@ pub struct Caught {
     pub failure: String,
 }
 
-/// Starts a child that soon comes to [`crate::kill::child_if_asked`].
-pub type Child<'a> = &'a dyn Fn() -> Command;
+/// Where breaks are tried: children, which soon come to [`crate::kill::child_if_asked`], and virtual machines where
+/// there can be any.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    /// Starts a child.
+    pub child: &'a dyn Fn() -> Command,
+    /// Machines that run a program with the breaks built in.
+    pub machines: Option<&'a Machines>,
+}
 
 /// Every break with the suites that have to catch it.
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
-    use Suite::{Damage, Faults, Kill, Linear, Long, Metamorphic, Model, Power, Space, Stalled};
+    use Suite::{
+        Damage, Faults, Guest, Kill, Linear, Long, Metamorphic, Model, Power, Space, Stalled,
+    };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
@@ -95,7 +107,9 @@ pub fn trials() -> Vec<Trial> {
         (C::LogFence, Power, Dax, 10),
         (C::LogRecord, Power, Dax, 10),
         (C::LogRecord, Kill, Dax, 40),
+        (C::LogRecord, Guest, Dax, 24),
         (C::TableSync, Power, Mapped, 40),
+        (C::TableSync, Guest, Mapped, 24),
         (C::EditFence, Power, Dax, 10),
         (C::SyncError, Faults, Mapped, 60),
         (C::SourceOrder, Model, Dax, 10),
@@ -166,6 +180,7 @@ impl Suite {
             Suite::Damage => "damage",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
+            Suite::Guest => "guest",
         }
     }
 
@@ -217,7 +232,7 @@ impl Suite {
             Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Stalled => stalled::once(seed, medium),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
-            Suite::Kill => Ok(()),
+            Suite::Kill | Suite::Guest => Ok(()),
         }
     }
 }
@@ -231,9 +246,9 @@ impl Trial {
     }
 
     /// Runs the suite on the broken store. `None`: the break was not seen.
-    pub fn run(&self, child: Child<'_>) -> Option<Caught> {
+    pub fn run(&self, places: Places<'_>) -> Option<Caught> {
         let started = Instant::now();
-        let found = self.find(Some(self.canary), self.cases_max, child);
+        let found = self.find(Some(self.canary), self.cases_max, places);
         found.map(|(cases, failure)| Caught {
             cases,
             elapsed: started.elapsed(),
@@ -246,20 +261,24 @@ impl Trial {
         &self,
         canary: Option<Canary>,
         cases_max: u64,
-        child: Child<'_>,
+        places: Places<'_>,
     ) -> Option<(u64, String)> {
         let name = canary.map_or("", Canary::name);
         let broken_child = || {
-            let mut command = child();
+            let mut command = (places.child)();
             command.env(VARIABLE, name);
             command
         };
         let mut victim = Victim::new((self.medium, Design::MioDb), self.first, &broken_child);
+        let machines = places.machines.filter(|_| self.suite == Suite::Guest);
+        let mut patient = machines.and_then(|m| m.broken(self.medium, self.first, name));
         // The parent of children looks at what they leave with a store that is whole.
-        set_canary(canary.filter(|_| self.suite != Suite::Kill));
+        let is_here = !matches!(self.suite, Suite::Kill | Suite::Guest);
+        set_canary(canary.filter(|_| is_here));
         let failed = (0..cases_max).find_map(|case| {
             let outcome = shrink::guarded(|| match self.suite {
                 Suite::Kill => victim.live_once(),
+                Suite::Guest => patient.as_mut().map_or(Ok(()), Patient::live_once),
                 suite => suite.case(self.medium, self.first + case),
             });
             outcome.err().map(|failure| (case + 1, failure))
@@ -270,7 +289,7 @@ impl Trial {
 }
 
 /// Runs the cases that caught something again, on a store that is whole: all of them must pass.
-pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
+pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
     let mut needed: BTreeMap<(Suite, String, u64), (Trial, u64)> = BTreeMap::new();
     for (trial, caught) in caught {
         let key = (trial.suite, trial.medium.to_string(), trial.first);
@@ -280,7 +299,7 @@ pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
     for ((suite, medium, first), (trial, cases)) in needed {
         let name = suite.name();
         let started = Instant::now();
-        if let Some((case, failure)) = trial.find(None, cases, child) {
+        if let Some((case, failure)) = trial.find(None, cases, places) {
             return Err(format!(
                 "{name} on {medium} from seed {first}: case {case} fails although nothing is \
                  broken: {failure}"
@@ -296,7 +315,7 @@ pub fn check_whole(caught: &[(Trial, Caught)], child: Child<'_>) -> Outcome {
 
 /// Runs every trial whose canary's name contains `only`, prints the table, and runs the same cases
 /// on a store that is whole. An error names the breaks that nothing caught.
-pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
+pub fn campaign(only: &str, places: Places<'_>, says: bool) -> Outcome {
     println!(
         "{:<17} {:<22} {:<21} {:>5} {:>8}",
         "canary", "place", "caught by", "cases", "seconds"
@@ -311,12 +330,19 @@ pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
         if !name.contains(only) || (only.is_empty() && trial.needs_a_busy_machine()) {
             continue;
         }
+        if trial.suite == Suite::Guest && places.machines.is_none() {
+            println!(
+                "{name:<17} not tried by {}: no virtual machine",
+                trial.suite.name()
+            );
+            continue;
+        }
         let mut suite = format!("{} on {}", trial.suite.name(), trial.medium);
         if trial.first > 0 {
             suite = format!("{suite}, from {}", trial.first);
         }
         let place = trial.canary.place();
-        match trial.run(child) {
+        match trial.run(places) {
             Some(found) => {
                 println!(
                     "{name:<17} {place:<22} {suite:<21} {:>5} {:>8.1}",
@@ -335,7 +361,7 @@ pub fn campaign(only: &str, child: Child<'_>, says: bool) -> Outcome {
         }
     }
     std::panic::set_hook(hook);
-    check_whole(&caught, child)?;
+    check_whole(&caught, places)?;
     if missed.is_empty() {
         return Ok(());
     }

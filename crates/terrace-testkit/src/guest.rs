@@ -59,9 +59,11 @@ impl Mode {
     }
 }
 
-/// Where a store is, the medium that it has to find there, and its design. The first four have every
-/// mode, and both designs that keep data in the pool.
-const KINDS: [(Mode, Medium, Design); 12] = [
+/// Where a store is, the medium that it has to find there, and its design.
+type Kind = (Mode, Medium, Design);
+
+/// Every kind of guest. The first four have every mode, and both designs that keep data in the pool.
+const KINDS: [Kind; 12] = [
     (Mode::Nvdimm, Medium::Dax, Design::MioDb),
     (Mode::Nvdimm, Medium::Dax, Design::MioDbSsd),
     (Mode::NoDax, Medium::Mapped, Design::MioDb),
@@ -167,11 +169,61 @@ impl Drop for Running {
     }
 }
 
-/// One store and its lives.
-struct Patient<'a> {
-    tool: &'a Path,
+/// What guests are made of.
+pub struct Machines {
+    tool: PathBuf,
     /// Kernel and program of every guest.
-    parts: &'a Path,
+    parts: tempfile::TempDir,
+}
+
+impl Machines {
+    /// Guests that run this program, which has to know the campaign `guest-life`, made by `tool` or else by the
+    /// tree's own.
+    pub fn make(tool: Option<&str>) -> Outcome<Machines> {
+        let tool = match tool {
+            Some(path) => PathBuf::from(path),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/pmem-guest"),
+        };
+        call(&tool, &["check".as_ref()])?;
+        let parts = scratch()?;
+        let exe = std::env::current_exe().map_err(failed("no path of this program"))?;
+        call(
+            &tool,
+            &["make".as_ref(), parts.path().as_os_str(), exe.as_os_str()],
+        )?;
+        Ok(Machines { tool, parts })
+    }
+
+    fn patient(&self, &(mode, medium, design): &Kind, seed: u64, canary: &str) -> Patient<'_> {
+        Patient {
+            machines: self,
+            mode,
+            orders: Orders {
+                medium,
+                design,
+                seed,
+                life: 0,
+                variation: 0,
+                last: false,
+                canary: canary.to_owned(),
+            },
+            rng: fastrand::Rng::with_seed(seed ^ ((mode as u64) << 32) ^ design as u64),
+            tally: Tally::default(),
+            store: None,
+        }
+    }
+
+    /// A store of the default design on that medium, which the named break breaks.
+    #[cfg(feature = "canary")]
+    pub(crate) fn broken(&self, medium: Medium, seed: u64, canary: &str) -> Option<Patient<'_>> {
+        let kind = KINDS.iter().find(|kind| kind.1 == medium)?;
+        Some(self.patient(kind, seed, canary))
+    }
+}
+
+/// One store and its lives.
+pub(crate) struct Patient<'a> {
+    machines: &'a Machines,
     mode: Mode,
     orders: Orders,
     rng: fastrand::Rng,
@@ -234,11 +286,11 @@ impl Patient<'_> {
         let arguments = ["format", self.mode.name(), "", &mib].map(std::ffi::OsStr::new);
         let mut arguments = arguments.to_vec();
         arguments[2] = image.as_os_str();
-        call(self.tool, &arguments)
+        call(&self.machines.tool, &arguments)
     }
 
     /// One life that ends in a power cut.
-    fn live_once(&mut self) -> Outcome {
+    pub(crate) fn live_once(&mut self) -> Outcome {
         if self.store.is_none() {
             self.begin()?;
         }
@@ -281,8 +333,11 @@ impl Patient<'_> {
         self.check_silent()?;
         let image = self.path("image");
         let arguments = ["fsck", self.mode.name()].map(std::ffi::OsStr::new);
-        call(self.tool, &[arguments[0], arguments[1], image.as_os_str()])
-            .map_err(|said| format!("the file system is damaged: {said}"))?;
+        call(
+            &self.machines.tool,
+            &[arguments[0], arguments[1], image.as_os_str()],
+        )
+        .map_err(|said| format!("the file system is damaged: {said}"))?;
         self.tally.ends += 1;
         self.store = None;
         Ok(())
@@ -307,9 +362,9 @@ impl Patient<'_> {
                 return Err(format!("{} cannot be copied", from.display()));
             }
         }
-        let child = Command::new(self.tool)
+        let child = Command::new(&self.machines.tool)
             .arg("run")
-            .args([self.parts, Path::new(self.mode.name())])
+            .args([self.machines.parts.path(), Path::new(self.mode.name())])
             .args([self.path("image"), self.path("board")])
             .arg("guest-life")
             .stdin(Stdio::null())
@@ -369,48 +424,24 @@ impl Patient<'_> {
     }
 
     fn said(&self, name: &str) -> String {
-        let bytes = std::fs::read(self.parts.join(name)).unwrap_or_default();
+        let bytes = std::fs::read(self.machines.parts.path().join(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
 /// Guests that lose power, in turns of all kinds that the request leaves.
 pub fn campaign(request: &Request) -> Outcome {
-    let tool = match request.text("tool") {
-        Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/pmem-guest"),
-    };
+    let machines = Machines::make(request.text("tool"))?;
     let seed = request.number("seed", 0)?;
     let mode = request.text("mode");
     let (media, designs) = (request.media()?, request.designs_or(&Design::ALL)?);
-    let parts = scratch()?;
-    let exe = std::env::current_exe().map_err(failed("no path of this program"))?;
-    call(
-        &tool,
-        &["make".as_ref(), parts.path().as_os_str(), exe.as_os_str()],
-    )?;
     let kinds = KINDS.iter().filter(|(its, medium, design)| {
         mode.is_none_or(|name| name == its.name())
             && media.contains(medium)
             && designs.contains(design)
     });
-    let patient = |&(mode, medium, design): &(Mode, Medium, Design)| Patient {
-        tool: &tool,
-        parts: parts.path(),
-        mode,
-        orders: Orders {
-            medium,
-            design,
-            seed,
-            life: 0,
-            variation: 0,
-            last: false,
-            canary: request.text("canary").unwrap_or_default().into(),
-        },
-        rng: fastrand::Rng::with_seed(seed ^ ((mode as u64) << 32) ^ design as u64),
-        tally: Tally::default(),
-        store: None,
-    };
+    let canary = request.text("canary").unwrap_or_default();
+    let patient = |kind| machines.patient(kind, seed, canary);
     let mut patients: Vec<Patient<'_>> = kinds.map(patient).collect();
     if patients.is_empty() {
         return Err("no guest is of that mode, medium and design".into());

@@ -111,7 +111,15 @@ fn canaries(request: &Request) -> Outcome {
     let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
     let child = || std::process::Command::new(&exe);
     let only = request.text("only").unwrap_or_default();
-    terrace_testkit::canaries::campaign(only, &child, request.number("say", 0)? > 0)
+    let machines = terrace_testkit::guest::Machines::make(None);
+    if let Err(reason) = &machines {
+        println!("no power cuts of a guest: {reason}");
+    }
+    let places = terrace_testkit::canaries::Places {
+        child: &child,
+        machines: machines.as_ref().ok(),
+    };
+    terrace_testkit::canaries::campaign(only, places, request.number("say", 0)? > 0)
 }
 
 #[cfg(not(feature = "canary"))]
