@@ -313,9 +313,23 @@ pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
     Ok(())
 }
 
-/// Runs every trial whose canary's name contains `only`, prints the table, and runs the same cases
+/// Which trials run, and how.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Choice<'a> {
+    /// Those of canaries whose name contains this.
+    pub only: &'a str,
+    /// The first seed of each, instead of its own: a search for one that comes to the point.
+    pub first: Option<u64>,
+    /// How many cases each may take, instead of its own number.
+    pub cases_max: Option<u64>,
+    /// What the suites say is printed.
+    pub says: bool,
+}
+
+/// Runs the trials of a choice, prints the table, and runs the same cases
 /// on a store that is whole. An error names the breaks that nothing caught.
-pub fn campaign(only: &str, places: Places<'_>, says: bool) -> Outcome {
+pub fn campaign(choice: Choice<'_>, places: Places<'_>) -> Outcome {
+    let only = choice.only;
     println!(
         "{:<17} {:<22} {:<21} {:>5} {:>8}",
         "canary", "place", "caught by", "cases", "seconds"
@@ -325,8 +339,10 @@ pub fn campaign(only: &str, places: Places<'_>, says: bool) -> Outcome {
     std::panic::set_hook(Box::new(|_| {}));
     let mut caught = Vec::new();
     let mut missed = Vec::new();
-    for trial in trials() {
+    for mut trial in trials() {
         let name = trial.canary.name();
+        trial.first = choice.first.unwrap_or(trial.first);
+        trial.cases_max = choice.cases_max.unwrap_or(trial.cases_max);
         if !name.contains(only) || (only.is_empty() && trial.needs_a_busy_machine()) {
             continue;
         }
@@ -349,7 +365,7 @@ pub fn campaign(only: &str, places: Places<'_>, says: bool) -> Outcome {
                     found.cases,
                     found.elapsed.as_secs_f64()
                 );
-                if says {
+                if choice.says {
                     println!("    {}", found.failure);
                 }
                 caught.push((trial, found));

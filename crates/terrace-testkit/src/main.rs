@@ -47,7 +47,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   flips   every byte of table files and OPTIONS changed, each of which must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
-          --only NAME (those whose names contain it), --say 1 (what the suites said)
+          --only NAME (those whose names contain it), --say 1 (what the suites said), --seed S and
+          --cases N (a search for seeds that come to the point)
 
 Every campaign prints its seed and ends with its counts.";
 
@@ -97,7 +98,7 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "torture" => torture::torture(&parse(&["hours", "seed", "medium", "design"])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
-        "canaries" => canaries(&parse(&["only", "say"])?),
+        "canaries" => canaries(&parse(&["only", "say", "seed", "cases"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");
             Ok(())
@@ -110,7 +111,18 @@ fn run(args: &[String]) -> Outcome {
 fn canaries(request: &Request) -> Outcome {
     let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
     let child = || std::process::Command::new(&exe);
-    let only = request.text("only").unwrap_or_default();
+    let number = |name| {
+        request
+            .text(name)
+            .map(|_| request.number(name, 0))
+            .transpose()
+    };
+    let choice = terrace_testkit::canaries::Choice {
+        only: request.text("only").unwrap_or_default(),
+        first: number("seed")?,
+        cases_max: number("cases")?,
+        says: request.number("say", 0)? > 0,
+    };
     let machines = terrace_testkit::guest::Machines::make(None);
     if let Err(reason) = &machines {
         println!("no power cuts of a guest: {reason}");
@@ -119,7 +131,7 @@ fn canaries(request: &Request) -> Outcome {
         child: &child,
         machines: machines.as_ref().ok(),
     };
-    terrace_testkit::canaries::campaign(only, places, request.number("say", 0)? > 0)
+    terrace_testkit::canaries::campaign(choice, places)
 }
 
 #[cfg(not(feature = "canary"))]

@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use terrace_testkit::canaries::{Places, campaign};
+use terrace_testkit::canaries::{Choice, Places, campaign};
 use terrace_testkit::kill::child_if_asked;
 
 /// Not a test of its own: what the children run. Without orders it does nothing.
@@ -28,5 +28,5 @@ fn every_canary_is_caught() {
         // They run the program of the campaigns, which this is not.
         machines: None,
     };
-    campaign("", places, false).unwrap_or_else(|failure| panic!("{failure}"));
+    campaign(Choice::default(), places).unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -471,5 +471,44 @@ fn ingests_beside_writers_are_atomic() {
         });
         verify(&db, None).unwrap();
         db.close().unwrap();
+    }
+}
+
+/// A range delete that only a memtable has takes nothing away for good, though what was ingested after it is in
+/// files already: a process that is killed then leaves the batch whole, or nothing of it.
+#[test]
+fn ranges_deleted_before_an_ingest_are_applied_when_they_last() {
+    for design in [Design::MioDbSsd, Design::Leveled] {
+        let mut options = options(design, Workers::Manual);
+        options.bottom.leveled.runs_compact = 1;
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let folder = scratch().unwrap();
+            let place = |name: &str| folder.path().join(name);
+            let db = Db::open(place("db"), options.clone()).unwrap();
+            for n in 0..100 {
+                db.put(key(n), [7; 50]).unwrap();
+            }
+            db.drain().unwrap();
+            let mut batch = WriteBatch::new();
+            batch.delete_range(key(10)..key(90)).put(key(200), "both");
+            db.write(batch, Durability::Volatile).unwrap();
+            // Beside the range: what is compacted with them has keys of the range.
+            for _ in 0..rng.u32(1..4) {
+                load(&db, 0..2, b"new").unwrap();
+            }
+            for _ in 0..rng.u32(0..12) {
+                db.step(rng.usize(..)).unwrap();
+            }
+            std::fs::create_dir(place("killed")).unwrap();
+            for file in std::fs::read_dir(place("db")).unwrap() {
+                let name = file.unwrap().file_name();
+                std::fs::copy(place("db").join(&name), place("killed").join(&name)).unwrap();
+            }
+            let killed = Db::open(place("killed"), options.clone()).unwrap();
+            let left = killed.range(key(10)..key(90)).unwrap().count();
+            let lasts = killed.get(key(200)).unwrap().is_some();
+            assert_eq!(left, if lasts { 0 } else { 80 }, "{design}, seed {seed}");
+        }
     }
 }

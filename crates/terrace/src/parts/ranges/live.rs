@@ -134,6 +134,14 @@ pub(crate) struct Applicable {
 }
 
 impl Applicable {
+    /// Range deletes that are durable, all of them.
+    pub(crate) fn lasting(spans: Arc<Spans>) -> Applicable {
+        Applicable {
+            set: Arc::new(RangeSet::of(vec![spans])),
+            upto: SeqNo::MAX,
+        }
+    }
+
     /// Whether nobody can read a version, because of one of them.
     #[inline]
     pub(crate) fn hides(&self, key: (u32, &[u8]), seq: SeqNo, stripes: &Stripes) -> bool {

@@ -55,7 +55,9 @@ impl Absorb {
         let durable = drain.durable;
         let begin = || {
             let version = self.body.version();
-            Output::new(&self.body, version, (0, self.run), ranges, durable)
+            let live = &self.body.ground.ranges;
+            let hides = live.applicable(durable, version.ranges.clone());
+            Output::new(&self.body, version, (0, self.run), ranges, hides)
         };
         let output = self.output.get_or_insert_with(begin);
         let (mut entries, mut bytes) = (0, 0);

@@ -23,6 +23,7 @@ use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::Applicable;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::EntryKind;
 
@@ -119,9 +120,11 @@ impl Plan {
         let version = Arc::clone(&self.version);
         let all = self.picked.tables().flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
-        let durable = version.tables().map(|t| t.meta.seq_last).max();
+        // Those of the tables alone. What is above may be older than an ingest here, and in no log: a crash
+        // would take the range delete, and not give back what it had hidden.
+        let hides = version.ranges.clone().map(Applicable::lasting);
         let to = (self.picked.to as u32, 0);
-        Output::new(&self.body, version, to, ranges, durable.unwrap_or(0))
+        Output::new(&self.body, version, to, ranges, hides)
     }
 
     /// The end of the compaction, with what all parts have written.

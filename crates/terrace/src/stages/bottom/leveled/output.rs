@@ -60,18 +60,17 @@ pub(super) struct Output {
 
 impl Output {
     /// Tables for `level`; for level 0, of the run `run`. `ranges` are the range deletes of what is
-    /// written; those up to `durable` hide entries.
+    /// written, `hides` those that may hide entries.
     pub(super) fn new(
         body: &Arc<Body>,
         version: Arc<Version>,
         (level, run): (u32, u64),
         ranges: Vec<RangeDelete>,
-        durable: SeqNo,
+        hides: Option<Applicable>,
     ) -> Output {
-        let live = &body.ground.ranges;
         let mut output = Output {
             horizon: body.ground.horizon(),
-            hides: live.applicable(durable, version.ranges.clone()),
+            hides,
             ranges: Vec::new(),
             cut: None,
             level,
