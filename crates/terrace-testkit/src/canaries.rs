@@ -151,7 +151,7 @@ pub fn trials() -> Vec<Trial> {
             (Canary::DeadFlag, Suite::Power) => 4,
             (Canary::HidesUnsynced, Suite::Power) => 61,
             (Canary::LeftUnsynced, Suite::Power) => 30,
-            (Canary::PartUnsynced, Suite::Long) => 0x7a163,
+            (Canary::PartUnsynced, Suite::Long) => 600_485,
             _ => 0,
         },
         cases_max,

@@ -443,7 +443,11 @@ fn refusals() {
     assert_eq!(e.kind(), ErrorKind::Full);
     assert!(e.to_string().contains("drop some of them"), "{e}");
     assert!(db.get(key(5)).unwrap().is_some());
+    // Nothing is wrong with what cannot be scanned just now.
+    let unverified = db.verify(&mut |_| {}).map(|report| report.problems);
+    assert_eq!(unverified.map_err(|e| e.kind()), Err(ErrorKind::Full));
     iterators.clear();
+    assert_eq!(db.verify(&mut |_| {}).unwrap().problems, [""; 0]);
     assert_eq!(db.iter().unwrap().filter_map(Result::ok).count(), 2000);
     db.close().unwrap();
 }
