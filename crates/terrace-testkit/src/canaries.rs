@@ -43,6 +43,8 @@ pub enum Suite {
     Kill,
     /// Writers and readers on threads.
     Linear,
+    /// The same over table files alone, with several compactions at a time.
+    LinearFiles,
     /// Syncs that fail.
     Faults,
     /// Overwriting for long in a small pool.
@@ -98,7 +100,8 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Damage, Faults, Guest, Kill, Linear, Long, Metamorphic, Model, Power, Space, Stalled,
+        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Power, Space,
+        Stalled,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -141,6 +144,7 @@ pub fn trials() -> Vec<Trial> {
         (C::HidesUnsynced, Power, Dram, 10),
         (C::LossUnsaid, Damage, Dax, 400),
         (C::IngestUnheld, Linear, Dax, 20),
+        (C::VersionEarly, LinearFiles, Dax, 20),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,
@@ -175,6 +179,7 @@ impl Suite {
             Suite::Long => "power, long",
             Suite::Kill => "kill",
             Suite::Linear => "linear",
+            Suite::LinearFiles => "linear, files",
             Suite::Faults => "faults",
             Suite::Space => "space",
             Suite::Damage => "damage",
@@ -210,10 +215,13 @@ impl Suite {
                 case.shrinks = false;
                 case.run(&script).map(|_| ())
             }
-            Suite::Linear => {
+            Suite::Linear | Suite::LinearFiles => {
                 let folder = scratch()?;
                 let run = linear::Run {
-                    design: Design::MioDb,
+                    design: match self {
+                        Suite::Linear => Design::MioDb,
+                        _ => Design::Leveled,
+                    },
                     seed,
                     medium,
                     writers: 3,

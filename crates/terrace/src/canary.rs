@@ -79,6 +79,8 @@ pub enum Canary {
     LossUnsaid,
     /// Jobs begin on what an ingest brings before anybody may see that.
     IngestUnheld,
+    /// Tables for a job are chosen of a version that was read before it is known which are taken.
+    VersionEarly,
 }
 
 /// Whether the store is to break here.
@@ -154,7 +156,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 33] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 34] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -208,6 +210,7 @@ pub(crate) mod switch {
             (Canary::HidesUnsynced, "hides-unsynced", "buffer/elastic"),
             (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
             (Canary::IngestUnheld, "ingest-unheld", "engine/ingest.rs"),
+            (Canary::VersionEarly, "version-early", "bottom/leveled"),
         ];
 
         /// The name on the command line.

@@ -43,9 +43,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use terrace_media::FileSystem;
 
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
@@ -180,6 +181,16 @@ impl Body {
 
     fn version(&self) -> Arc<Version> {
         self.version.load_full()
+    }
+
+    /// For whoever chooses tables for a job: which are taken, and the version whose tables the others are.
+    fn choosing(&self) -> (MutexGuard<'_, Busy>, Arc<Version>) {
+        let early = canary::breaks(Canary::VersionEarly).then(|| self.version());
+        canary::linger(Canary::VersionEarly);
+        let busy = self.busy.lock();
+        // LOCK: the version after the lock: a job installs what it made before it gives its tables
+        // back. The other way round, tables that are just gone would be found free, and removed twice.
+        (busy, early.unwrap_or_else(|| self.version()))
     }
 
     /// How far level 0 has come from the first of two numbers of runs to the second, or the debt

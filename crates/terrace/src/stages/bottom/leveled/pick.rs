@@ -127,11 +127,8 @@ impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
     /// others work on what it would need. With `everything`, level 0 is compacted however few runs it has.
     pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
-        let mut busy = self.busy.lock();
+        let (mut busy, version) = self.choosing();
         let busy = &mut *busy;
-        // LOCK: the version after the lock: a job installs what it made before it gives its tables
-        // back. The other way round, tables that are just gone would be found free.
-        let version = self.version();
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
         let runs_max = self.ground.memory.limits.runs;

@@ -34,14 +34,13 @@ pub(super) struct Vanish {
 
 /// The job that drops what is covered whole; its tables are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
-    let version = body.version();
+    let (mut busy, version) = body.choosing();
     let ranges = version.ranges.clone();
     let dropped = body.ground.dropped.all();
     if ranges.is_none() && dropped.is_empty() {
         return None;
     }
     let stripes = body.ground.snapshots.stripes();
-    let mut busy = body.busy.lock();
     let now = Looked {
         version: Arc::downgrade(&version),
         oldest: stripes.oldest(),
