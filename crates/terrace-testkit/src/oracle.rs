@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use terrace::{Db, Design, Durability};
+use terrace::{Db, Design, Durability, KeyValue};
 use terrace_media::Medium;
 
 use crate::script::{Entry, Key, SPACES, space_name};
@@ -91,8 +91,27 @@ pub struct Oracle {
 /// The writes that explain what each key shows, oldest first.
 type Explained = BTreeMap<(u8, Key), Vec<u64>>;
 
+/// A value that was shown. A short one does not say which write made it; whether it expires, says a part of that.
+#[derive(Clone, PartialEq, Eq)]
+struct Found {
+    bytes: Vec<u8>,
+    expires: bool,
+}
+
+impl Found {
+    fn of(pair: KeyValue) -> (Key, Found) {
+        let expires = pair.expiry().is_some();
+        let (key, bytes) = pair.into_pair();
+        (Key(key), Found { bytes, expires })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// What a database showed.
-type Seen = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
+type Seen = BTreeMap<u8, BTreeMap<Key, Found>>;
 
 impl Oracle {
     /// The oracle of an empty database.
@@ -347,11 +366,11 @@ impl Oracle {
             };
             for key in live.keys().chain(seen.keys()) {
                 let (expected, found) = (live.get(key), seen.get(key));
-                if !same(expected.copied(), found.map(Vec::as_slice)) {
+                if !same(expected.copied(), found.map(Found::bytes)) {
                     return Err(format!(
                         "{} {key:?}: expected {expected:?}, found {}",
                         space_name(space),
-                        shown(found.map(Vec::as_slice))
+                        shown(found.map(Found::bytes))
                     ));
                 }
             }
@@ -374,10 +393,10 @@ impl Oracle {
                 .keyspace(name)
                 .map_err(|e| fail("opening a keyspace", e))?;
             let handle = handle.ok_or_else(|| format!("keyspace {name} is listed, not found"))?;
-            let scan = |iter: terrace::Result<terrace::Iter>| -> Outcome<Vec<(Key, Vec<u8>)>> {
+            let scan = |iter: terrace::Result<terrace::Iter>| -> Outcome<Vec<(Key, Found)>> {
                 let pairs = iter.map_err(|e| fail("a scan", e))?;
                 pairs
-                    .map(|pair| pair.map(|p| p.into_pair()).map(|(k, v)| (Key(k), v)))
+                    .map(|pair| pair.map(Found::of))
                     .collect::<Result<_, _>>()
                     .map_err(|e| fail("a scan", e))
             };
@@ -386,27 +405,27 @@ impl Oracle {
                 return Err(format!("a scan of {name} is not in order or repeats a key"));
             }
             let back: Result<Vec<_>, _> = match handle.iter() {
-                Ok(iter) => iter.rev().map(|p| p.map(|p| p.into_pair())).collect(),
+                Ok(iter) => iter.rev().map(|pair| pair.map(Found::of)).collect(),
                 Err(e) => Err(e),
             };
             let back = back.map_err(|e| fail("a scan backward", e))?;
-            let pair = |pair: &'_ (Key, Vec<u8>)| (pair.0.0.clone(), pair.1.clone());
-            if !forward.iter().map(pair).eq(back.iter().rev().cloned()) {
+            if !forward.iter().eq(back.iter().rev()) {
                 return Err(format!(
                     "{name}: {} pairs forward, {} backward, or other ones",
                     forward.len(),
                     back.len()
                 ));
             }
-            let pairs: BTreeMap<Key, Vec<u8>> = forward.into_iter().collect();
+            let pairs: BTreeMap<Key, Found> = forward.into_iter().collect();
             let known = self.spaces.get(&space).map(|s| s.keys.keys());
             for key in known.into_iter().flatten().chain(pairs.keys()) {
                 let got = handle.get(key).map_err(|e| fail("a get", e))?;
-                if got.as_ref() != pairs.get(key) {
+                let scanned = pairs.get(key).map(Found::bytes);
+                if got.as_deref() != scanned {
                     return Err(format!(
                         "{name} {key:?}: get says {}, the scan {}",
                         shown(got.as_deref()),
-                        shown(pairs.get(key).map(Vec::as_slice))
+                        shown(scanned)
                     ));
                 }
             }
@@ -445,20 +464,20 @@ impl Oracle {
             };
             let unknown = seen.iter().find(|(key, _)| !known.keys.contains_key(*key));
             if let Some((key, value)) = unknown {
-                let value = shown(Some(value));
+                let value = shown(Some(value.bytes()));
                 return Err(format!(
                     "{} {key:?} was never written: {value}",
                     space_name(space)
                 ));
             }
             for (key, chain) in &known.keys {
-                let found = seen.get(key).map(Vec::as_slice);
+                let found = seen.get(key);
                 let fits = self.explain(crash, chain, found);
                 if fits.is_empty() {
                     return Err(format!(
                         "{} {key:?}: found {}, which none of these explains: {}",
                         space_name(space),
-                        shown(found),
+                        shown(found.map(Found::bytes)),
                         self.chain(crash, chain)
                     ));
                 }
@@ -490,7 +509,7 @@ impl Oracle {
     }
 
     /// The writes that may show and that explain `found`. 0: never written.
-    fn explain(&self, crash: Crash, chain: &[Version], found: Option<&[u8]>) -> Vec<u64> {
+    fn explain(&self, crash: Crash, chain: &[Version], found: Option<&Found>) -> Vec<u64> {
         let from = chain
             .iter()
             .rposition(|version| self.must(crash, version.write));
@@ -499,7 +518,10 @@ impl Oracle {
             fits.push(0);
         }
         let allowed = &chain[from.unwrap_or(0)..];
-        let shown = |version: &&Version| same(version.shown(self.now), found);
+        let shown = |version: &&Version| {
+            same(version.shown(self.now), found.map(Found::bytes))
+                && found.is_none_or(|found| found.expires == version.expiry.is_some())
+        };
         let matching = allowed.iter().filter(shown);
         fits.extend(matching.map(|version| version.write));
         fits
