@@ -7,8 +7,8 @@
 //!   - an extent half emptied: the next reclaim goes on with it.
 //!
 //! A power loss on `Mapped` leaves links without meaning. Every node below `synced` is then found
-//! where it lies and must be sound; nodes behind it are kept as far as they are, since
-//! their table is still in the buffer; dead ones are left out.
+//! where it lies and must be sound; dead ones are left out. Nothing behind it is looked at: what was
+//! copied there is in the buffer still, or in the extent that it came from.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -193,42 +193,28 @@ fn rebuild_links(
     let mut done = 0;
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for (&off, room) in &mut space.rooms {
+        // What is behind that is in the buffer still, or in the extent it was copied from. `used` vouches for nothing:
+        // its page may be newer than those that it counts, which then have nodes of an earlier use of the space.
         let synced = read(&room.extent, SYNCED_AT).min(room.extent.len());
-        let end = off + room.used.max(synced);
+        let end = off + synced.max(HEADER_BYTES as u64);
         let mut walk = Walk::new(&region, off + HEADER_BYTES as u64, end);
         room.forget_expiring();
         let mut expiring = 0;
         loop {
-            let at = walk.position();
-            let sound = walk.next_node().and_then(|node| {
-                if let Some(node) = &node {
-                    node.checked_value()?;
-                }
-                Ok(node)
-            });
-            match sound {
-                Ok(Some(node)) => {
-                    if !walk::is_dead(&region, node.off)? {
-                        nodes.push(node.off);
-                        let expiry = expiry_of(&node)?;
-                        if expiry != 0 {
-                            let bytes = node.header.node_bytes() as u64;
-                            expiring = room.count_expiring(bytes, expiry);
-                        }
-                    }
-                    done += node.header.node_bytes() as u64;
-                }
-                Ok(None) => {
-                    room.used = walk.position() - off;
-                    break;
-                }
-                Err(problem) if at < off + synced => return Err(problem.into()),
-                // Behind what was synced: lost, and still in the buffer.
-                Err(_) => {
-                    room.used = at - off;
-                    break;
+            let Some(node) = walk.next_node()? else {
+                room.used = walk.position() - off;
+                break;
+            };
+            node.checked_value()?;
+            if !walk::is_dead(&region, node.off)? {
+                nodes.push(node.off);
+                let expiry = expiry_of(&node)?;
+                if expiry != 0 {
+                    let bytes = node.header.node_bytes() as u64;
+                    expiring = room.count_expiring(bytes, expiry);
                 }
             }
+            done += node.header.node_bytes() as u64;
             if nodes.len().is_multiple_of(4096) {
                 progress(done, total);
             }
