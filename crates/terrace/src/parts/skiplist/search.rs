@@ -1,9 +1,8 @@
 //! This file finds places in a list: for reads, for reads backward, and for insertion.
 //!
-//! Every search goes down the levels and never compares a node twice in a row. The node that the
-//! level below would look at next is prefetched while the current one is compared, so that two
-//! misses overlap. Links come from media: a search that takes more steps than any sound list
-//! needs ends in an error rather than in a loop.
+//! Every search goes down the levels and never compares a node twice in a row. The nodes that the levels below would
+//! look at next are prefetched while the current one is compared, so that their misses overlap. Links come from
+//! media: a search that takes more steps than any sound list needs ends in an error rather than in a loop.
 
 use std::cmp::Ordering as Order;
 
@@ -66,7 +65,7 @@ impl SkipList {
         loop {
             let candidate = next(region, current, level)?;
             if candidate != 0 && candidate != bounded_by {
-                self.expect(current, candidate, level)?;
+                self.expect_two(current, candidate, level)?;
                 if Node::read(region, candidate)?.compare(target) == Order::Less {
                     if first == 0 {
                         first = candidate;
@@ -292,14 +291,31 @@ impl SkipList {
         Ok(splice)
     }
 
-    /// Prefetches what a search at `current` is about to look at: the second line of `candidate`,
-    /// where its key may end, and the first line of the candidate one level down.
+    /// Prefetches what a search at `current` is about to look at: the second line of `candidate`, where its key may
+    /// end, and the first line of the candidate one level down.
     #[inline(always)]
     fn expect(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
         self.region.prefetch(candidate.wrapping_add(KEY_LINE));
         if level > 0 {
             self.region
                 .prefetch(next(&self.region, current, level - 1)?);
+        }
+        Ok(())
+    }
+
+    /// As `expect`, and two levels down: a read goes there unless it steps forward, and `candidate` takes long enough
+    /// for all to arrive with it. A third level gains nothing, and a writer's search loses by it what merges and
+    /// flushes need of the memory.
+    #[inline(always)]
+    fn expect_two(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
+        self.expect(current, candidate, level)?;
+        if level > 0 {
+            let below = next(&self.region, current, level - 1)?;
+            self.region.prefetch(below.wrapping_add(KEY_LINE));
+        }
+        if level > 1 {
+            self.region
+                .prefetch(next(&self.region, current, level - 2)?);
         }
         Ok(())
     }
