@@ -511,7 +511,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
 }
 
 /// The identity of this boot; random, so that it equals no other, if the kernel does not tell.
-fn system_boot_id() -> [u8; 16] {
+pub(super) fn system_boot_id() -> [u8; 16] {
     let mut id = [0; 16];
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
+use super::backing::system_boot_id;
 use super::error::PoolError;
-use super::layout::{
-    FLAG_CLEAN, FLAG_POWER_LOST, HEADER_BYTES, ROOTS, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS,
-};
+use super::layout::{FLAG_CLEAN, HEADER_BYTES, ROOTS, SLOT_BYTES, SLOT_BYTES_MAX, SLOTS};
 use super::superblock::{Slot, Superblock, choose};
 use crate::fs::File;
 
@@ -26,7 +25,8 @@ pub struct PoolHeader {
     pub generation: u64,
     /// Whether the pool was closed.
     pub clean: bool,
-    /// Whether a power loss is still to be repaired.
+    /// Whether the pool was not closed before power was lost, or before the machine that it was on last started anew,
+    /// and nobody has repaired that since.
     pub power_lost: bool,
     /// The words that belong to the store.
     pub roots: [u64; ROOTS],
@@ -68,7 +68,7 @@ impl PoolHeader {
             committed_bytes: state.committed,
             generation: state.generation,
             clean: state.flags & FLAG_CLEAN != 0,
-            power_lost: state.flags & FLAG_POWER_LOST != 0,
+            power_lost: state.lost_power(system_boot_id()),
             roots: state.roots,
             damaged_slots,
         })

@@ -13,7 +13,7 @@
 //! |  64 |    8 | cap        | bytes that the pool may grow to                       |
 //! |  72 |    8 | committed  | the file had at least so many bytes                   |
 //! |  80 |   16 | boot_id    | the boot that wrote this slot                         |
-//! |  96 |    8 | flags      | bit 0: closed cleanly; bit 1: power loss not repaired |
+//! |  96 |    8 | flags      | bit 0: closed cleanly; bit 1: power loss not repaired; bit 2: open last on `Dax` |
 //! | 104 |    8 | generation | the higher valid slot counts                          |
 //! | 112 |  128 | roots      | 16 words that belong to the store                     |
 //! | 240 |   12 | zero       | reserved                                              |
@@ -60,6 +60,9 @@ pub(crate) const AT_CHECKSUM: usize = 252;
 pub(crate) const FLAG_CLEAN: u64 = 1 << 0;
 /// Power was lost, and the store has not said yet that it repaired what that did.
 pub(crate) const FLAG_POWER_LOST: u64 = 1 << 1;
+/// Who had the pool open last made stores durable line by line; without it, page by page. The next one may have it on
+/// another medium.
+pub(crate) const FLAG_DAX: u64 = 1 << 2;
 
 const _: () = assert!(AT_FORMAT == AT_MAGIC + 8, "magic is 8 bytes");
 const _: () = assert!(AT_SLOT_BYTES == AT_FORMAT + 4, "format is 4 bytes");

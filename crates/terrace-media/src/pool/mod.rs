@@ -33,12 +33,12 @@ pub use medium::{Medium, MediumChoice, Prefault};
 pub use space::PoolUsage;
 
 use crate::extent::{AllocError, Extent, Span};
-use crate::pm::count::Counts;
+use crate::pm::count::{Counts, Purpose};
 use crate::pm::emulate::{Emulation, Emulator};
 use crate::pm::persist::{Extras, Mapping};
 use crate::pm::region::Region;
 use backing::{Opened, Store};
-use layout::{FLAG_CLEAN, FLAG_POWER_LOST, HEADER_BYTES, ROOTS};
+use layout::{FLAG_CLEAN, FLAG_DAX, FLAG_POWER_LOST, HEADER_BYTES, ROOTS};
 use parking_lot::Mutex;
 use refusal::{check, refuse};
 use space::Space;
@@ -154,6 +154,7 @@ pub(crate) struct PoolInner {
     medium: Medium,
     forced: bool,
     shutdown: Shutdown,
+    pages_lost: bool,
     superblock: Mutex<Super>,
     space: Space,
     faults: Option<Arc<PoolFaults>>,
@@ -225,7 +226,7 @@ impl Pool {
             cap: config.cap(),
             committed,
             boot_id: opened.boot_id,
-            flags: 0,
+            flags: dax_flag(opened.medium),
             generation: 1,
             roots: [0; ROOTS],
         };
@@ -244,6 +245,7 @@ impl Pool {
             state,
             0,
             Shutdown::Clean,
+            false,
         ))
     }
 
@@ -281,15 +283,27 @@ impl Pool {
 
         let shutdown = if state.flags & FLAG_CLEAN != 0 {
             Shutdown::Clean
-        } else if state.flags & FLAG_POWER_LOST != 0 || state.boot_id != opened.boot_id {
+        } else if state.lost_power(opened.boot_id) {
             Shutdown::PowerLost
         } else {
             Shutdown::Crashed
         };
-        state.flags = if shutdown == Shutdown::PowerLost {
-            FLAG_POWER_LOST
-        } else {
-            0
+        let dax = dax_flag(opened.medium);
+        let was_dax = state.flags & FLAG_DAX;
+        if shutdown == Shutdown::Crashed && dax > was_dax && !private {
+            // PERSIST: pages that a session on `Mapped` left unwritten, before this one relies on them without a
+            // sync. Reversed, a power loss would take old nodes from under new links.
+            opened.store.sync_all().map_err(|source| PoolError::Io {
+                path: path.clone(),
+                op: "sync",
+                source,
+            })?;
+        }
+        let pages_lost = shutdown == Shutdown::PowerLost && was_dax == 0;
+        state.flags = match shutdown {
+            // It stays what it was on until that is repaired.
+            Shutdown::PowerLost => FLAG_POWER_LOST | (was_dax & dax),
+            Shutdown::Clean | Shutdown::Crashed => dax,
         };
         state.boot_id = opened.boot_id;
         state.cap = state.cap.max(config.cap());
@@ -306,7 +320,7 @@ impl Pool {
                 source,
             })?;
         Ok(Pool::start(
-            opened, region, &config, state, current, shutdown,
+            opened, region, &config, state, current, shutdown, pages_lost,
         ))
     }
 
@@ -317,6 +331,7 @@ impl Pool {
         state: Superblock,
         current: usize,
         shutdown: Shutdown,
+        pages_lost: bool,
     ) -> Pool {
         let granule = state.granule;
         let cap = config.cap_bytes.min(opened.memory.len() as u64);
@@ -327,6 +342,7 @@ impl Pool {
             medium: opened.medium,
             forced: opened.forced,
             shutdown,
+            pages_lost,
             superblock: Mutex::new(Super {
                 state,
                 current,
@@ -447,13 +463,31 @@ impl Pool {
         self.inner.shutdown
     }
 
-    /// Says that whatever a power loss did has been repaired, durably: if the process crashes in
+    /// Whether a power loss may have taken pages that fences did not make durable: it was `Mapped` that lost power,
+    /// whatever medium this is now.
+    pub fn pages_lost(&self) -> bool {
+        self.inner.pages_lost
+    }
+
+    /// Makes everything durable, and says that whatever a power loss did has been repaired: if the process crashes in
     /// this boot, the next open reports `Crashed`. Without it, `PowerLost` is reported again.
     pub fn mark_recovered(&self) -> Result<(), PoolError> {
         if self.inner.superblock.lock().state.flags & FLAG_POWER_LOST == 0 {
             return Ok(());
         }
-        self.inner.update(|state| state.flags &= !FLAG_POWER_LOST)
+        let region = self.region();
+        if self.inner.medium == Medium::Dax {
+            let len = (region.end() - region.origin()) as usize;
+            region.persist(region.origin(), len, Purpose::Superblock);
+        }
+        // PERSIST: what was repaired before the flag that says so. Reversed, a second loss would leave half of it.
+        self.sync_all().map_err(|source| PoolError::Io {
+            path: self.inner.path.clone(),
+            op: "sync",
+            source,
+        })?;
+        self.inner
+            .update(|state| state.flags = dax_flag(self.inner.medium))
     }
 
     /// Makes everything durable and says so: the next open reports `Clean`. The caller changes
@@ -488,6 +522,14 @@ impl Pool {
     /// extent was adopted and nobody holds bytes outside of one.
     pub fn trim(&self) {
         self.inner.trim();
+    }
+}
+
+/// What the superblock has of the medium.
+fn dax_flag(medium: Medium) -> u64 {
+    match medium {
+        Medium::Dax => FLAG_DAX,
+        Medium::Mapped | Medium::Dram => 0,
     }
 }
 

@@ -84,6 +84,13 @@ fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
 }
 
 impl Superblock {
+    /// Whether power was lost since the pool was closed last, for all that a machine in this boot knows, and nobody
+    /// has repaired that.
+    pub(crate) fn lost_power(&self, boot_id: [u8; 16]) -> bool {
+        self.flags & FLAG_CLEAN == 0
+            && (self.flags & FLAG_POWER_LOST != 0 || self.boot_id != boot_id)
+    }
+
     /// The bytes of a slot.
     pub(crate) fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];

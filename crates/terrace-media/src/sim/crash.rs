@@ -30,6 +30,13 @@ pub struct Image {
     pub(super) files: Files,
 }
 
+impl Image {
+    /// The content of the pool, for those who read it as a file.
+    pub fn pool(&self) -> Vec<u8> {
+        self.pm.bytes()
+    }
+}
+
 /// Makes the choices of one crash.
 pub(super) struct Chooser {
     survive: Survive,

@@ -138,6 +138,19 @@ impl Machine {
         )
     }
 
+    /// As `boot`, with the pool on another medium from now on.
+    ///
+    /// # Panics
+    /// If the medium is `Dram`, of which nothing survives.
+    pub fn boot_on(mut image: Image, seed: u64, medium: Medium) -> Machine {
+        assert!(
+            medium != Medium::Dram,
+            "a simulated pool is on Dax or Mapped"
+        );
+        image.medium = medium;
+        Machine::boot(image, seed)
+    }
+
     /// The machine's files.
     pub fn fs(&self) -> Arc<dyn FileSystem> {
         Arc::new(fs::SimFs::new(self.clone()))

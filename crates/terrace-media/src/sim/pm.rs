@@ -44,6 +44,17 @@ pub(super) struct Pm {
     pending: HashMap<ThreadId, Vec<(u64, u64)>>,
 }
 
+impl PmImage {
+    /// What programs see after booting, byte for byte.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let words = self
+            .working
+            .iter()
+            .flat_map(|page| (0..PAGE_WORDS).map(|i| page_word(page, i)));
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+}
+
 fn page_word(page: &Page, i: usize) -> u64 {
     page.as_ref().map_or(0, |words| words[i])
 }

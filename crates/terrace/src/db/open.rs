@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, Clock, FileSystem, Machine, Medium, OsFs, OverlayFs, Pool, PoolConfig, PoolError,
-    PoolFaults, Prefault, Shutdown, SystemClock,
+    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
+    Prefault, Shutdown, SystemClock,
 };
 
 use super::trace::Trace;
@@ -178,10 +178,6 @@ impl DbBuilder {
         report.merges_resumed = opened.merges_resumed;
         report.tables_rebuilt = opened.tables_rebuilt;
         if links_lost {
-            ground
-                .pool
-                .sync_all()
-                .map_err(|e| Error::io("sync", &self.path, e))?;
             ground.pool.mark_recovered()?;
         }
         let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
@@ -529,8 +525,7 @@ impl DbBuilder {
             len: pool.root(REDO_ROOTS[1]),
         };
         let extent = pool.adopt(span)?;
-        let lost = pool.medium() == Medium::Mapped && pool.shutdown() == Shutdown::PowerLost;
-        let redo = if lost {
+        let redo = if pool.pages_lost() {
             // Links are rebuilt from nodes; half a batch of old ones must not be applied to them.
             RedoArea::create(&pool, extent)?
         } else {

@@ -17,6 +17,7 @@ mod ingest;
 mod inspect;
 mod kill;
 mod linear;
+mod media;
 mod metamorphic;
 mod model;
 mod options;

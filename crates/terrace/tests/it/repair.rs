@@ -1,5 +1,6 @@
 //! Repair: what verifies comes back, the newest of it, whatever is damaged; what does not is told of.
 
+mod power;
 mod specimen;
 
 use std::collections::BTreeMap;

@@ -361,6 +361,43 @@ fn the_last_shutdown_is_told() {
     assert_eq!(reopened().shutdown(), Shutdown::Crashed);
 }
 
+/// Whether a power loss took pages depends on the medium that had power then, not on the one that the pool is on now,
+/// and is told until it is repaired.
+#[test]
+fn pages_are_lost_where_the_pool_was_mapped() {
+    for (was, now) in [
+        (Medium::Dax, Medium::Dax),
+        (Medium::Dax, Medium::Mapped),
+        (Medium::Mapped, Medium::Dax),
+        (Medium::Mapped, Medium::Mapped),
+    ] {
+        let open = |machine: &Machine| {
+            Pool::open(self::config(Backing::Simulated(machine.clone()))).expect("opened")
+        };
+        let machine = Machine::new(1, was);
+        drop(Pool::create(self::config(Backing::Simulated(machine.clone()))).expect("created"));
+        let lost = Machine::boot_on(machine.crash_image(Survive::None), 2, now);
+        for _ in 0..2 {
+            let pool = open(&lost);
+            assert_eq!(pool.shutdown(), Shutdown::PowerLost);
+            // On `Mapped` the second opening cannot know any more what the first one left unwritten.
+            let first = pool.pages_lost();
+            assert!(first == (was == Medium::Mapped) || now == Medium::Mapped);
+        }
+        let pool = open(&lost);
+        pool.mark_recovered().expect("marked");
+        drop(pool);
+        assert!(!open(&lost).pages_lost(), "{was} then {now}");
+        let killed = Machine::boot_on(machine.process_image(), 2, now);
+        assert!(
+            !open(&killed).pages_lost(),
+            "{was} then {now}: no power lost"
+        );
+        let again = Machine::boot_on(killed.crash_image(Survive::None), 2, was);
+        assert_eq!(open(&again).pages_lost(), now == Medium::Mapped);
+    }
+}
+
 /// Faulting pages in ahead, all at once or never gives the same pool.
 #[test]
 fn prefaulting_changes_nothing_but_time() {

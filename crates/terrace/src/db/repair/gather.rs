@@ -155,6 +155,8 @@ fn table(
     watch: Watch<'_>,
 ) -> Result<()> {
     let meta = source.state.files.get(&number);
+    // What is not named may be a table that a crash kept from being finished, which nobody misses.
+    let certain = meta.is_some();
     let (mut failed, mut first, mut entries) = (Failed::default(), None, 0);
     let visit = &mut |piece: sstable::Piece<'_>| match piece {
         sstable::Piece::Entry(entry) => {
@@ -192,7 +194,7 @@ fn table(
                     ("table", path.clone(), problem.offset),
                     problem.text,
                     keys,
-                    true,
+                    certain,
                 );
             }
             Ok(())
@@ -209,7 +211,12 @@ fn table(
         Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
         Err(e) => {
             findings.part("table", place, PartState::Damaged, 0, e.to_string());
-            findings.lose(("table", path, 0), "the table cannot be read", keys, true);
+            findings.lose(
+                ("table", path, 0),
+                "the table cannot be read",
+                keys,
+                certain,
+            );
             return Ok(());
         }
     };
@@ -229,7 +236,7 @@ fn table(
     let (state, note) = match first {
         Some((offset, text, unknown)) => {
             if unknown {
-                findings.lose(("table", path, offset), text.clone(), keys, true);
+                findings.lose(("table", path, offset), text.clone(), keys, certain);
             }
             (PartState::Damaged, text)
         }

@@ -32,8 +32,8 @@ pub(super) struct Area {
     head: Option<u64>,
     /// Where nodes end is not known.
     open_end: bool,
-    /// Nodes may be marked dead: bytes of those, and up to where nodes survive a power loss.
-    dead: Option<(u64, u64)>,
+    /// Nodes may be marked dead: bytes of those.
+    dead: Option<u64>,
     problem: Option<String>,
     /// What the walk has found.
     stop: u64,
@@ -79,8 +79,8 @@ impl Area {
         self
     }
 
-    pub(super) fn with_dead(mut self, bytes: u64, synced: u64) -> Area {
-        self.dead = Some((bytes, self.span.off + synced.min(self.span.len)));
+    pub(super) fn with_dead(mut self, bytes: u64) -> Area {
+        self.dead = Some(bytes);
         self
     }
 }
@@ -310,15 +310,9 @@ impl<'a> Rescue<'a> {
                 }
                 at = end;
             }
-            let settled = match (self.links_hold, area.dead) {
-                // Behind that a power loss may have taken nodes, which are in the buffer still.
-                (false, Some((_, synced))) => synced,
-                _ => area.end,
-            };
             if at < area.end && !area.open_end {
                 gaps.push((at, area.end));
             }
-            gaps.retain(|(from, _)| *from < settled);
             for (from, to) in gaps {
                 let keys = self.keys_of(from, to);
                 let area = &mut self.areas[index];
@@ -379,7 +373,7 @@ impl<'a> Rescue<'a> {
             }
         }
         for area in &mut self.areas {
-            let differs = area.dead.is_some_and(|(dead, _)| dead != area.dead_bytes);
+            let differs = area.dead.is_some_and(|dead| dead != area.dead_bytes);
             if differs && counted.is_some() && area.problem.is_none() {
                 let text = "the marks of superseded nodes do not agree with their count";
                 area.problem = Some(text.to_owned());

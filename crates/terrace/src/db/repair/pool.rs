@@ -158,7 +158,7 @@ pub(super) fn take_nodes(
         let area = Area::new("repository", 0, meta.head).head(Some(head));
         rescue.add(area, None);
         for span in &meta.extents {
-            add_extent(&mut rescue, *span, span.len);
+            add_extent(&mut rescue, *span, span.len, power_lost);
         }
     }
     for (span, told) in unnamed(source, pool) {
@@ -172,7 +172,8 @@ pub(super) fn take_nodes(
             }
             Told::Extent(len) if source.wants_unnamed_extent(span.off) => {
                 rescue.expect_repository(None);
-                add_extent(&mut rescue, Span { off: span.off, len }, len);
+                let span = Span { off: span.off, len };
+                add_extent(&mut rescue, span, len, power_lost);
             }
             _ => {}
         }
@@ -180,16 +181,21 @@ pub(super) fn take_nodes(
     rescue.run(gathered, findings, watch)
 }
 
-fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64) {
+fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool) {
     let words = repository::extent_words(&|at| rescue.word(span.off + at).unwrap_or(0));
     let head = rescue.bytes(span.off, repository::NODES_AT);
     let known = head.is_some_and(|bytes| repository::is_extent(bytes, span.off, length));
-    let used = words.used.max(words.synced);
+    // The page with `used` may be newer than those that it counts, which then have nodes of an earlier use of the
+    // space; what is behind `synced` is in the buffer still, or in the extent that it was copied from.
+    let used = match words.synced {
+        Some(synced) if power_lost => synced,
+        synced => words.used.max(synced.unwrap_or(0)),
+    };
     let fits = (repository::NODES_AT..=span.len).contains(&used);
     let area = Area::new("repository", 0, span)
         // Without `used` every node up to the end counts that another one leads to.
         .nodes(repository::NODES_AT, if fits { used } else { span.len })
-        .with_dead(words.dead, words.synced);
+        .with_dead(words.dead);
     let problem = match (known, fits) {
         (false, _) => Some("an extent has lost its header"),
         (true, false) => Some("an extent says that more of it is used than there is"),

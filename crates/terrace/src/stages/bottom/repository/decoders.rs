@@ -13,7 +13,7 @@ const LENGTH: u64 = 65536;
 pub(crate) fn decoders() -> Vec<Decoder> {
     vec![Decoder {
         name: "repository-header",
-        seeds: || vec![encode_head().to_vec(), encode_extent(LENGTH).to_vec()],
+        seeds: || vec![encode_head().to_vec(), encode_extent(LENGTH, true).to_vec()],
         mend: |bytes| {
             if let Some(checked) = bytes.get_mut(..20) {
                 terrace_media::decoder::seal(checked, 16);

@@ -24,7 +24,7 @@
 //! | 20 |   12 | zero     |                                                          |
 //! | 32 |    8 | used     | bytes from the start; changes through the redo area      |
 //! | 40 |    8 | dead     | bytes of nodes that are superseded; through the redo area |
-//! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take      |
+//! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take; else 0 |
 //! | 56 |    8 | expiring | nodes that expire: KiB of them, rounded up, in the low 24 bits, and |
 //! |    |      |          | the second since 1970 when the last does above them; through the redo area |
 
@@ -88,9 +88,13 @@ pub(super) fn encode_head() -> [u8; HEADER_BYTES] {
     encode(HEAD_MAGIC, 0, 0)
 }
 
-/// The header of an extent without nodes.
-pub(super) fn encode_extent(length: u64) -> [u8; HEADER_BYTES] {
-    encode(EXTENT_MAGIC, length, HEADER_BYTES as u64)
+/// The header of an extent without nodes; `synced` is where the word of that name counts.
+pub(super) fn encode_extent(length: u64, synced: bool) -> [u8; HEADER_BYTES] {
+    let mut bytes = encode(EXTENT_MAGIC, length, HEADER_BYTES as u64);
+    let word = if synced { HEADER_BYTES as u64 } else { 0 };
+    let at = SYNCED_AT as usize;
+    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    bytes
 }
 
 fn check(bytes: &[u8], at: u64, magic: [u8; 4], length: u64) -> Result<(), DecodeError> {

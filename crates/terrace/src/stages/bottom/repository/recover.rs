@@ -9,13 +9,16 @@
 //! A power loss on `Mapped` leaves links without meaning. Every node below `synced` is then found
 //! where it lies and must be sound; dead ones are left out. Nothing behind it is looked at: what was
 //! copied there is in the buffer still, or in the extent that it came from.
+//!
+//! The word `synced` is kept on `Mapped` alone. A database may change its medium from one opening to the next, so each
+//! opening sees to it that the word is there or is not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use terrace_media::{Extent, Purpose};
+use terrace_media::{Extent, Medium, Purpose};
 
 use super::fresh::Fresh;
 use super::layout::{
@@ -125,7 +128,7 @@ pub(crate) fn recover(
         .redo
         .slot(Purpose::Drain)
         .ok_or_else(|| Error::invalid("every redo slot is taken before the repository is open"))?;
-    Ok(Repository {
+    let repository = Repository {
         body: Arc::new(Body {
             ground: Arc::clone(ground),
             list,
@@ -146,7 +149,42 @@ pub(crate) fn recover(
             }),
             head,
         }),
-    })
+    };
+    repository.body.keep_synced()?;
+    Ok(repository)
+}
+
+impl Body {
+    /// Sees to it that extents have the word `synced` on `Mapped`, and on no other medium.
+    fn keep_synced(&self) -> Result<()> {
+        let relinker = self.relinker.lock();
+        let region = self.list.region();
+        let rooms = relinker.space.rooms.iter();
+        let words: Vec<_> = rooms
+            .filter_map(|(off, _)| region.word(off + SYNCED_AT))
+            .collect();
+        if self.ground.pool.medium() == Medium::Mapped {
+            let missing = words.iter().any(|word| word.load(Ordering::Acquire) == 0);
+            // CRASH: some extents have it and others do not. Nothing was added to these, so `used` is right.
+            return if missing {
+                self.sync(&relinker)
+            } else {
+                Ok(())
+            };
+        }
+        for &off in relinker.space.rooms.keys() {
+            let set = region
+                .word(off + SYNCED_AT)
+                .is_some_and(|word| word.load(Ordering::Acquire) != 0);
+            if set {
+                // PERSIST: before anything is added to the extent. Reversed, a power loss on `Mapped` later would
+                // take what was added on this medium. `used` as a rebuild has made it is in the same line, whose
+                // stores become durable in their order.
+                region.publish(off + SYNCED_AT, 0, Purpose::Drain);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Finds the nodes of an extent that have copies in the list, which is what a reclaim that was
@@ -195,8 +233,12 @@ fn rebuild_links(
     for (&off, room) in &mut space.rooms {
         // What is behind that is in the buffer still, or in the extent it was copied from. `used` vouches for nothing:
         // its page may be newer than those that it counts, which then have nodes of an earlier use of the space.
-        let synced = read(&room.extent, SYNCED_AT).min(room.extent.len());
-        let end = off + synced.max(HEADER_BYTES as u64);
+        let end = off
+            + match read(&room.extent, SYNCED_AT) {
+                // Nothing was added to the extent on `Mapped`.
+                0 => room.used,
+                synced => synced.clamp(HEADER_BYTES as u64, room.extent.len()),
+            };
         let mut walk = Walk::new(&region, off + HEADER_BYTES as u64, end);
         room.forget_expiring();
         let mut expiring = 0;

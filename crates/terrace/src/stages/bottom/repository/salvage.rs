@@ -11,7 +11,8 @@ pub(crate) const NODES_AT: u64 = HEADER_BYTES as u64;
 pub(crate) struct ExtentWords {
     pub(crate) used: u64,
     pub(crate) dead: u64,
-    pub(crate) synced: u64,
+    /// What of `used` a power loss cannot take; `None` where it takes none of it.
+    pub(crate) synced: Option<u64>,
 }
 
 /// The words of an extent, read by their offsets.
@@ -19,7 +20,7 @@ pub(crate) fn extent_words(read: &dyn Fn(u64) -> u64) -> ExtentWords {
     ExtentWords {
         used: read(USED_AT),
         dead: read(DEAD_AT),
-        synced: read(SYNCED_AT),
+        synced: Some(read(SYNCED_AT)).filter(|synced| *synced != 0),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use terrace_media::{AllocError, Extent, Purpose};
+use terrace_media::{AllocError, Extent, Medium, Purpose};
 
 use super::layout::{self, DEAD_AT, EXPIRING_AT, HEADER_BYTES, USED_AT};
 use crate::error::{Error, Result};
@@ -154,7 +154,7 @@ impl Space {
             }
         };
         ground.pool.prefault(&extent);
-        let header = layout::encode_extent(extent.len());
+        let header = layout::encode_extent(extent.len(), ground.pool.medium() == Medium::Mapped);
         if let Some(mut claim) = extent.claim(0, header.len()) {
             claim.write_streaming(0, &header, purpose);
         }

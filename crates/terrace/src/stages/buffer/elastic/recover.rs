@@ -12,8 +12,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrace_media::Shutdown;
-
 use super::Elastic;
 use super::table::{Body, Table};
 use crate::error::{Error, Result};
@@ -118,8 +116,7 @@ fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
 
 /// Whether links in the pool may be without meaning.
 pub(crate) fn links_lost(ground: &Ground) -> bool {
-    ground.pool.medium() == terrace_media::Medium::Mapped
-        && ground.pool.shutdown() == Shutdown::PowerLost
+    ground.pool.pages_lost()
 }
 
 /// Opens a table. `headers` has the ids in the headers of all extents so far: each is the id of the

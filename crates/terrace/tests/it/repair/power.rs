@@ -1,0 +1,117 @@
+//! What a power loss has left is repaired as it is opened: without what it took, and without what lay there before.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use terrace::{Db, Design, Durability, WriteBatch};
+use terrace_media::{Image, Machine, ManualClock, Medium, OpenMode, PersistPoint, Survive};
+use terrace_testkit::place::scratch;
+use terrace_testkit::{seeds, settings};
+
+use super::specimen::{Pairs, Specimen};
+
+/// What the database had before the write under way, and what it has after it.
+type Known = (Pairs, Pairs);
+type Lost = Vec<(PersistPoint, Image, Known)>;
+
+/// Makes files of what a machine has, which another one starts with.
+fn put_down(image: Image, folder: &Path) {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir(folder).unwrap();
+    std::fs::write(folder.join("pool"), image.pool()).unwrap();
+    let fs = Machine::boot(image, 1).fs();
+    for name in fs.list(Path::new("db")).unwrap() {
+        let file = fs
+            .open(&Path::new("db").join(&name), OpenMode::Read)
+            .unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(0, &mut bytes).unwrap();
+        std::fs::write(folder.join(&name), bytes).unwrap();
+    }
+}
+
+/// Writes to a database, and returns what power losses at some points would have left.
+fn losses(db: &Db, machine: &Machine, seed: u64) -> Lost {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let known = Arc::new(Mutex::new(Known::default()));
+    let lost = Arc::new(Mutex::new(Lost::new()));
+    let look = {
+        let (known, lost) = (Arc::clone(&known), Arc::clone(&lost));
+        let mut rng = rng.fork();
+        move |machine: &Machine, point: PersistPoint| {
+            if rng.u32(..150) == 0 {
+                let image = machine.crash_image(Survive::Random(rng.u64(..)));
+                let known = known.lock().unwrap().clone();
+                lost.lock().unwrap().push((point, image, known));
+            }
+        }
+    };
+    machine.on_persist(Some(Box::new(look)));
+    for _ in 0..600 {
+        // So few keys that most of what is written replaces something, and space is used again.
+        let key = vec![rng.u8(..24)];
+        let mut batch = WriteBatch::new();
+        let mut now = known.lock().unwrap();
+        if rng.u8(..3) > 0 {
+            let value = vec![rng.u8(..); rng.usize(..2000)];
+            batch.put(&key, &value);
+            now.1.insert((1, key), value);
+        } else {
+            batch.delete(&key);
+            now.1.remove(&(1, key));
+        }
+        drop(now);
+        db.write(batch, Durability::Sync).unwrap();
+        let mut now = known.lock().unwrap();
+        now.0 = now.1.clone();
+        drop(now);
+        if rng.u8(..20) == 0 {
+            db.drain().unwrap();
+        }
+    }
+    machine.on_persist(None);
+    std::mem::take(&mut *lost.lock().unwrap())
+}
+
+#[test]
+fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
+    let mut repaired = 0;
+    for (design, medium) in [
+        (Design::MioDb, Medium::Mapped),
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Mapped),
+    ] {
+        for seed in seeds::seeds(16) {
+            let machine = Machine::new(seed, medium);
+            let mut options = settings::small_of(design, medium);
+            options.pool.size_bytes = 4 << 20;
+            let db = Db::builder("db")
+                .machine(machine.clone())
+                .options(options.clone())
+                .open()
+                .unwrap();
+            let specimen = Specimen {
+                folder: scratch().unwrap(),
+                options,
+                clock: ManualClock::new(),
+                written: Default::default(),
+            };
+            for (point, image, (before, after)) in losses(&db, &machine, seed) {
+                put_down(image, &specimen.source());
+                let report = specimen.repair().unwrap();
+                // The end of a log or of the manifest may look damaged, no more.
+                assert!(
+                    report.losses.iter().all(|loss| !loss.certain),
+                    "{report:#?}"
+                );
+                let shown = specimen.shown(&report);
+                assert!(
+                    shown == before || shown == after,
+                    "{design} on {medium}, seed {seed:#x}, {point:?}: {report:#?}"
+                );
+                repaired += 1;
+            }
+        }
+    }
+    println!("{repaired} repaired");
+}
