@@ -1,9 +1,11 @@
-//! Shrinking: leaves operations out of a failing script for as long as it still fails.
+//! Shrinking: leaves operations out of a failing script, and members out of those that stay, for as long as it still
+//! fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::oracle::Outcome;
 use crate::script::Op;
+use crate::value::Value;
 
 /// Runs `run` and turns a panic into a failure.
 pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
@@ -19,31 +21,127 @@ pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// The shortest failing script found in at most `tries` runs, and how it fails.
+/// Bytes of values that need no more: enough to tell which write made them.
+const VALUE_BYTES: u32 = 8;
+
+/// A script that fails, and how; it gets shorter.
+struct Shrinking<'a> {
+    script: Vec<Op>,
+    failure: String,
+    /// Runs that may be made yet.
+    left: usize,
+    run: &'a mut dyn FnMut(&[Op]) -> Outcome,
+}
+
+impl Shrinking<'_> {
+    /// Takes `script` for the one so far if it fails too.
+    fn try_instead(&mut self, script: Vec<Op>) -> bool {
+        self.left = self.left.saturating_sub(1);
+        let outcome = guarded(|| (self.run)(&script));
+        if let Err(failure) = outcome {
+            (self.script, self.failure) = (script, failure);
+            return true;
+        }
+        false
+    }
+
+    /// Leaves out pieces of a list in the script, large ones first, single members last. `with` puts what remains of
+    /// `list` in its place.
+    fn leave_out<T: Clone>(&mut self, mut list: Vec<T>, with: impl Fn(&[Op], Vec<T>) -> Vec<Op>) {
+        let mut size = list.len().div_ceil(2);
+        // BOUND: every turn uses up a try or halves the size.
+        while size > 0 && self.left > 0 {
+            let mut at = 0;
+            while at < list.len() && self.left > 0 {
+                let mut shorter = list.clone();
+                shorter.drain(at..(at + size).min(shorter.len()));
+                let script = with(&self.script, shorter.clone());
+                match self.try_instead(script) {
+                    true => list = shorter,
+                    false => at += size,
+                }
+            }
+            size = if size == 1 { 0 } else { size.div_ceil(2) };
+        }
+    }
+
+    /// Makes the operation at `at` smaller: fewer members, then shorter values.
+    fn shrink_operation(&mut self, at: usize) {
+        let replaced = |script: &[Op], op: Op| {
+            let mut script = script.to_vec();
+            script[at] = op;
+            script
+        };
+        match self.script[at].clone() {
+            Op::Write(entries, durability) if entries.len() > 1 => {
+                self.leave_out(entries, |script, entries| {
+                    replaced(script, Op::Write(entries, durability))
+                });
+            }
+            Op::Ingest(space, pairs) if pairs.len() > 1 => {
+                self.leave_out(pairs, |script, pairs| {
+                    replaced(script, Op::Ingest(space, pairs))
+                });
+            }
+            Op::MultiGet(space, keys) if keys.len() > 1 => {
+                self.leave_out(keys, |script, keys| {
+                    replaced(script, Op::MultiGet(space, keys))
+                });
+            }
+            _ => {}
+        }
+        let mut shorter = self.script[at].clone();
+        let is_shorter = match &mut shorter {
+            Op::Write(entries, _) => {
+                let values = entries.iter_mut().filter_map(|entry| entry.value.as_mut());
+                shorten(values)
+            }
+            Op::Ingest(_, pairs) => shorten(pairs.iter_mut().map(|(_, value)| value)),
+            _ => false,
+        };
+        if is_shorter && self.left > 0 {
+            self.try_instead(replaced(&self.script, shorter));
+        }
+    }
+}
+
+/// Cuts values to what tells them apart; false: none was longer.
+fn shorten<'a>(values: impl Iterator<Item = &'a mut Value>) -> bool {
+    let mut any = false;
+    for value in values.filter(|value| value.len > VALUE_BYTES) {
+        value.len = VALUE_BYTES;
+        any = true;
+    }
+    any
+}
+
+/// The smallest failing script found in at most `tries` runs, and how it fails: of as few operations as can be, of
+/// these as small as can be.
 pub fn shrink(
     script: &[Op],
     failure: String,
     tries: usize,
     run: &mut dyn FnMut(&[Op]) -> Outcome,
 ) -> (Vec<Op>, String) {
-    let mut best = (script.to_vec(), failure);
-    let mut left = tries;
-    let mut size = best.0.len().div_ceil(2);
-    // BOUND: every turn uses up a try or halves the size.
-    while size > 0 && left > 0 {
-        let mut at = 0;
-        while at < best.0.len() && left > 0 {
-            let mut shorter = best.0.clone();
-            shorter.drain(at..(at + size).min(shorter.len()));
-            left -= 1;
-            match guarded(|| run(&shorter)) {
-                Err(failure) => best = (shorter, failure),
-                Ok(()) => at += size,
+    let mut shrinking = Shrinking {
+        script: script.to_vec(),
+        failure,
+        left: tries,
+        run,
+    };
+    // BOUND: every turn but the last makes the script smaller or uses up the tries.
+    loop {
+        let before = shrinking.script.clone();
+        shrinking.leave_out(before.clone(), |_, script| script);
+        for at in 0..shrinking.script.len() {
+            if shrinking.left > 0 {
+                shrinking.shrink_operation(at);
             }
         }
-        size = if size == 1 { 0 } else { size.div_ceil(2) };
+        if shrinking.left == 0 || shrinking.script == before {
+            return (shrinking.script, shrinking.failure);
+        }
     }
-    best
 }
 
 /// Runs a script; on failure shrinks it and says everything that is needed to go on.
@@ -64,4 +162,60 @@ pub fn check(
         short.len(),
         lines.join("\n")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace::Durability;
+
+    use super::*;
+    use crate::script::{Entry, Key};
+
+    fn entry(tag: u64) -> Entry {
+        Entry {
+            space: 0,
+            key: Key(tag.to_be_bytes().to_vec()),
+            value: Some(Value { tag, len: 5000 }),
+            until: None,
+            ttl: None,
+        }
+    }
+
+    /// Of a long script with one entry to blame, and one operation behind it, nothing else is left; and what
+    /// needs a long value keeps it.
+    #[test]
+    fn only_what_fails_is_left() {
+        for needs in [1, 600] {
+            let mut script: Vec<Op> = (0..300)
+                .map(|n| match n % 3 {
+                    0 => Op::Flush,
+                    1 => Op::Write((n * 10..n * 10 + 9).map(entry).collect(), Durability::Sync),
+                    _ => Op::MultiGet(0, vec![Key(vec![n as u8]); 5]),
+                })
+                .collect();
+            script.push(Op::Drain);
+            let mut run = |script: &[Op]| {
+                let at = script.iter().position(|op| match op {
+                    Op::Write(entries, _) => entries.iter().any(|entry| {
+                        let value = entry.value.expect("all have one");
+                        value.tag == 2505 && value.len >= needs
+                    }),
+                    _ => false,
+                });
+                match at {
+                    Some(at) if script[at..].contains(&Op::Drain) => Err("lost".to_owned()),
+                    _ => Ok(()),
+                }
+            };
+            let (short, failure) = shrink(&script, "lost".to_owned(), 2000, &mut run);
+            let mut blamed = entry(2505);
+            blamed.value = Some(Value {
+                tag: 2505,
+                len: if needs == 1 { VALUE_BYTES } else { 5000 },
+            });
+            let wanted = [Op::Write(vec![blamed], Durability::Sync), Op::Drain];
+            assert_eq!(short, wanted);
+            assert_eq!(failure, "lost");
+        }
+    }
 }
