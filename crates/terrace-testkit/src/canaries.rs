@@ -145,6 +145,8 @@ pub fn trials() -> Vec<Trial> {
         (C::LossUnsaid, Damage, Dax, 400),
         (C::IngestUnheld, Linear, Dax, 20),
         (C::VersionEarly, LinearFiles, Dax, 20),
+        (C::MediumOfNow, Power, Mapped, 40),
+        (C::SyncedStale, Power, Mapped, 200),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,

@@ -33,6 +33,8 @@ pub struct Tally {
     pub process_crashes: u64,
     /// Those of them that interrupted a recovery.
     pub in_recovery: u64,
+    /// Those of them that were booted on another medium.
+    pub moves: u64,
     /// Writes refused by a full pool.
     pub refusals: u64,
 }
@@ -45,6 +47,7 @@ impl Tally {
         self.power_losses += other.power_losses;
         self.process_crashes += other.process_crashes;
         self.in_recovery += other.in_recovery;
+        self.moves += other.moves;
         self.refusals += other.refusals;
     }
 }
@@ -64,6 +67,8 @@ pub struct Case {
     pub random_images: u32,
     /// Whether the creation of the store is crashed, too.
     pub creation: bool,
+    /// Whether the pool may be on another medium after a crash.
+    pub moves: bool,
     /// Whether a failing script is made shorter.
     pub shrinks: bool,
 }
@@ -104,6 +109,7 @@ impl Case {
             options,
             random_images: 2,
             creation: seed % 8 == 7,
+            moves: medium != Medium::Dram && seed % 4 == 2,
             shrinks: true,
         }
     }
@@ -227,7 +233,7 @@ impl<'a> Explorer<'a> {
             self.tally.points += machine.points();
             self.tally.refusals += here.refusals;
             drop(here.into_oracle());
-            machine = Machine::boot(taken.image, self.rng.u64(..));
+            machine = self.boot(taken.image);
             queue = Queue::default();
             let what = taken.what;
             let next = self
@@ -248,6 +254,28 @@ impl<'a> Explorer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Boots a machine, now and then one that has the pool on another medium.
+    fn boot(&mut self, image: Image) -> Machine {
+        let (seed, medium) = (self.rng.u64(..), image.medium());
+        if !self.case.moves || self.rng.bool() {
+            return Machine::boot(image, seed);
+        }
+        self.tally.moves += 1;
+        let other = match medium {
+            Medium::Dax => Medium::Mapped,
+            _ => Medium::Dax,
+        };
+        Machine::boot_on(image, seed, other)
+    }
+
+    /// The options for a machine.
+    fn options_on(&self, machine: &Machine) -> Options {
+        match self.case.moves {
+            true => settings::on(machine.medium(), &self.case.options),
+            false => self.case.options.clone(),
+        }
     }
 
     /// Takes images at `percent` of the persist points of a machine.
@@ -290,7 +318,7 @@ impl<'a> Explorer<'a> {
             Crash::Power => self.tally.power_losses += 1,
             Crash::Process => self.tally.process_crashes += 1,
         }
-        let machine = Machine::boot(image, self.rng.u64(..));
+        let machine = self.boot(image);
         let mut world = self.recover(&machine, oracle, crash, depth)?;
         if self.rng.u8(0..4) > 0 || depth >= DEPTH_MAX {
             return Ok(());
@@ -341,12 +369,13 @@ impl<'a> Explorer<'a> {
             self.watch(machine, &queue, 15);
         }
         let place = Place::machine(machine).at(oracle.now());
-        let options = settings::varied(&self.case.options, self.rng.u8(..));
+        let base = self.options_on(machine);
+        let options = settings::varied(&base, self.rng.u8(..));
         let db = place
             .open(&options)
             .map_err(|e| format!("opening: {e:?}"))?;
         machine.on_persist(None);
-        let after = oracle.check_after(crash, &db)?;
+        let mut after = oracle.check_after(crash, &db)?;
         let live = after.live_in(0).len() as u64;
         crate::world::verify(&db, Some(live))?;
         for taken in queue.take() {
@@ -355,7 +384,10 @@ impl<'a> Explorer<'a> {
             self.examine(taken.image, crash.max(taken.crash), oracle, depth + 1)
                 .map_err(|e| format!("during recovery, {what}: {e}"))?;
         }
-        Ok(World::over(place, self.case.options.clone(), db, after))
+        if self.case.moves {
+            after.opened_on(machine.medium());
+        }
+        Ok(World::over(place, base, db, after))
     }
 }
 

@@ -11,14 +11,18 @@
 //!   O3  Values lead to one write, except short ones and deletes, which several may explain; then
 //!       the oracle believes whichever explanation is allowed.
 
+mod look;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use terrace::{Db, Design, Durability, KeyValue};
+use terrace::{Db, Design, Durability};
 use terrace_media::Medium;
 
 use crate::script::{Entry, Key, SPACES, space_name};
 use crate::value::{Value, shown};
+
+use self::look::Found;
 
 /// What a check found wrong, as a sentence.
 pub type Outcome<T = ()> = Result<T, String>;
@@ -90,28 +94,6 @@ pub struct Oracle {
 
 /// The writes that explain what each key shows, oldest first.
 type Explained = BTreeMap<(u8, Key), Vec<u64>>;
-
-/// A value that was shown. A short one does not say which write made it; whether it expires, says a part of that.
-#[derive(Clone, PartialEq, Eq)]
-struct Found {
-    bytes: Vec<u8>,
-    expires: bool,
-}
-
-impl Found {
-    fn of(pair: KeyValue) -> (Key, Found) {
-        let expires = pair.expiry().is_some();
-        let (key, bytes) = pair.into_pair();
-        (Key(key), Found { bytes, expires })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// What a database showed.
-type Seen = BTreeMap<u8, BTreeMap<Key, Found>>;
 
 impl Oracle {
     /// The oracle of an empty database.
@@ -288,6 +270,15 @@ impl Oracle {
         }
     }
 
+    /// The database was opened on a medium, after what it showed was compared.
+    pub fn opened_on(&mut self, medium: Medium) {
+        // What a process left in the system's cache is synced before an opening on `Dax` is over.
+        if self.medium == Medium::Mapped && medium == Medium::Dax {
+            self.settle(|_| true);
+        }
+        self.medium = medium;
+    }
+
     fn settle(&mut self, which: impl Fn(&Write) -> bool) {
         let mut settled = Vec::new();
         for (&id, write) in self.writes.iter_mut().filter(|(_, write)| which(write)) {
@@ -376,62 +367,6 @@ impl Oracle {
             }
         }
         Ok(())
-    }
-
-    /// Reads all of a database every way there is, and checks that the ways agree.
-    fn look(&self, db: &Db) -> Outcome<Seen> {
-        let fail = |what: &str, e: terrace::Error| format!("{what} fails: {e}");
-        let mut seen = Seen::new();
-        let names = db
-            .list_keyspaces()
-            .map_err(|e| fail("listing keyspaces", e))?;
-        for name in &names {
-            let space = (0..SPACES)
-                .find(|&s| space_name(s) == *name)
-                .ok_or_else(|| format!("there is a keyspace {name:?} that nobody created"))?;
-            let handle = db
-                .keyspace(name)
-                .map_err(|e| fail("opening a keyspace", e))?;
-            let handle = handle.ok_or_else(|| format!("keyspace {name} is listed, not found"))?;
-            let scan = |iter: terrace::Result<terrace::Iter>| -> Outcome<Vec<(Key, Found)>> {
-                let pairs = iter.map_err(|e| fail("a scan", e))?;
-                pairs
-                    .map(|pair| pair.map(Found::of))
-                    .collect::<Result<_, _>>()
-                    .map_err(|e| fail("a scan", e))
-            };
-            let forward = scan(handle.iter())?;
-            if !forward.is_sorted_by(|a, b| a.0 < b.0) {
-                return Err(format!("a scan of {name} is not in order or repeats a key"));
-            }
-            let back: Result<Vec<_>, _> = match handle.iter() {
-                Ok(iter) => iter.rev().map(|pair| pair.map(Found::of)).collect(),
-                Err(e) => Err(e),
-            };
-            let back = back.map_err(|e| fail("a scan backward", e))?;
-            if !forward.iter().eq(back.iter().rev()) {
-                return Err(format!(
-                    "{name}: {} pairs forward, {} backward, or other ones",
-                    forward.len(),
-                    back.len()
-                ));
-            }
-            let pairs: BTreeMap<Key, Found> = forward.into_iter().collect();
-            let known = self.spaces.get(&space).map(|s| s.keys.keys());
-            for key in known.into_iter().flatten().chain(pairs.keys()) {
-                let got = handle.get(key).map_err(|e| fail("a get", e))?;
-                let scanned = pairs.get(key).map(Found::bytes);
-                if got.as_deref() != scanned {
-                    return Err(format!(
-                        "{name} {key:?}: get says {}, the scan {}",
-                        shown(got.as_deref()),
-                        shown(scanned)
-                    ));
-                }
-            }
-            seen.insert(space, pairs);
-        }
-        Ok(seen)
     }
 
     /// Compares a database that was opened after a crash. Returns the oracle that holds from now on.

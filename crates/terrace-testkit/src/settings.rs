@@ -11,11 +11,7 @@ pub fn small(medium: Medium) -> Options {
     };
     options.pool.path = (medium != Medium::Dram).then(|| "pool".into());
     options.pool.size_bytes = 2 << 20;
-    options.pool.medium = match medium {
-        Medium::Dax => MediumChoice::ForceDax,
-        Medium::Mapped => MediumChoice::Mapped,
-        Medium::Dram => MediumChoice::Auto,
-    };
+    options.pool.medium = choice(medium);
     options.front.memtable_bytes = 8 << 10;
     options.bottom.extent_bytes = 16 << 10;
     options.buffer.levels = 3;
@@ -33,6 +29,21 @@ pub fn small(medium: Medium) -> Options {
     leveled.block_bytes = 256;
     leveled.cache_bytes = 64 << 10;
     leveled.open_files_max = 8;
+    options
+}
+
+fn choice(medium: Medium) -> MediumChoice {
+    match medium {
+        Medium::Dax => MediumChoice::ForceDax,
+        Medium::Mapped => MediumChoice::Mapped,
+        Medium::Dram => MediumChoice::Auto,
+    }
+}
+
+/// The same for a pool that is on another medium now.
+pub fn on(medium: Medium, options: &Options) -> Options {
+    let mut options = options.clone();
+    options.pool.medium = choice(medium);
     options
 }
 

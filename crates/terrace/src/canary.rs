@@ -81,6 +81,10 @@ pub enum Canary {
     IngestUnheld,
     /// Tables for a job are chosen of a version that was read before it is known which are taken.
     VersionEarly,
+    /// Whether links are rebuilt is decided by the medium of now, not by the one that lost power.
+    MediumOfNow,
+    /// The repository keeps what another medium left as the word of what is synced.
+    SyncedStale,
 }
 
 /// Whether the store is to break here.
@@ -156,7 +160,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 34] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 36] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -211,6 +215,8 @@ pub(crate) mod switch {
             (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
             (Canary::IngestUnheld, "ingest-unheld", "engine/ingest.rs"),
             (Canary::VersionEarly, "version-early", "bottom/leveled"),
+            (Canary::MediumOfNow, "medium-of-now", "elastic/recover.rs"),
+            (Canary::SyncedStale, "synced-stale", "repository/recover.rs"),
         ];
 
         /// The name on the command line.

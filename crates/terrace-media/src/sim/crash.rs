@@ -31,6 +31,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// The medium of the machine that the image is of.
+    pub fn medium(&self) -> Medium {
+        self.medium
+    }
+
     /// The content of the pool, for those who read it as a file.
     pub fn pool(&self) -> Vec<u8> {
         self.pm.bytes()

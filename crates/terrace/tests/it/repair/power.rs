@@ -115,3 +115,70 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
     }
     println!("{repaired} repaired");
 }
+
+/// On `Dax` a power loss takes nothing of the repository, so what is damaged there is lost and told of.
+#[test]
+fn damage_on_dax_is_told_of_after_a_power_loss() {
+    let machine = Machine::new(3, Medium::Dax);
+    let mut options = settings::small(Medium::Dax);
+    options.pool.size_bytes = 4 << 20;
+    let db = Db::builder("db")
+        .machine(machine.clone())
+        .options(options.clone())
+        .open()
+        .unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut written = Pairs::new();
+    for key in 0..40u8 {
+        let value: Vec<u8> = (0..50).map(|_| rng.u8(..)).collect();
+        db.put([key], &value).unwrap();
+        written.insert((1, vec![key]), value);
+    }
+    db.drain().unwrap();
+    let specimen = Specimen {
+        folder: scratch().unwrap(),
+        options,
+        clock: ManualClock::new(),
+        written: Default::default(),
+    };
+    put_down(machine.crash_image(Survive::None), &specimen.source());
+    let report = specimen.repair().unwrap();
+    // The end of a log looks like damage.
+    let in_log = |loss: &terrace::Loss| loss.kind == "log" && !loss.certain;
+    assert!(report.losses.iter().all(in_log), "{report:#?}");
+    assert!(specimen.shown(&report) == written);
+    let pool = specimen.source().join("pool");
+    let whole = std::fs::read(&pool).unwrap();
+    let mut lost = 0;
+    for (place, value) in &written {
+        let places = whole.windows(value.len()).enumerate();
+        let found: Vec<_> = places
+            .filter(|(_, bytes)| bytes == value)
+            .map(|(at, _)| at)
+            .collect();
+        // In the value, and in what stands before it: the node's head and key.
+        for shift in [0, 20, 49, -1, -2, -20] {
+            let mut bytes = whole.clone();
+            // The log and the buffer may have copies.
+            for at in &found {
+                bytes[at.checked_add_signed(shift).unwrap()] ^= 0x10;
+            }
+            std::fs::write(&pool, &bytes).unwrap();
+            let report = specimen.repair().unwrap();
+            let shown = specimen.shown(&report);
+            for other in written.keys() {
+                let told = || {
+                    let mut losses = report.losses.iter();
+                    losses.any(|loss| loss.certain && loss.keys.has(other.0, &other.1))
+                };
+                assert!(
+                    shown.get(other) == written.get(other) || told(),
+                    "{place:?}, {shift}: {other:?} is missing: {report:#?}"
+                );
+            }
+            assert!(shown.keys().all(|shown| written.contains_key(shown)));
+            lost += u64::from(shown != written);
+        }
+    }
+    assert!(lost >= 120, "{lost}");
+}

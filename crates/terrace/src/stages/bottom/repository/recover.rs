@@ -28,6 +28,7 @@ use super::reclaim::expiry_of;
 use super::space::Space;
 use super::sweep::Swept;
 use super::{Body, Relinker, Repository};
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::gate::Gate;
 use crate::parts::manifest::{Change, Edit};
@@ -157,31 +158,28 @@ pub(crate) fn recover(
 impl Body {
     /// Sees to it that extents have the word `synced` on `Mapped`, and on no other medium.
     fn keep_synced(&self) -> Result<()> {
+        if canary::breaks(Canary::SyncedStale) {
+            return Ok(());
+        }
         let relinker = self.relinker.lock();
         let region = self.list.region();
-        let rooms = relinker.space.rooms.iter();
-        let words: Vec<_> = rooms
-            .filter_map(|(off, _)| region.word(off + SYNCED_AT))
-            .collect();
+        let has_word = |off: u64| {
+            let word = region.word(off + SYNCED_AT);
+            word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+        };
+        let mut extents = relinker.space.rooms.keys().copied();
         if self.ground.pool.medium() == Medium::Mapped {
-            let missing = words.iter().any(|word| word.load(Ordering::Acquire) == 0);
             // CRASH: some extents have it and others do not. Nothing was added to these, so `used` is right.
-            return if missing {
-                self.sync(&relinker)
-            } else {
-                Ok(())
+            return match extents.all(has_word) {
+                true => Ok(()),
+                false => self.sync(&relinker),
             };
         }
-        for &off in relinker.space.rooms.keys() {
-            let set = region
-                .word(off + SYNCED_AT)
-                .is_some_and(|word| word.load(Ordering::Acquire) != 0);
-            if set {
-                // PERSIST: before anything is added to the extent. Reversed, a power loss on `Mapped` later would
-                // take what was added on this medium. `used` as a rebuild has made it is in the same line, whose
-                // stores become durable in their order.
-                region.publish(off + SYNCED_AT, 0, Purpose::Drain);
-            }
+        for off in extents.filter(|off| has_word(*off)) {
+            // PERSIST: before anything is added to the extent. Reversed, a power loss on `Mapped` later would
+            // take what was added on this medium. `used` as a rebuild has made it is in the same line, whose
+            // stores become durable in their order.
+            region.publish(off + SYNCED_AT, 0, Purpose::Drain);
         }
         Ok(())
     }

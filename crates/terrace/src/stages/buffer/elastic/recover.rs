@@ -12,8 +12,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use terrace_media::{Medium, Shutdown};
+
 use super::Elastic;
 use super::table::{Body, Table};
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::filter::Filter;
 use crate::parts::manifest::{Change, Edit, TableMeta};
@@ -116,6 +119,10 @@ fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
 
 /// Whether links in the pool may be without meaning.
 pub(crate) fn links_lost(ground: &Ground) -> bool {
+    if canary::breaks(Canary::MediumOfNow) {
+        let pool = &ground.pool;
+        return pool.shutdown() == Shutdown::PowerLost && pool.medium() == Medium::Mapped;
+    }
     ground.pool.pages_lost()
 }
 
