@@ -203,7 +203,7 @@ impl Machine {
     /// What the next process finds if this one is killed now: every store, in the same boot. What
     /// was not durable still is not, and is lost if power fails before it becomes so.
     pub fn process_image(&self) -> Image {
-        let pm = self.inner.pm.lock().process();
+        let pm = self.inner.pm.lock().process(self.inner.medium);
         let files = self.inner.files.lock().process();
         Image {
             medium: self.inner.medium,
@@ -286,7 +286,7 @@ impl Machine {
         self.point("pool sync", None);
         let mut pm = self.inner.pm.lock();
         let len = pm.len();
-        pm.sync_pages(0, len);
+        pm.sync_pages(0, len, self.inner.medium);
     }
 }
 
@@ -323,7 +323,7 @@ impl Hook for Machine {
     fn sync(&self, at: u64, len: u64) -> io::Result<()> {
         if self.inner.medium == Medium::Mapped {
             self.point("pool sync", None);
-            self.inner.pm.lock().sync_pages(at, len);
+            self.inner.pm.lock().sync_pages(at, len, self.inner.medium);
         }
         Ok(())
     }

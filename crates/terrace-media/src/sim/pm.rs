@@ -8,7 +8,7 @@
 use super::crash::Chooser;
 use crate::pm::map::{Memory, PAGE};
 use crate::pool::Medium;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ pub(super) struct PmImage {
     working: Vec<Page>,
     /// What is durable already; none: all of it.
     durable: Option<Vec<Page>>,
+    unwritten: BTreeSet<usize>,
 }
 
 /// Memory as it is: not mapped yet, or in use by a pool.
@@ -38,6 +39,9 @@ pub(super) struct Pm {
     /// What `memory` starts from, until a pool opens it.
     initial: Vec<Page>,
     durable: Vec<Page>,
+    /// The pages that a process on `Mapped` has left in the system's cache. On `Dax` a sync writes these, and no line
+    /// that was stored since: the system does not know of stores through a synchronous mapping.
+    unwritten: BTreeSet<usize>,
     /// The latest flushed content of lines whose fence is still to come.
     captured: HashMap<u64, [u64; LINE_WORDS]>,
     /// The lines that each thread flushed since its last fence.
@@ -90,12 +94,22 @@ fn same(memory: &Memory, index: usize, page: &Page) -> bool {
     }
 }
 
+/// Whether two pages are one that nobody has changed since.
+fn is_same(a: &Page, b: &Page) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
 impl Pm {
     pub(super) fn from_image(image: PmImage) -> Pm {
         let durable = image.durable.unwrap_or_else(|| image.working.clone());
         Pm {
             initial: image.working,
             durable,
+            unwritten: image.unwritten,
             ..Pm::default()
         }
     }
@@ -157,6 +171,7 @@ impl Pm {
             }
         }
         self.durable.resize(new, None);
+        self.unwritten.retain(|page| *page < new);
         self.captured
             .retain(|line, _| (*line as usize) < new * PAGE_LINES);
         memory.touched(len);
@@ -212,22 +227,31 @@ impl Pm {
         }
     }
 
-    /// Makes the pages of a range durable.
-    pub(super) fn sync_pages(&mut self, at: u64, len: u64) {
+    /// Makes the pages of a range durable, of those that the system knows to be changed.
+    pub(super) fn sync_pages(&mut self, at: u64, len: u64, medium: Medium) {
         let Some(memory) = &self.memory else { return };
         let end = ((at + len) as usize).div_ceil(PAGE).min(self.durable.len());
         for index in at as usize / PAGE..end {
-            if !same(memory, index, &self.durable[index]) {
+            let unwritten = self.unwritten.remove(&index);
+            if (unwritten || medium == Medium::Mapped) && !same(memory, index, &self.durable[index])
+            {
                 self.durable[index] = Some(Arc::new(load_page(memory, index)));
             }
         }
     }
 
     /// What a process crash leaves.
-    pub(super) fn process(&self) -> PmImage {
+    pub(super) fn process(&self, medium: Medium) -> PmImage {
+        let working = self.working();
+        let mut unwritten = self.unwritten.clone();
+        if medium == Medium::Mapped {
+            let changed = |index: &usize| !is_same(&working[*index], &self.durable[*index]);
+            unwritten.extend((0..working.len()).filter(changed));
+        }
         PmImage {
-            working: self.working(),
+            working,
             durable: Some(self.durable.clone()),
+            unwritten,
         }
     }
 
@@ -236,17 +260,12 @@ impl Pm {
         if chooser.keeps_nothing() {
             return PmImage {
                 working: self.durable.clone(),
-                durable: None,
+                ..PmImage::default()
             };
         }
         let mut pages = self.durable.clone();
         for (index, (page, now)) in pages.iter_mut().zip(self.working()).enumerate() {
-            let unchanged = match (&*page, &now) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            };
-            if unchanged {
+            if is_same(page, &now) {
                 continue;
             }
             if medium == Medium::Mapped || chooser.keeps_everything() {
@@ -261,7 +280,7 @@ impl Pm {
         }
         PmImage {
             working: pages,
-            durable: None,
+            ..PmImage::default()
         }
     }
 

@@ -226,6 +226,25 @@ fn a_process_crash_loses_nothing_yet() {
     }
 }
 
+/// A sync of the pool on `Dax` makes the pages durable that an earlier process on `Mapped` left, and no line that was
+/// stored since: the system does not know of that.
+#[test]
+fn a_sync_on_dax_writes_no_line() {
+    let (first, pool, extent) = machine(Medium::Mapped);
+    extent.claim(0, 64).expect("claimed").write(0, &[1; 64]);
+    drop(pool);
+    let second = Machine::boot_on(first.process_image(), 9, Medium::Dax);
+    // It finds that the process before it was on `Mapped`, and syncs.
+    let pool = Pool::open(config(&second)).expect("opened");
+    let kept = pool.adopt(extent.span()).expect("adopted");
+    kept.claim(4096, 64).expect("claimed").write(0, &[2; 64]);
+    pool.sync_all().expect("synced");
+    let bytes = after(&second, &extent, Survive::None);
+    assert_eq!((bytes[0], bytes[4096]), (1, 0));
+    pool.region().persist(extent.off() + 4096, 64, Purpose::Log);
+    assert_eq!(after(&second, &extent, Survive::None)[4096], 2);
+}
+
 /// The hook sees every fence, sync and rename in order, before it takes effect, may image and boot
 /// machines, and is not called for what happens inside of it.
 #[test]

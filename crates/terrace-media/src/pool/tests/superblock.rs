@@ -130,12 +130,15 @@ fn what_was_found_is_found_again() {
         }
         // Beside those, one damaged slot and then the other, durably.
         for slot in SLOTS {
-            let word = pool.region().word(slot + 128).expect("mapped");
-            word.fetch_xor(1, std::sync::atomic::Ordering::Relaxed);
-            pool.sync_all().expect("synced");
+            let flip = || {
+                let word = pool.region().word(slot + 128).expect("mapped");
+                word.fetch_xor(1, std::sync::atomic::Ordering::Relaxed);
+                pool.region().persist(slot + 128, 8, Purpose::Superblock);
+                pool.sync_all().expect("synced");
+            };
+            flip();
             let whole = machine.crash_image(Survive::None);
-            word.fetch_xor(1, std::sync::atomic::Ordering::Relaxed);
-            pool.sync_all().expect("synced");
+            flip();
             found.lock().push(whole);
         }
         machine.on_persist(None);
