@@ -152,6 +152,12 @@ impl Oracle {
         chain.last()?.shown(self.now)
     }
 
+    /// Whether the value of a key has a time to live, over or not.
+    pub fn expires(&self, space: u8, key: &Key) -> bool {
+        let last = |s: &Space| s.keys.get(key)?.last()?.expiry;
+        self.spaces.get(&space).and_then(last).is_some()
+    }
+
     /// What a scan of the keyspace gives.
     pub fn live_in(&self, space: u8) -> BTreeMap<Key, Value> {
         let Some(space) = self.spaces.get(&space) else {

@@ -21,7 +21,7 @@ const WRITES_MAX: u64 = 400_000;
 
 /// Times to live, in milliseconds: over when the entry is written, and over in no life.
 const PAST: u32 = 1;
-const FUTURE: u32 = 24 * 3600 * 1000;
+pub(crate) const FUTURE: u32 = 24 * 3600 * 1000;
 
 /// What the writes of one life follow from.
 #[derive(Clone, Copy, Debug)]

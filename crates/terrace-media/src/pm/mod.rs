@@ -2,16 +2,22 @@
 //!
 //! `Region` reads, flushes and publishes; `arch` knows the instructions; `count` counts what was
 //! made durable and why; `emulate` slows writes down to persistent memory's proportions; `map`
-//! owns the address space; `prefetch` asks for bytes ahead. Plain bytes are written only through
+//! owns the address space, and `map_miri` what stands in for it under Miri; `prefetch` asks for bytes ahead. Plain bytes are written only through
 //! `Claim` (`extent/claim.rs`).
 
 pub(crate) mod arch;
 pub(crate) mod arena;
 pub(crate) mod count;
 pub(crate) mod emulate;
+#[cfg(not(miri))]
 pub(crate) mod map;
+#[cfg(miri)]
+pub(crate) mod map_miri;
 pub(crate) mod persist;
 pub(crate) mod prefetch;
 pub(crate) mod region;
 #[cfg(test)]
 mod tests;
+
+#[cfg(miri)]
+pub(crate) use map_miri as map;

@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::script::{Entry, Key, SPACES, space_name};
 use crate::value::Value;
 use crate::world::{World, verify};
-use crate::writes::{self, THREADS};
+use crate::writes::{self, FUTURE, THREADS};
 
 /// The keyspace that threads write to beside the default one.
 const OTHER: u8 = 1;
@@ -88,13 +88,20 @@ fn expected(board: &Board, orders: &Orders) -> Outcome<Oracle> {
     Ok(oracle)
 }
 
-/// A line for each live pair. What expires does so in no life, or has done it.
+/// What stands in the line of a value that expires, which it does in no life.
+const EXPIRES: &str = "expires";
+
+/// A line for each live pair.
 fn to_text(oracle: &Oracle) -> String {
     let mut text = String::new();
     for space in (0..SPACES).filter(|&space| oracle.has_space(space)) {
         for (key, value) in oracle.live_in(space) {
             let hex: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            text += &format!("{space} {hex} {} {}\n", value.tag, value.len);
+            text += &format!("{space} {hex} {} {}", value.tag, value.len);
+            if oracle.expires(space, &key) {
+                text += &format!(" {EXPIRES}");
+            }
+            text += "\n";
         }
     }
     text
@@ -121,12 +128,17 @@ fn entry_of(line: &str) -> Option<Entry> {
         tag: words.next()?.parse().ok()?,
         len: words.next()?.parse().ok()?,
     };
+    let ttl = match words.next() {
+        None => None,
+        Some(EXPIRES) => Some(FUTURE),
+        Some(_) => return None,
+    };
     Some(Entry {
         space,
         key,
         value: Some(value),
         until: None,
-        ttl: None,
+        ttl,
     })
 }
 
@@ -180,7 +192,7 @@ mod tests {
         let value = Value { tag: 9, len: 40 };
         for space in 0..2 {
             let key = Key(vec![b'a' + space, 0, 0xff]);
-            let (until, ttl) = (None, None);
+            let (until, ttl) = (None, (space == 1).then_some(FUTURE));
             let entry = Entry {
                 space,
                 key,
@@ -195,7 +207,12 @@ mod tests {
         from_text(&to_text(&oracle), &mut again)?;
         assert_eq!(to_text(&again), to_text(&oracle));
         assert_eq!(again.live_in(1), oracle.live_in(1));
+        for space in 0..2 {
+            let key = Key(vec![b'a' + space, 0, 0xff]);
+            assert_eq!(again.expires(space, &key), space == 1);
+        }
         assert!(from_text("0 zz 1 1", &mut again).is_err());
+        assert!(from_text("0 00 1 1 later", &mut again).is_err());
         Ok(())
     }
 
