@@ -25,8 +25,9 @@
 //! |   0 |    4 | magic    | "TTBL"                       |
 //! |   4 |    4 | version  | 1                            |
 //! |   8 |    8 | table id | ascending, never reused      |
-//! |  16 |   44 | zero     |                              |
-//! |  60 |    4 | checksum | crc32c of bytes 0..60        |
+//! |  16 |    8 | left out | one more than the entries that the merge which empties the table has left out of both; 0: not counted |
+//! |  24 |   36 | zero     |                              |
+//! |  60 |    4 | checksum | crc32c of bytes 0..60, those of `left out` as zeros |
 
 use crate::parts::codec::{self, DecodeError};
 use crate::types::SeqNo;
@@ -45,6 +46,8 @@ pub(crate) const HEAD_BYTES: usize = HEADER_BYTES + 8 * HEIGHT_MAX;
 pub(crate) const TABLE_HEADER_BYTES: usize = 64;
 /// Where the first node after the head begins in a table's first extent.
 pub(crate) const TABLE_NODES_AT: usize = TABLE_HEADER_BYTES + HEAD_BYTES;
+/// Where `left out` is in a table's header.
+pub(crate) const LEFT_OUT_AT: usize = 16;
 /// The longest key that the format can hold.
 const KEY_SIZE_MASK: u32 = (1 << 24) - 1;
 
@@ -130,7 +133,7 @@ pub(crate) fn node_bytes(height: u8, key_len: usize, value_len: usize) -> usize 
     (HEADER_BYTES + 8 * usize::from(height) + key_len + value_len).next_multiple_of(8)
 }
 
-/// The header of table `id`.
+/// The header of table `id`, of which nothing is counted.
 pub(crate) fn encode_table_header(id: u64) -> [u8; TABLE_HEADER_BYTES] {
     let mut bytes = [0u8; TABLE_HEADER_BYTES];
     bytes[0..4].copy_from_slice(&TABLE_MAGIC);
@@ -159,8 +162,10 @@ pub(crate) fn decode_table_header(bytes: &[u8], at: u64) -> Result<u64, DecodeEr
     let mut id = [0u8; 8];
     id.copy_from_slice(&bytes[8..16]);
     let id = u64::from_le_bytes(id);
-    // Every byte besides the id is known.
-    if *bytes != encode_table_header(id) {
+    let mut bytes = *bytes;
+    bytes[LEFT_OUT_AT..LEFT_OUT_AT + 8].fill(0);
+    // Every other byte besides the id is known.
+    if bytes != encode_table_header(id) {
         let stored = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
         let computed = codec::checksum(&bytes[..60]);
         return Err(error(

@@ -8,7 +8,10 @@
 //! through the redo area while it holds the gates of both lists. Until the merge ends, the older
 //! list answers with both tables' filters (E3), and readers ask the newer list first (E1).
 //!
-//! Durable order: MergeBegun, then batches of links, then the filter, then MergeEnded.
+//! A link that is lost looks like the end of a list. So each batch also says how many entries were left out until then,
+//! and whoever goes on with a merge that was interrupted knows how many must still come.
+//!
+//! Durable order: the count, MergeBegun, then batches of links, then the filter, then MergeEnded.
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
@@ -34,10 +37,10 @@ use crate::types::SeqNo;
 
 /// Nodes looked at in one step: some tens of microseconds.
 const STEP_NODES: u32 = 256;
-/// Stores that one node may need, and those that end a batch: what the fingers still owe, and the
-/// newer list's head.
+/// Stores that one node may need, and those that end a batch: what the fingers still owe, the newer
+/// list's head, and the count.
 const NODE_STORES: usize = HEIGHT_MAX;
-const LAST_STORES: usize = 2 * HEIGHT_MAX;
+const LAST_STORES: usize = 2 * HEIGHT_MAX + 1;
 /// Stores that must be left in a batch for another key to be begun in it.
 const KEY_STORES: usize = STORES_MAX / 2;
 
@@ -63,8 +66,11 @@ pub(super) struct Merge {
     filter: Option<FilterBuilder>,
     entries: u64,
     bytes: u64,
-    /// Entries of both tables, while nothing has moved yet, and those looked at.
+    /// Entries of both tables that are linked in one of them, and those looked at.
     count: EntryCount,
+    /// Entries of both that are linked in neither any more, and as many as the newer table's header says.
+    left_out: u64,
+    left_out_written: Option<u64>,
     /// How things were before a key of which the newer list has several versions.
     retreat: Option<Box<Retreat>>,
 }
@@ -78,6 +84,7 @@ struct Retreat {
     entries: u64,
     bytes: u64,
     passed: u64,
+    left_out: u64,
     planned: Mark,
 }
 
@@ -95,6 +102,9 @@ impl Merge {
         let entries = newer.body.lock().entries + older.body.lock().entries;
         let filter = (bits > 0).then(|| FilterBuilder::new(entries, bits));
         let begun = newer.body.lock().merging_into.is_some();
+        // In one that an earlier version began, nobody has counted.
+        let left_out_written = if begun { newer.left_out() } else { Some(0) };
+        let left_out = left_out_written.unwrap_or(0);
         let mut heads = [0; HEIGHT_MAX];
         for (level, head) in heads.iter_mut().enumerate() {
             *head = newer.list.next(newer.list.head(), level)?;
@@ -115,11 +125,12 @@ impl Merge {
             filter,
             entries: 0,
             bytes: 0,
-            count: match begun {
-                // Some are in neither table any more.
-                true => EntryCount::default(),
-                false => EntryCount::of(entries),
+            count: match left_out_written {
+                Some(left_out) => EntryCount::of(entries.saturating_sub(left_out)),
+                None => EntryCount::default(),
             },
+            left_out,
+            left_out_written,
             retreat: None,
             ground,
             tables,
@@ -135,10 +146,12 @@ impl Merge {
         let edit = Edit {
             changes: vec![Change::MergeBegun { newer, older }],
         };
+        // PERSIST: the count before the announcement. Reversed, a crash would leave a merge in which nobody counts.
+        self.newer.count_left_out(0);
         // PERSIST: the announcement before the first link. Reversed, a crash would leave nodes of
         // the newer table in a list whose filter denies them.
         self.ground.manifest.commit(edit)?;
-        self.newer.body.lock().merging_into = Some(older);
+        self.newer.body.lock().merging_into = Some(Arc::clone(&self.older));
         self.older.ages.raise(self.newer.ages.newest());
         let mut filters = Vec::clone(&self.older.filters.load());
         let newer_filters = self.newer.filters.load();
@@ -190,6 +203,7 @@ impl Merge {
             entries: self.entries,
             bytes: self.bytes,
             passed: self.count.passed,
+            left_out: self.left_out,
             planned: self.slot.mark(),
         })))
     }
@@ -206,6 +220,7 @@ impl Merge {
         self.entries = retreat.entries;
         self.bytes = retreat.bytes;
         self.count.passed = retreat.passed;
+        self.left_out = retreat.left_out;
         self.slot.truncate(retreat.planned);
         // Nodes that were neighbours and stay so are taken without a store.
         self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
@@ -257,6 +272,7 @@ impl Merge {
         if !from_newer {
             let node = older.list.node(b)?;
             if self.superseded(&node)? {
+                self.left_out += 1;
                 self.fingers.unlink(&older.list)?;
             } else {
                 self.keep(
@@ -277,7 +293,9 @@ impl Merge {
         newer.list.region().prefetch(self.heads[0]);
         newer.list.region().prefetch(self.heads[1]);
         self.taken = a;
-        if !self.superseded(&node)? {
+        if self.superseded(&node)? {
+            self.left_out += 1;
+        } else {
             self.keep(
                 a,
                 node.header.seq,
@@ -293,6 +311,13 @@ impl Merge {
     /// Makes the planned changes.
     fn commit(&mut self) -> Result<()> {
         self.fingers.settle(&mut self.slot);
+        if self
+            .left_out_written
+            .is_some_and(|written| written != self.left_out)
+        {
+            self.slot.store(self.newer.left_out_at(), self.left_out + 1);
+            self.left_out_written = Some(self.left_out);
+        }
         let planned = self.slot.mark();
         // Last of all: through them a reader learns that nodes are in the older list.
         for level in 0..HEIGHT_MAX {

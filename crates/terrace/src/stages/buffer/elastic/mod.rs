@@ -138,10 +138,8 @@ impl Elastic {
     fn interrupted(tables: &[Arc<Table>]) -> Option<(Arc<Table>, Arc<Table>)> {
         tables.iter().find_map(|newer| {
             let body = newer.body.lock();
-            let into = body.merging_into.filter(|_| !body.busy)?;
-            drop(body);
-            let older = tables.iter().find(|t| t.id == into)?;
-            Some((Arc::clone(newer), Arc::clone(older)))
+            let into = body.merging_into.as_ref().filter(|_| !body.busy)?;
+            Some((Arc::clone(newer), Arc::clone(into)))
         })
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn recover(
             both.iter().flat_map(|f| f.iter().cloned()).collect()
         };
         older.filters.store(Arc::new(filters));
-        newer.body.lock().merging_into = Some(into);
+        newer.body.lock().merging_into = Some(Arc::clone(older));
         older.ages.raise(newer.ages.newest());
         // Until the merge goes on, no other job may take the older table.
         older.body.lock().busy = true;
@@ -241,8 +241,9 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     if let Some(problem) = problem {
         return Err(problem.into());
     }
-    // Nodes that merges had left out are among them.
+    // Nodes that merges had left out are among them, which the manifest does not count in a table that is merged.
     table.body.lock().entries = nodes.len() as u64;
+    table.forget_left_out();
     walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;
     progress(bytes);
     Ok(())

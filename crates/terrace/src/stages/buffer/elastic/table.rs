@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::Extent;
+use terrace_media::{Extent, Purpose};
 
 use crate::canary::{self, Canary};
 use crate::error::Result;
@@ -25,7 +25,7 @@ use crate::parts::filter::Filter;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::ranges::{Ages, LateKeys};
-use crate::parts::skiplist::layout::TABLE_NODES_AT;
+use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
 use crate::parts::skiplist::{SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
@@ -66,7 +66,7 @@ pub(super) struct Body {
     /// The filter that the manifest names: its extent must stay even when nobody asks it.
     pub(super) named_filter: Option<Arc<Filter>>,
     /// The table that this one is being emptied into.
-    pub(super) merging_into: Option<u64>,
+    pub(super) merging_into: Option<Arc<Table>>,
 }
 
 impl Body {
@@ -205,6 +205,38 @@ impl Source for Table {
     }
 }
 
+/// Two tables of which one is emptied into the other, as they were at a moment.
+struct Pair {
+    older: Arc<Table>,
+    entries: (u64, u64),
+    left_out: Option<u64>,
+    /// These grow when the merge has ended.
+    older_extents: usize,
+    batches: (u64, u64),
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Pair) -> bool {
+        let state = |pair: &Pair| {
+            (
+                pair.entries,
+                pair.left_out,
+                pair.older_extents,
+                pair.batches,
+            )
+        };
+        Arc::ptr_eq(&self.older, &other.older) && state(self) == state(other)
+    }
+}
+
+impl Pair {
+    /// The older table, and how many entries both have, if somebody counts.
+    fn expected(&self) -> Option<(&Table, u64)> {
+        let both = self.entries.0 + self.entries.1;
+        Some((&self.older, both.saturating_sub(self.left_out?)))
+    }
+}
+
 impl Table {
     /// Walks the list under its gate, chunk by chunk: order, towers, checksums, filters.
     fn verify_list(
@@ -212,7 +244,7 @@ impl Table {
         census: &mut Census,
         visited: &mut dyn FnMut(u64),
     ) -> Result<(), DecodeError> {
-        let before = self.at_rest();
+        let (before, pair) = (self.at_rest(), self.pair());
         let problems = &mut census.problems;
         let dropped = &census.dropped;
         let mut entries = 0;
@@ -250,6 +282,20 @@ impl Table {
                 self.id
             ));
         }
+        if let Some((older, expected)) = pair.as_ref().and_then(|pair| pair.expected()) {
+            let mut found = entries;
+            // What is wrong with it otherwise, its own walk says.
+            let walked = older
+                .list
+                .check(&older.gate, &mut |_, _| found += 1, &mut || {});
+            if walked.is_ok() && found != expected && self.pair() == pair {
+                problems.push(format!(
+                    "table {}: {found} entries are linked of the {expected} that it and table {}, into which it is \
+                     merged, have",
+                    self.id, older.id
+                ));
+            }
+        }
         census.entries += entries;
         census.tombstones += tombstones;
         census.bytes += bytes;
@@ -262,6 +308,56 @@ impl Table {
         let body = self.body.lock();
         let rests = !body.busy && body.merging_into.is_none();
         rests.then_some((body.entries, body.extents.len()))
+    }
+
+    /// Where the table counts what the merge that empties it leaves out.
+    pub(super) fn left_out_at(&self) -> u64 {
+        let body = self.body.lock();
+        let first = body.extents.first();
+        first.map_or(0, |(extent, _)| extent.off() + LEFT_OUT_AT as u64)
+    }
+
+    /// How many entries of both tables the merge that empties this one has left out; `None` where nobody counts.
+    pub(super) fn left_out(&self) -> Option<u64> {
+        let word = self.list.region().word(self.left_out_at())?;
+        word.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Says how many entries were left out, durably.
+    pub(super) fn count_left_out(&self, entries: u64) {
+        let at = self.left_out_at();
+        // PERSIST: the header around it, by the flush that made the table.
+        self.list.region().publish(at, entries + 1, Purpose::Merge);
+    }
+
+    /// Says that nobody knows how many were left out; durable when the pool is marked as repaired.
+    pub(super) fn forget_left_out(&self) {
+        if let Some(word) = self.list.region().word(self.left_out_at()) {
+            word.store(0, Ordering::Release);
+        }
+    }
+
+    /// The table that this one is emptied into, and what changes as that goes on.
+    fn pair(&self) -> Option<Pair> {
+        let (older, newer_entries) = {
+            let body = self.body.lock();
+            (body.merging_into.clone()?, body.entries)
+        };
+        // LOCK: one gate after the other; a batch between the two counts for a pair that has changed.
+        let newer_batches = self.gate.hold().relink_count();
+        let older_batches = older.gate.hold().relink_count();
+        let left_out = self.left_out();
+        let (older_entries, older_extents) = {
+            let body = older.body.lock();
+            (body.entries, body.extents.len())
+        };
+        Some(Pair {
+            older,
+            entries: (newer_entries, older_entries),
+            left_out,
+            older_extents,
+            batches: (newer_batches, older_batches),
+        })
     }
 
     /// The nodes of the table where they lie, dropped ones included.
