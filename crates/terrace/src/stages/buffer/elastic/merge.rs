@@ -105,6 +105,13 @@ impl Merge {
         // In one that an earlier version began, nobody has counted.
         let left_out_written = if begun { newer.left_out() } else { Some(0) };
         let left_out = left_out_written.unwrap_or(0);
+        if left_out > entries {
+            return Err(Error::corruption(format!(
+                "the merge of table {} into table {} has left out {left_out} of the {entries} entries that both had; \
+                 restore the database from a copy, or rebuild what is left with \"terrace repair\"",
+                newer.id, older.id
+            )));
+        }
         let mut heads = [0; HEIGHT_MAX];
         for (level, head) in heads.iter_mut().enumerate() {
             *head = newer.list.next(newer.list.head(), level)?;
@@ -126,7 +133,7 @@ impl Merge {
             entries: 0,
             bytes: 0,
             count: match left_out_written {
-                Some(left_out) => EntryCount::of(entries.saturating_sub(left_out)),
+                Some(left_out) => EntryCount::of(entries - left_out),
                 None => EntryCount::default(),
             },
             left_out,

@@ -166,6 +166,15 @@ fn open_table(
         }
         extents.push((ground.pool.adopt(extent.span)?, extent.used));
     }
+    let first = meta.extents.first().map(|extent| extent.span.off);
+    if first.map(|off| off + TABLE_HEADER_BYTES as u64) != Some(meta.head) {
+        return Err(Error::corruption(format!(
+            "the manifest says that the list of table {} begins at pool offset {:#x}, which is not where its first \
+             extent has it; restore the database from a copy, or \
+             rebuild what is left with \"terrace repair\"",
+            meta.id, meta.head
+        )));
+    }
     let filters = match meta.filter {
         Some(span) => vec![Arc::new(Filter::open(ground.pool.adopt(span)?)?)],
         None => Vec::new(),

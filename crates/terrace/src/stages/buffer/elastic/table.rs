@@ -25,7 +25,7 @@ use crate::parts::filter::Filter;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::ranges::{Ages, LateKeys};
-use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_NODES_AT};
+use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
 use crate::parts::skiplist::{SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
@@ -312,9 +312,8 @@ impl Table {
 
     /// Where the table counts what the merge that empties it leaves out.
     pub(super) fn left_out_at(&self) -> u64 {
-        let body = self.body.lock();
-        let first = body.extents.first();
-        first.map_or(0, |(extent, _)| extent.off() + LEFT_OUT_AT as u64)
+        // The head follows the header.
+        self.list.head() - (TABLE_HEADER_BYTES - LEFT_OUT_AT) as u64
     }
 
     /// How many entries of both tables the merge that empties this one has left out; `None` where nobody counts.
