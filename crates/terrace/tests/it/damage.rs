@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, Design, ErrorKind};
+use terrace::{Db, Design, ErrorKind, Workers};
 use terrace_media::Medium;
 use terrace_testkit::damage::{Class, Specimen, Tally};
 use terrace_testkit::place::scratch;
@@ -171,6 +172,35 @@ fn drains_and_merges_miss_lost_entries() {
         }
     }
     assert!(refused > 0);
+}
+
+/// Merges and drains that begin, go on and end while verify reads change nothing of what it finds: that all is sound.
+#[test]
+fn verify_beside_merges_finds_nothing() {
+    for design in [Design::MioDb, Design::MioDbSsd] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 16 << 20;
+        options.background.workers = Workers::Threads(2);
+        let db = Db::open(folder.path(), options).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut rng = fastrand::Rng::with_seed(5);
+                while !over.load(Ordering::Relaxed) {
+                    // Some replace others, so merges leave some out.
+                    let key = rng.u16(0..600).to_be_bytes();
+                    db.put(key, vec![7; rng.usize(..300)]).unwrap();
+                }
+            });
+            let verified = (0..30).try_for_each(|_| {
+                let problems = db.verify(&mut |_| {}).unwrap().problems;
+                problems.is_empty().then_some(()).ok_or(problems)
+            });
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(verified, Ok(()), "{design}");
+        });
+    }
 }
 
 /// Cases of campaigns that once failed; each with what was wrong then.

@@ -415,6 +415,8 @@ impl Merge {
                     body.named_filter = filter.clone();
                     body.busy = false;
                 }
+                // Who still has the table in a view does not take the two for a pair any more.
+                newer_body.merging_into = None;
                 drop(newer_body);
                 older.filters.store(Arc::new(filter.into_iter().collect()));
                 tables.remove(newer.id);
