@@ -41,6 +41,9 @@ impl Memory {
         let layout = Layout::from_size_align(len, HUGE).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // SAFETY: the layout has bytes.
         let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         ANONYMOUS.fetch_add(len as u64, Ordering::Relaxed);
         Ok(Memory { base, layout })
     }

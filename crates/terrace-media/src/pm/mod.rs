@@ -2,8 +2,8 @@
 //!
 //! `Region` reads, flushes and publishes; `arch` knows the instructions; `count` counts what was
 //! made durable and why; `emulate` slows writes down to persistent memory's proportions; `map`
-//! owns the address space, and `map_miri` what stands in for it under Miri; `prefetch` asks for bytes ahead. Plain bytes are written only through
-//! `Claim` (`extent/claim.rs`).
+//! owns the address space, and `map_miri` what stands in for it under Miri; `prefetch` asks for bytes
+//! ahead. Plain bytes are written only through `Claim` (`extent/claim.rs`).
 
 pub(crate) mod arch;
 pub(crate) mod arena;

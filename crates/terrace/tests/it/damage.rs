@@ -193,7 +193,7 @@ fn verify_beside_merges_finds_nothing() {
                     db.put(key, vec![7; rng.usize(..300)]).unwrap();
                 }
             });
-            let verified = (0..30).try_for_each(|_| {
+            let verified = (0..12).try_for_each(|_| {
                 let problems = db.verify(&mut |_| {}).unwrap().problems;
                 problems.is_empty().then_some(()).ok_or(problems)
             });
