@@ -430,6 +430,7 @@ impl DbBuilder {
         let mut now = Fixed::of(&ground.options, before.pool_uuid.clone());
         now.kept.carry(&before.kept);
         if now == *before {
+            Fixed::remove_draft(&self.fs, &self.path);
             return Ok(());
         }
         // CRASH: the old options or the new ones, and either fits all that there is.

@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The version of everything that a database keeps on media.
 pub(crate) const FORMAT: u32 = 1;
 const NAME: &str = "OPTIONS";
+const DRAFT: &str = "OPTIONS.new";
 /// BOUND: a longer file is not one of ours.
 const BYTES_MAX: u64 = 64 * 1024;
 
@@ -174,15 +175,27 @@ impl Fixed {
 
     /// Writes the file, durable on return.
     pub(crate) fn write(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
-        let path = dir.join(NAME);
-        let draft = dir.join("OPTIONS.new");
-        let failed = |e| Error::io("write", &path, e);
-        let file = fs.open(&draft, OpenMode::Truncate).map_err(failed)?;
-        file.write_at(0, self.print().as_bytes()).map_err(failed)?;
-        // PERSIST: the text before the name. Reversed, a power loss could leave an empty file.
-        file.sync_data().map_err(failed)?;
-        fs.rename(&draft, &path).map_err(failed)?;
-        fs.sync_dir(dir).map_err(failed)
+        let (path, draft) = (dir.join(NAME), dir.join(DRAFT));
+        let written = || {
+            let file = fs.open(&draft, OpenMode::Truncate)?;
+            file.write_at(0, self.print().as_bytes())?;
+            // PERSIST: the text before the name. Reversed, a power loss could leave an empty file.
+            file.sync_data()?;
+            fs.rename(&draft, &path)?;
+            fs.sync_dir(dir)
+        };
+        written().map_err(|e| {
+            let _ = fs.remove(&draft);
+            Error::io("write", &path, e)
+        })
+    }
+
+    /// Removes the draft that a crash may have left. It has no meaning, so an opening does not fail for it.
+    pub(crate) fn remove_draft(fs: &Arc<dyn FileSystem>, dir: &Path) {
+        let draft = dir.join(DRAFT);
+        if fs.exists(&draft).is_ok_and(|exists| exists) {
+            let _ = fs.remove(&draft);
+        }
     }
 }
 

@@ -195,3 +195,24 @@ fn a_path_that_cannot_be_noted_is_refused() {
         assert!(!folder.path().join("OPTIONS").exists());
     }
 }
+
+/// The draft that a crash or a failed call leaves is gone after the next opening, also where that writes no other.
+#[test]
+fn drafts_of_options_go() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let options = settings::small_of(design, Medium::Dax);
+        let draft = folder.path().join("OPTIONS.new");
+        Db::open(folder.path(), options.clone())
+            .unwrap()
+            .close()
+            .unwrap();
+        std::fs::write(&draft, "half of a ").unwrap();
+        let mut reading = options.clone();
+        reading.read_only = true;
+        Db::open(folder.path(), reading).unwrap().close().unwrap();
+        assert!(draft.exists(), "{design}: who only reads changes nothing");
+        Db::open(folder.path(), options).unwrap().close().unwrap();
+        assert!(!draft.exists(), "{design}");
+    }
+}
