@@ -14,6 +14,24 @@ use super::specimen::{Pairs, Specimen};
 type Known = (Pairs, Pairs);
 type Lost = Vec<(PersistPoint, Image, Known)>;
 
+/// A database of a machine, and a place for what it leaves.
+fn begin(machine: &Machine, design: Design) -> (Db, Specimen) {
+    let mut options = settings::small_of(design, machine.medium());
+    options.pool.size_bytes = 4 << 20;
+    let db = Db::builder("db")
+        .machine(machine.clone())
+        .options(options.clone())
+        .open()
+        .unwrap();
+    let specimen = Specimen {
+        folder: scratch().unwrap(),
+        options,
+        clock: ManualClock::new(),
+        written: Default::default(),
+    };
+    (db, specimen)
+}
+
 /// Makes files of what a machine has, which another one starts with.
 fn put_down(image: Image, folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
@@ -83,19 +101,7 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
     ] {
         for seed in seeds::seeds(16) {
             let machine = Machine::new(seed, medium);
-            let mut options = settings::small_of(design, medium);
-            options.pool.size_bytes = 4 << 20;
-            let db = Db::builder("db")
-                .machine(machine.clone())
-                .options(options.clone())
-                .open()
-                .unwrap();
-            let specimen = Specimen {
-                folder: scratch().unwrap(),
-                options,
-                clock: ManualClock::new(),
-                written: Default::default(),
-            };
+            let (db, specimen) = begin(&machine, design);
             for (point, image, (before, after)) in losses(&db, &machine, seed) {
                 put_down(image, &specimen.source());
                 let report = specimen.repair().unwrap();
@@ -120,13 +126,7 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
 #[test]
 fn damage_on_dax_is_told_of_after_a_power_loss() {
     let machine = Machine::new(3, Medium::Dax);
-    let mut options = settings::small(Medium::Dax);
-    options.pool.size_bytes = 4 << 20;
-    let db = Db::builder("db")
-        .machine(machine.clone())
-        .options(options.clone())
-        .open()
-        .unwrap();
+    let (db, specimen) = begin(&machine, Design::MioDb);
     let mut rng = fastrand::Rng::with_seed(3);
     let mut written = Pairs::new();
     for key in 0..40u8 {
@@ -135,12 +135,6 @@ fn damage_on_dax_is_told_of_after_a_power_loss() {
         written.insert((1, vec![key]), value);
     }
     db.drain().unwrap();
-    let specimen = Specimen {
-        folder: scratch().unwrap(),
-        options,
-        clock: ManualClock::new(),
-        written: Default::default(),
-    };
     put_down(machine.crash_image(Survive::None), &specimen.source());
     let report = specimen.repair().unwrap();
     // The end of a log looks like damage.
