@@ -360,6 +360,7 @@ pub fn damage(request: &Request) -> Outcome {
     let mut seed = first;
     while request.goes_on("cases", 10_000, tally.cases() + failures)? {
         let specimen = Specimen::make(seed)?;
+        specimen.repair_undamaged()?;
         for case in 0..request.number("each", 400)? {
             match specimen.run(case) {
                 Ok((kind, class)) => tally.count(kind, class),

@@ -6,9 +6,14 @@
 //! only where opening refuses, a call fails or `verify` finds a problem. A log may also end earlier:
 //! damage at its end looks like a record that a crash interrupted, even after a close.
 //!
-//! One case in four damages two places. Where opening refuses, the database is repaired: the result
-//! opens, verifies, and shows values that were written; each key that is not as it was last is in a
-//! loss that the repair tells of, and there is none where it says that everything was whole.
+//! One case in four damages two places. Where opening refuses, and in another one in four at once, the
+//! database is repaired: the result opens, verifies, and shows values that were written; each key that is
+//! not as it was last is in a loss that the repair tells of, and there is none where it says that everything
+//! was whole.
+//!
+//! One database in eight has values of one size, so that nodes begin at the same places in many pages, and
+//! half of its damage is a page in the place of another: each node there is then sound. After one crash in
+//! eight the machine has started anew, so that lists may be rebuilt from nodes.
 
 mod examine;
 
@@ -45,6 +50,10 @@ pub struct Specimen {
     medium: Medium,
     options: Options,
     closed: bool,
+    /// After a crash the machine has started anew.
+    restarted: bool,
+    /// The size of all values, if they have one.
+    uniform: Option<u32>,
     /// Logs count as much as tables: damage to what has been flushed must be found in them.
     logs_count: bool,
     files: BTreeMap<String, Vec<u8>>,
@@ -180,6 +189,8 @@ impl Specimen {
             medium,
             options,
             closed,
+            restarted: false,
+            uniform: (seed % 8 == 5 && !logs_count).then_some([13, 21, 29][seed as usize / 8 % 3]),
             logs_count,
             files: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -202,6 +213,14 @@ impl Specimen {
         } else {
             // As a process crash leaves them.
             specimen.take(folder.path())?;
+            if seed % 4 == 1 && seed / 8 % 2 == 1 {
+                specimen.restarted = true;
+                specimen
+                    .files
+                    .get_mut("pool")
+                    .into_iter()
+                    .for_each(|pool| restart(pool));
+            }
         }
         Ok(specimen)
     }
@@ -210,10 +229,12 @@ impl Specimen {
     fn fill(&mut self, db: &Db, rng: &mut fastrand::Rng) -> terrace::Result<()> {
         let mut tag = 0;
         for round in 0..6 {
-            for _ in 0..rng.u64(20..120) {
+            let more = if self.uniform.is_some() { 200 } else { 0 };
+            for _ in 0..rng.u64(20..120) + more {
                 tag += 1;
-                let key = Key(format!("{:03}", rng.u64(0..KEYS)).into_bytes());
-                let len = [0, 5, 40, 200, 1500][rng.usize(..5)];
+                let key = Key(format!("{:03}", rng.u64(0..KEYS + 4 * more)).into_bytes());
+                let len: u32 = [0, 5, 40, 200, 1500][rng.usize(..5)];
+                let len = self.uniform.unwrap_or(len);
                 let value = (rng.u8(0..5) > 0).then_some(Value { tag, len });
                 match value {
                     Some(value) => db.put(&key, value.bytes())?,
@@ -322,6 +343,10 @@ impl Specimen {
             14 => Kind::Misdirected,
             _ => Kind::Cut,
         };
+        let kind = match self.uniform {
+            Some(_) if rng.bool() => Kind::Misdirected,
+            _ => kind,
+        };
         // A first damage may have cut the place off.
         let bytes = files.get_mut(name).filter(|bytes| line < bytes.len());
         let Some(bytes) = bytes else {
@@ -358,15 +383,30 @@ impl Specimen {
     /// Runs one case.
     pub fn run(&self, case: u64) -> Outcome<(Kind, Class)> {
         let (files, kind, place) = self.damage(case);
-        let class = self.examine(&files, case.is_multiple_of(2));
+        let repairs = case % 4 == 1 || self.uniform.is_some();
+        let class = self.examine(&files, case.is_multiple_of(2), repairs);
         class.map(|class| (kind, class)).map_err(|failure| {
-            let state = if self.closed { "closed" } else { "crashed" };
+            let state = match (self.closed, self.restarted) {
+                (true, _) => "closed",
+                (false, false) => "crashed",
+                (false, true) => "crashed and restarted",
+            };
             format!(
                 "{} on {} {state}, seed {:#x}, case {case}, {place}: {failure}",
                 self.design(),
                 self.medium,
                 self.seed
             )
+        })
+    }
+
+    /// Repairs the database as it is, of which nothing is lost.
+    pub fn repair_undamaged(&self) -> Outcome {
+        let folder = scratch()?;
+        let outcome = self.lay_out(&self.files, folder.path())?.repair(true);
+        outcome.map_err(|failure| {
+            let (design, medium, seed) = (self.design(), self.medium, self.seed);
+            format!("{design} on {medium}, seed {seed:#x}, undamaged: {failure}")
         })
     }
 
@@ -386,28 +426,42 @@ impl Specimen {
         let mut files = self.files.clone();
         let byte = files.get_mut(name).and_then(|bytes| bytes.get_mut(at));
         *byte.ok_or("no such byte")? ^= mask;
-        let class = self.examine(&files, false);
+        let class = self.examine(&files, false, false);
         class.map_err(|failure| {
             let design = self.design();
             format!("{design}, {mask:#x} in byte {at:#x} of {name}: {failure}")
         })
     }
 
-    fn examine(&self, files: &BTreeMap<String, Vec<u8>>, uses: bool) -> Outcome<Class> {
-        let folder = scratch()?;
+    /// Writes files into a folder, for somebody to look at.
+    fn lay_out(&self, files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Outcome<Examination> {
         for (name, bytes) in files {
-            std::fs::write(folder.path().join(name), bytes)
-                .map_err(|e| format!("writing {name}: {e}"))?;
+            std::fs::write(folder.join(name), bytes).map_err(|e| format!("writing {name}: {e}"))?;
         }
-        let before = address_space();
-        let (send, receive) = channel();
-        let examination = Examination {
+        Ok(Examination {
             options: self.options.clone(),
             history: self.history.clone(),
             settled: self.settled.clone(),
-            place: Place::folder(folder.path()),
+            place: Place::folder(folder),
+            uses: false,
+            repairs: false,
+        })
+    }
+
+    fn examine(
+        &self,
+        files: &BTreeMap<String, Vec<u8>>,
+        uses: bool,
+        repairs: bool,
+    ) -> Outcome<Class> {
+        let folder = scratch()?;
+        let examination = Examination {
             uses,
+            repairs,
+            ..self.lay_out(files, folder.path())?
         };
+        let before = address_space();
+        let (send, receive) = channel();
         std::thread::spawn(move || {
             // Nobody receives when the case was given up.
             let _ = send.send(shrink::guarded(|| examination.run()));
@@ -421,6 +475,17 @@ impl Specimen {
         match outcome {
             Ok(_) if grown > MEMORY_MAX => Err(format!("a call takes {grown} bytes")),
             other => other,
+        }
+    }
+}
+
+/// Makes a pool that was not closed look as if the machine had started anew since, with all that was written.
+pub fn restart(pool: &mut [u8]) {
+    for slot in pool.chunks_mut(PAGE).take(2) {
+        // A superblock's slot, whose layout is fixed by its format: the boot, and the checksum at the end.
+        if slot.starts_with(b"TERRPOOL") {
+            slot[80] ^= 0xff;
+            terrace_media::decoder::seal(slot, 252);
         }
     }
 }

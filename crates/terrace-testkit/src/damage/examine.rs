@@ -17,7 +17,10 @@ pub(super) struct Examination {
     pub(super) history: BTreeMap<Key, Vec<Option<Value>>>,
     pub(super) settled: BTreeMap<Key, usize>,
     pub(super) place: Place,
+    /// What seems harmless is used on.
     pub(super) uses: bool,
+    /// It is repaired whether it opens or not.
+    pub(super) repairs: bool,
 }
 
 /// What reading found.
@@ -35,10 +38,15 @@ struct Findings {
 
 impl Examination {
     pub(super) fn run(mut self) -> Outcome<Class> {
+        if self.repairs {
+            self.repair(false)?;
+        }
         let db = match self.place.open(&self.options) {
             Ok(db) => db,
             Err(e) => {
-                self.repair()?;
+                if !self.repairs {
+                    self.repair(false)?;
+                }
                 return refused(&e);
             }
         };
@@ -94,8 +102,9 @@ impl Examination {
         Ok(())
     }
 
-    /// Repairs a database that does not open, and looks at what comes of it.
-    fn repair(&self) -> Outcome {
+    /// Repairs the database into another folder, and looks at what comes of it. Of one that is `sound` nothing
+    /// is lost for certain; what a crash has left can look as if the end of a log or an edit were gone.
+    pub(super) fn repair(&self, sound: bool) -> Outcome {
         let folder = scratch()?;
         let place = Place {
             folder: folder.path().join("repaired"),
@@ -109,6 +118,9 @@ impl Examination {
             Ok(report) => report,
             Err(e) => return clear(&e),
         };
+        if sound && report.losses.iter().any(|loss| loss.certain) {
+            return Err(format!("a sound one has losses: {report:#?}"));
+        }
         if report.outcome == RepairOutcome::Nothing {
             return Ok(());
         }

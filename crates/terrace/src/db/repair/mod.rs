@@ -15,6 +15,7 @@
 //! CRASH: the new folder has the file `UNFINISHED-REPAIR` before anything else, and loses it after it
 //! has become a database. With it a folder is not opened, so half a repair never passes for a whole.
 
+mod evidence;
 mod gather;
 mod newest;
 mod nodes;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_media::Span;
 
+use super::evidence::{Links, Versions};
 use super::gather::{Gathered, Watch};
 use super::report::{Findings, PartState};
 use super::source::SourcePool;
@@ -16,7 +17,10 @@ use crate::error::Result;
 use crate::parts::log::LogEntry;
 use crate::parts::skiplist::layout::{HEAD_BYTES, HEADER_BYTES, LINK_DEAD, LINK_OFFSET};
 use crate::parts::skiplist::salvage::{SoundNode, front, hashed_key, head_links, sound_node};
+use crate::types::SeqNo;
 
+/// What the report calls the repository.
+pub(super) const REPOSITORY: &str = "repository";
 /// Bytes read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -32,13 +36,16 @@ pub(super) struct Area {
     head: Option<u64>,
     /// Where nodes end is not known.
     open_end: bool,
-    /// Nodes may be marked dead: bytes of those.
-    dead: Option<u64>,
+    /// Nodes may be marked dead.
+    may_be_dead: bool,
+    /// The numbers that its nodes may have.
+    seqs: Option<(SeqNo, SeqNo)>,
     problem: Option<String>,
     /// What the walk has found.
     stop: u64,
     live: u64,
-    dead_bytes: u64,
+    /// Nodes with numbers that it cannot have.
+    foreign: u64,
     taken: u64,
 }
 
@@ -52,11 +59,12 @@ impl Area {
             end: span.off,
             head: None,
             open_end: false,
-            dead: None,
+            may_be_dead: false,
+            seqs: None,
             problem: None,
             stop: span.off,
             live: 0,
-            dead_bytes: 0,
+            foreign: 0,
             taken: 0,
         }
     }
@@ -79,11 +87,20 @@ impl Area {
         self
     }
 
-    pub(super) fn with_dead(mut self, bytes: u64) -> Area {
-        self.dead = Some(bytes);
+    pub(super) fn with_dead(mut self) -> Area {
+        self.may_be_dead = true;
+        self
+    }
+
+    /// Nodes have numbers from `first` to `last`.
+    pub(super) fn seqs(mut self, first: SeqNo, last: SeqNo) -> Area {
+        self.seqs = Some((first, last));
         self
     }
 }
+
+/// What no two nodes of a list have in common: keyspace, number, key.
+type Version = (u32, SeqNo, Box<[u8]>);
 
 /// A piece of the pool in memory.
 struct Window<'a> {
@@ -135,8 +152,18 @@ pub(super) struct Rescue<'a> {
     words: BTreeMap<u64, u64>,
     links_hold: bool,
     areas: Vec<Area>,
-    /// Nodes of the repository's list, if that is known.
+    /// Nodes of the repository's list, if that is known, and the offset of the extent that was being emptied,
+    /// or 0.
     repository: Option<u64>,
+    reclaiming: u64,
+    /// Live nodes of that extent that have not been met elsewhere, where they are and lead to. Those that have
+    /// are copied, and not in the list.
+    originals: BTreeMap<Version, (u64, u64)>,
+    twins: u64,
+    /// Of the table that is walked, or the extent of the repository.
+    versions: Versions,
+    /// Of the repository.
+    links: Links,
     /// Behind damage: nodes that were taken, and where they end.
     behind: BTreeMap<u64, u64>,
     /// Nodes behind damage that links lead to.
@@ -159,6 +186,11 @@ impl<'a> Rescue<'a> {
             links_hold,
             areas: Vec::new(),
             repository: None,
+            reclaiming: 0,
+            originals: BTreeMap::new(),
+            twins: 0,
+            versions: Versions::default(),
+            links: Links::new(),
             behind: BTreeMap::new(),
             targets: BTreeSet::new(),
         }
@@ -176,8 +208,10 @@ impl<'a> Rescue<'a> {
         self.words.get(&at).copied().or(stored)
     }
 
-    pub(super) fn expect_repository(&mut self, entries: Option<u64>) {
+    /// What the repository's head says: how many nodes are in the list, and which extent is being emptied.
+    pub(super) fn expect_repository(&mut self, entries: Option<u64>, reclaiming: u64) {
         self.repository = entries;
+        self.reclaiming = reclaiming;
     }
 
     /// Adds an area; `problem` says what is wrong with what says where its nodes are.
@@ -193,9 +227,13 @@ impl<'a> Rescue<'a> {
         findings: &mut Findings,
         watch: Watch<'_>,
     ) -> Result<()> {
-        for index in 0..self.areas.len() {
+        let mut order: Vec<usize> = (0..self.areas.len()).collect();
+        // Copies are told by their originals.
+        order.sort_by_key(|&index| self.areas[index].span.off != self.reclaiming);
+        for index in order {
             let from = self.areas[index].start;
             self.areas[index].stop = self.walk(index, from, Some(gathered), &mut |_, _| {})?;
+            self.report_foreign(index, findings);
             watch(self.areas[index].span.len);
         }
         if self.links_hold && self.areas.iter().any(|area| area.stop < area.end) {
@@ -221,33 +259,59 @@ impl<'a> Rescue<'a> {
             let Some(node) = self.window.node(at, area.end) else {
                 break;
             };
-            let mut is_dead = false;
+            let (mut is_dead, mut to) = (false, 0);
             for (level, stored) in (0..).zip(node.links()) {
                 let word_at = at + HEADER_BYTES as u64 + 8 * level;
                 let word = self.words.get(&word_at).copied().unwrap_or(stored);
-                is_dead |= level == 0 && word & LINK_DEAD != 0;
+                if level == 0 {
+                    (is_dead, to) = (word & LINK_DEAD != 0, word & LINK_OFFSET);
+                }
                 visit(at, word & LINK_OFFSET);
             }
             let next = at + node.bytes();
             if let Some(gathered) = gathered.as_deref_mut() {
-                if is_dead && area.dead.is_some() {
-                    area.dead_bytes += node.bytes();
-                } else {
-                    area.live += 1;
-                    let entry = LogEntry {
-                        kind: node.header.kind,
-                        keyspace: node.header.keyspace,
-                        key: node.key,
-                        value: node.value,
-                        value_crc: 0,
-                    };
-                    gathered.any = true;
-                    if gathered.take_raw(&entry, node.header.seq, at)? {
-                        area.taken += 1;
+                let seq = node.header.seq;
+                if is_dead && area.may_be_dead {
+                    at = next;
+                    continue;
+                }
+                if area
+                    .seqs
+                    .is_some_and(|(first, last)| !(first..=last).contains(&seq))
+                {
+                    area.foreign += 1;
+                    at = next;
+                    continue;
+                }
+                area.live += 1;
+                if !area.open_end {
+                    self.versions.add(node.header.hash, seq);
+                }
+                if area.kind == REPOSITORY {
+                    let version = || (node.header.keyspace, seq, Box::from(node.key));
+                    if area.span.off == self.reclaiming {
+                        self.originals.insert(version(), (at, to));
                     } else {
-                        let text = "an entry of a kind that this version does not know";
-                        area.problem.get_or_insert(text.to_owned());
+                        self.links.node(at);
+                        self.links.link(to);
+                        let twin = !self.originals.is_empty()
+                            && self.originals.remove(&version()).is_some();
+                        self.twins += u64::from(twin);
                     }
+                }
+                let entry = LogEntry {
+                    kind: node.header.kind,
+                    keyspace: node.header.keyspace,
+                    key: node.key,
+                    value: node.value,
+                    value_crc: 0,
+                };
+                gathered.any = true;
+                if gathered.take_raw(&entry, seq, at)? {
+                    area.taken += 1;
+                } else {
+                    let text = "an entry of a kind that this version does not know";
+                    area.problem.get_or_insert(text.to_owned());
                 }
             }
             at = next;
@@ -348,39 +412,75 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Says what became of the tables and of the repository, and holds their counts against it.
-    fn report_areas(&mut self, gathered: &mut Gathered, findings: &mut Findings) {
-        let path = &self.window.pool.path;
-        let in_list: u64 = self
+    /// Says that nodes of an area are sound and in a wrong place.
+    fn report_foreign(&mut self, index: usize, findings: &mut Findings) {
+        let area = &self.areas[index];
+        // While space of the repository is reclaimed a version may be in two of its extents, never in one twice.
+        let goes_on = area.kind != REPOSITORY
+            && self
+                .areas
+                .get(index + 1)
+                .is_some_and(|next| (next.kind, next.id) == (area.kind, area.id));
+        let text = match area.foreign {
+            0 if goes_on || !self.versions.any_twice() => return,
+            0 => "a version of a key is there twice: a page lies where another should".to_owned(),
+            count => format!(
+                "{count} nodes are not of the table: a page of elsewhere lies where one of its own should"
+            ),
+        };
+        self.lose_all(index, text, findings);
+    }
+
+    /// Says that any key may be lost with an area.
+    fn lose_all(&mut self, index: usize, text: String, findings: &mut Findings) {
+        let area = &mut self.areas[index];
+        area.problem.get_or_insert(text.clone());
+        let place = (area.kind, self.window.pool.path.clone(), area.span.off);
+        findings.lose(place, text, LostKeys::ALL, true);
+    }
+
+    /// Holds what the repository's head and links say against the nodes that were found.
+    fn report_repository(&mut self, findings: &mut Findings) {
+        let in_repository = |area: &&Area| area.kind == REPOSITORY;
+        let mut areas = self.areas.iter().filter(in_repository);
+        let gaps = areas.any(|area| area.problem.is_some());
+        let Some(expected) = self.repository.filter(|_| self.links_hold && !gaps) else {
+            return;
+        };
+        let Some(first) = self.areas.iter().position(|area| area.kind == REPOSITORY) else {
+            return;
+        };
+        let live: u64 = self
             .areas
             .iter()
-            .filter(|a| a.kind == "repository")
+            .filter(in_repository)
             .map(|a| a.live)
             .sum();
-        let gaps = self
-            .areas
-            .iter()
-            .any(|a| a.kind == "repository" && a.problem.is_some());
-        let counted = self.repository.filter(|_| self.links_hold && !gaps);
-        if let Some(expected) = counted.filter(|expected| *expected != in_list) {
+        let found = live - self.twins;
+        if found != expected {
             let text = format!(
-                "the repository says that it has {expected} entries, and {in_list} are found"
+                "the repository says that it has {expected} entries, and {found} are found"
             );
-            if let Some(area) = self.areas.iter_mut().find(|a| a.kind == "repository") {
-                area.problem.get_or_insert(text.clone());
-                let place = ("repository", path.clone(), area.span.off);
-                findings.lose(place, text, LostKeys::ALL, true);
-            }
+            return self.lose_all(first, text, findings);
         }
-        for area in &mut self.areas {
-            let differs = area.dead.is_some_and(|dead| dead != area.dead_bytes);
-            if differs && counted.is_some() && area.problem.is_none() {
-                let text = "the marks of superseded nodes do not agree with their count";
-                area.problem = Some(text.to_owned());
-                let place = ("repository", path.clone(), area.span.off);
-                findings.lose(place, text, LostKeys::ALL, true);
-            }
+        let link_of = |head: u64| self.word(head + HEADER_BYTES as u64).unwrap_or(0) & LINK_OFFSET;
+        let heads: Vec<u64> = self.areas[first].head.map(link_of).into_iter().collect();
+        heads.into_iter().for_each(|to| self.links.link(to));
+        for (at, to) in self.originals.values() {
+            self.links.node(*at);
+            self.links.link(*to);
         }
+        if self.links.are_mixed_up() {
+            let text = "the links of the repository do not lead to the nodes that are found: a page lies where \
+                        another should";
+            self.lose_all(first, text.to_owned(), findings);
+        }
+    }
+
+    /// Says what became of the tables and of the repository.
+    fn report_areas(&mut self, gathered: &mut Gathered, findings: &mut Findings) {
+        self.report_repository(findings);
+        let path = &self.window.pool.path;
         gathered.any |= !self.areas.is_empty() && self.areas.iter().all(|a| a.problem.is_none());
         let mut at = 0;
         // Extents of one table, and those of the repository, are one part.

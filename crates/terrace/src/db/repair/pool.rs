@@ -5,12 +5,12 @@
 //! told by its own header; the nodes of free extents are old ones, and numbers decide against them unless
 //! what deleted them is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_media::{OpenMode, PoolHeader, Span};
 
 use super::gather::{FoundLog, Gathered, Watch, note_walked};
-use super::nodes::{Area, Rescue};
+use super::nodes::{Area, REPOSITORY, Rescue};
 use super::report::{Findings, PartState};
 use super::source::{Source, SourcePool, Trust};
 use crate::db::inspect::LostKeys;
@@ -132,17 +132,20 @@ pub(super) fn take_nodes(
         _ => BTreeMap::new(),
     };
     let mut rescue = Rescue::new(pool, words, !power_lost);
+    let mut headers = BTreeSet::new();
     for table in source.state.tables.values() {
         for (i, extent) in table.extents.iter().enumerate() {
             let head = (i == 0).then_some(table.head);
             let area = Area::new("buffer", table.id, extent.span)
                 .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
+                .seqs(table.seq_first, table.seq_last)
                 .head(head);
             let bytes = rescue.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
             let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
-            let foreign = match i {
-                0 => id != Some(table.id),
-                _ => id.is_none(),
+            // What was merged into a table has the header of its own memtable, and none has that of another.
+            let foreign = match id {
+                Some(id) => i == 0 && id != table.id || !headers.insert(id),
+                None => true,
             };
             rescue.add(
                 area,
@@ -154,8 +157,8 @@ pub(super) fn take_nodes(
         let head = meta.head.off + repository::NODES_AT;
         let (entries, reclaiming) =
             repository::head_words(&|at| rescue.word(meta.head.off + at).unwrap_or(0));
-        rescue.expect_repository((reclaiming == 0).then_some(entries));
-        let area = Area::new("repository", 0, meta.head).head(Some(head));
+        rescue.expect_repository(Some(entries), reclaiming);
+        let area = Area::new(REPOSITORY, 0, meta.head).head(Some(head));
         rescue.add(area, None);
         for span in &meta.extents {
             add_extent(&mut rescue, *span, span.len, power_lost);
@@ -171,7 +174,7 @@ pub(super) fn take_nodes(
                 rescue.add(area, None);
             }
             Told::Extent(len) if source.wants_unnamed_extent(span.off) => {
-                rescue.expect_repository(None);
+                rescue.expect_repository(None, 0);
                 let span = Span { off: span.off, len };
                 add_extent(&mut rescue, span, len, power_lost);
             }
@@ -185,17 +188,20 @@ fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool
     let words = repository::extent_words(&|at| rescue.word(span.off + at).unwrap_or(0));
     let head = rescue.bytes(span.off, repository::NODES_AT);
     let known = head.is_some_and(|bytes| repository::is_extent(bytes, span.off, length));
+    let head = rescue.bytes(span.off, repository::NODES_AT);
+    let placed = head.is_some_and(|bytes| repository::is_placed(bytes, span.off));
     // The page with `used` may be newer than those that it counts, which then have nodes of an earlier use of the
     // space; what is behind `synced` is in the buffer still, or in the extent that it was copied from.
     let used = match words.synced {
         Some(synced) if power_lost => synced,
         synced => words.used.max(synced.unwrap_or(0)),
     };
-    let fits = (repository::NODES_AT..=span.len).contains(&used);
-    let area = Area::new("repository", 0, span)
+    // A page of elsewhere says what is used there.
+    let fits = (known || placed) && (repository::NODES_AT..=span.len).contains(&used);
+    let area = Area::new(REPOSITORY, 0, span)
         // Without `used` every node up to the end counts that another one leads to.
         .nodes(repository::NODES_AT, if fits { used } else { span.len })
-        .with_dead(words.dead);
+        .with_dead();
     let problem = match (known, fits) {
         (false, _) => Some("an extent has lost its header"),
         (true, false) => Some("an extent says that more of it is used than there is"),

@@ -21,7 +21,8 @@
 //! |  4 |    4 | version  | 1                                                        |
 //! |  8 |    8 | length   | bytes of the extent                                      |
 //! | 16 |    4 | checksum | crc32c of bytes 0..16                                    |
-//! | 20 |   12 | zero     |                                                          |
+//! | 20 |    4 | zero     |                                                          |
+//! | 24 |    8 | offset   | where in the pool it begins; 0: an earlier build did not say |
 //! | 32 |    8 | used     | bytes from the start; changes through the redo area      |
 //! | 40 |    8 | dead     | bytes of nodes that are superseded; through the redo area |
 //! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take; else 0 |
@@ -36,6 +37,8 @@ pub(super) const HEADER_BYTES: usize = 64;
 pub(super) const ENTRIES_AT: u64 = 32;
 /// Where the offset of the extent being emptied is in the head extent.
 pub(super) const RECLAIMING_AT: u64 = 40;
+/// Where an extent says at which offset it begins.
+const OFFSET_AT: usize = 24;
 /// Where `used` is in an extent.
 pub(super) const USED_AT: u64 = 32;
 /// Where `dead` is in an extent.
@@ -88,9 +91,10 @@ pub(super) fn encode_head() -> [u8; HEADER_BYTES] {
     encode(HEAD_MAGIC, 0, 0)
 }
 
-/// The header of an extent without nodes; `synced` is where the word of that name counts.
-pub(super) fn encode_extent(length: u64, synced: bool) -> [u8; HEADER_BYTES] {
+/// The header of an extent at `off` without nodes; `synced` is where the word of that name counts.
+pub(super) fn encode_extent(off: u64, length: u64, synced: bool) -> [u8; HEADER_BYTES] {
     let mut bytes = encode(EXTENT_MAGIC, length, HEADER_BYTES as u64);
+    bytes[OFFSET_AT..OFFSET_AT + 8].copy_from_slice(&off.to_le_bytes());
     let word = if synced { HEADER_BYTES as u64 } else { 0 };
     let at = SYNCED_AT as usize;
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -115,7 +119,24 @@ pub(super) fn check_head(bytes: &[u8], at: u64) -> Result<(), DecodeError> {
     check(bytes, at, HEAD_MAGIC, 0)
 }
 
-/// Checks that `bytes`, found at `at`, begin an extent of `length` bytes.
+/// Checks that `bytes`, found at `at`, begin the extent of `length` bytes that lies there. Another extent's
+/// page in its place would be believed otherwise, with its `used`: nodes behind that would count as none, and
+/// be overwritten.
 pub(super) fn check_extent(bytes: &[u8], at: u64, length: u64) -> Result<(), DecodeError> {
-    check(bytes, at, EXTENT_MAGIC, length)
+    check(bytes, at, EXTENT_MAGIC, length)?;
+    match extent_offset(bytes) {
+        Some(said) if said != at => Err(DecodeError {
+            what: "repository header",
+            offset: at,
+            expected: format!("the extent at {at:#x}"),
+            found: format!("that at {said:#x}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Where the extent that `bytes` begin says that it lies; `None`: it does not say.
+pub(super) fn extent_offset(bytes: &[u8]) -> Option<u64> {
+    let word = bytes.get(OFFSET_AT..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*word)).filter(|said| *said != 0)
 }

@@ -30,6 +30,7 @@ use super::sweep::Swept;
 use super::{Body, Relinker, Repository};
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
+use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Ages, in_list};
@@ -261,7 +262,15 @@ fn rebuild_links(
         }
         store(&region, off + EXPIRING_AT, expiring);
     }
-    for twin in sort_by_key(list, &mut nodes)? {
+    for (twin, kept) in sort_by_key(list, &mut nodes)? {
+        let extent_of = |node| space.rooms.range(..=node).next_back().map(|(&off, _)| off);
+        if extent_of(twin) == extent_of(kept) {
+            // A reclaim copies from one extent to others. This is a page in the place of another, and what belongs
+            // there is lost.
+            let found = format!("another at {twin:#x}");
+            let expected = "the only node of its version in the extent";
+            return Err(DecodeError::new("node of the repository", kept, expected, found).into());
+        }
         // Never linked again, so it must not come back at the next rebuild either.
         store(&region, link_at(twin, 0), LINK_DEAD);
     }
@@ -291,8 +300,9 @@ fn store(region: &terrace_media::Region, at: u64, value: u64) {
     }
 }
 
-/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves; returns them.
-fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<Vec<u64>> {
+/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves; returns them, each with the
+/// one that is kept.
+fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<Vec<(u64, u64)>> {
     let mut problem = None;
     let mut compare = |a: u64, b: u64| match (list.node(a), list.node(b)) {
         (Ok(a), Ok(b)) => a.compare(&b.target()),
@@ -306,7 +316,7 @@ fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<Vec<u64>> {
     nodes.dedup_by(|later, kept| {
         let twin = compare(*later, *kept) == std::cmp::Ordering::Equal;
         if twin {
-            twins.push(*later);
+            twins.push((*later, *kept));
         }
         twin
     });

@@ -1,6 +1,6 @@
 //! This file reads the headers of the repository for those who rescue its nodes.
 
-use super::layout::{self, DEAD_AT, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
+use super::layout::{self, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
 
 /// Where the first node begins in an extent, and the head node in the head extent.
 pub(crate) const NODES_AT: u64 = HEADER_BYTES as u64;
@@ -10,7 +10,6 @@ pub(crate) const NODES_AT: u64 = HEADER_BYTES as u64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExtentWords {
     pub(crate) used: u64,
-    pub(crate) dead: u64,
     /// What of `used` a power loss cannot take; `None` where it takes none of it.
     pub(crate) synced: Option<u64>,
 }
@@ -19,7 +18,6 @@ pub(crate) struct ExtentWords {
 pub(crate) fn extent_words(read: &dyn Fn(u64) -> u64) -> ExtentWords {
     ExtentWords {
         used: read(USED_AT),
-        dead: read(DEAD_AT),
         synced: Some(read(SYNCED_AT)).filter(|synced| *synced != 0),
     }
 }
@@ -30,9 +28,14 @@ pub(crate) fn head_words(read: &dyn Fn(u64) -> u64) -> (u64, u64) {
     (read(ENTRIES_AT), read(RECLAIMING_AT))
 }
 
-/// Whether `bytes`, found at `at`, begin an extent of `length` bytes.
+/// Whether `bytes`, found at `at`, begin the extent of `length` bytes that lies there.
 pub(crate) fn is_extent(bytes: &[u8], at: u64, length: u64) -> bool {
     layout::check_extent(bytes, at, length).is_ok()
+}
+
+/// Whether `bytes`, found at `at`, say that they begin the extent there, whatever the rest of them says.
+pub(crate) fn is_placed(bytes: &[u8], at: u64) -> bool {
+    layout::extent_offset(bytes) == Some(at)
 }
 
 /// The length that the extent which begins with `bytes` says it has, if they begin one.

@@ -154,7 +154,8 @@ impl Space {
             }
         };
         ground.pool.prefault(&extent);
-        let header = layout::encode_extent(extent.len(), ground.pool.medium() == Medium::Mapped);
+        let synced = ground.pool.medium() == Medium::Mapped;
+        let header = layout::encode_extent(extent.off(), extent.len(), synced);
         if let Some(mut claim) = extent.claim(0, header.len()) {
             claim.write_streaming(0, &header, purpose);
         }

@@ -18,13 +18,14 @@ use super::Elastic;
 use super::table::{Body, Table};
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
+use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
 use crate::parts::manifest::{Change, Edit, TableMeta};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Keep, RangeDelete, RangeSet, Readable, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
 use crate::parts::skiplist::{SkipList, walk};
-use crate::stages::Ground;
+use crate::stages::{Ground, Source};
 use crate::types::SEQ_MAX;
 
 /// What the recovery of the buffer did.
@@ -202,18 +203,25 @@ fn open_table(
     ))
 }
 
-/// Builds the list of a table from the nodes in its extents, each of which must be sound. What a range
-/// delete of the table covers is left out, as merges may have left it out: nobody reads it when a
-/// database is opened, and the filter need not know it.
+/// Builds the list of a table from the nodes in its extents, each of which must be sound, and the table's: a page
+/// of another place has sound nodes too, with other numbers or with versions that the table has already. What a
+/// range delete of the table covers is left out, as merges may have left it out: nobody reads it when a database
+/// is opened, and the filter need not know it.
 fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let region = table.list.region().clone();
     let mut nodes = Vec::new();
     let mut ranges = Vec::new();
     let mut bytes = 0;
+    let (first, last) = table.seqs();
     table.walk_extents(&mut |off| {
         let node = table.list.node(off)?;
         node.checked_value()?;
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
+        if !(first..=last).contains(&seq) {
+            let found = format!("one with the number {seq}");
+            let expected = format!("a node with a number from {first} to {last}");
+            return Err(DecodeError::new("node of a table", off, expected, found).into());
+        }
         if keyspace & SHADOW != 0 {
             ranges.push(RangeDelete::from_entry(keyspace, node.key, seq, off)?);
         }
@@ -249,6 +257,14 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     });
     if let Some(problem) = problem {
         return Err(problem.into());
+    }
+    for two in nodes.windows(2) {
+        let (node, next) = (table.list.node(two[0])?, table.list.node(two[1])?);
+        if node.compare(&next.target()).is_eq() {
+            let found = format!("another at {:#x}", two[1]);
+            let expected = "the only node of its version";
+            return Err(DecodeError::new("node of a table", two[0], expected, found).into());
+        }
     }
     // Nodes that merges had left out are among them, which the manifest does not count in a table that is merged.
     table.body.lock().entries = nodes.len() as u64;
