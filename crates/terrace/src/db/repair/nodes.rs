@@ -38,6 +38,8 @@ pub(super) struct Area {
     open_end: bool,
     /// Nodes may be marked dead.
     may_be_dead: bool,
+    /// Its first page is that of another.
+    replaced: bool,
     /// The numbers that its nodes may have.
     seqs: Option<(SeqNo, SeqNo)>,
     problem: Option<String>,
@@ -60,6 +62,7 @@ impl Area {
             head: None,
             open_end: false,
             may_be_dead: false,
+            replaced: false,
             seqs: None,
             problem: None,
             stop: span.off,
@@ -89,6 +92,11 @@ impl Area {
 
     pub(super) fn with_dead(mut self) -> Area {
         self.may_be_dead = true;
+        self
+    }
+
+    pub(super) fn replaced(mut self, replaced: bool) -> Area {
+        self.replaced = replaced;
         self
     }
 
@@ -421,8 +429,10 @@ impl<'a> Rescue<'a> {
                 .areas
                 .get(index + 1)
                 .is_some_and(|next| (next.kind, next.id) == (area.kind, area.id));
+        let twice = !goes_on && self.versions.any_twice();
         let text = match area.foreign {
-            0 if goes_on || !self.versions.any_twice() => return,
+            0 if area.replaced => "its first page is that of another".to_owned(),
+            0 if !twice => return,
             0 => "a version of a key is there twice: a page lies where another should".to_owned(),
             count => format!(
                 "{count} nodes are not of the table: a page of elsewhere lies where one of its own should"

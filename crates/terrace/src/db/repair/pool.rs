@@ -136,21 +136,17 @@ pub(super) fn take_nodes(
     for table in source.state.tables.values() {
         for (i, extent) in table.extents.iter().enumerate() {
             let head = (i == 0).then_some(table.head);
-            let area = Area::new("buffer", table.id, extent.span)
-                .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
-                .seqs(table.seq_first, table.seq_last)
-                .head(head);
             let bytes = rescue.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
             let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
             // What was merged into a table has the header of its own memtable, and none has that of another.
-            let foreign = match id {
-                Some(id) => i == 0 && id != table.id || !headers.insert(id),
-                None => true,
-            };
-            rescue.add(
-                area,
-                foreign.then_some("its header is not that of the table"),
-            );
+            let replaced = id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id));
+            let area = Area::new("buffer", table.id, extent.span)
+                .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
+                .seqs(table.seq_first, table.seq_last)
+                .replaced(replaced)
+                .head(head);
+            let problem = id.is_none().then_some("its header is damaged");
+            rescue.add(area, problem);
         }
     }
     if let Some(meta) = &source.state.repository {
@@ -187,9 +183,10 @@ pub(super) fn take_nodes(
 fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool) {
     let words = repository::extent_words(&|at| rescue.word(span.off + at).unwrap_or(0));
     let head = rescue.bytes(span.off, repository::NODES_AT);
-    let known = head.is_some_and(|bytes| repository::is_extent(bytes, span.off, length));
-    let head = rescue.bytes(span.off, repository::NODES_AT);
-    let placed = head.is_some_and(|bytes| repository::is_placed(bytes, span.off));
+    let (known, placed) = head.map_or((false, false), |bytes| {
+        let known = repository::is_extent(bytes, span.off, length);
+        (known, known || repository::is_placed(bytes, span.off))
+    });
     // The page with `used` may be newer than those that it counts, which then have nodes of an earlier use of the
     // space; what is behind `synced` is in the buffer still, or in the extent that it was copied from.
     let used = match words.synced {
@@ -197,10 +194,11 @@ fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool
         synced => words.used.max(synced.unwrap_or(0)),
     };
     // A page of elsewhere says what is used there.
-    let fits = (known || placed) && (repository::NODES_AT..=span.len).contains(&used);
+    let fits = placed && (repository::NODES_AT..=span.len).contains(&used);
     let area = Area::new(REPOSITORY, 0, span)
         // Without `used` every node up to the end counts that another one leads to.
         .nodes(repository::NODES_AT, if fits { used } else { span.len })
+        .replaced(!placed)
         .with_dead();
     let problem = match (known, fits) {
         (false, _) => Some("an extent has lost its header"),
