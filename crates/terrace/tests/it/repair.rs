@@ -480,3 +480,44 @@ fn a_crash_during_a_repair_leaves_all_or_nothing() {
         );
     }
 }
+
+/// What only a snapshot reads counts as dead and is in the list. After a crash beside one that is no damage.
+#[test]
+fn what_a_snapshot_read_is_no_damage() {
+    let original = tempfile::tempdir().unwrap();
+    let options = settings::small_of(Design::MioDb, Medium::Dax);
+    let db = Db::open(original.path(), options.clone()).unwrap();
+    for n in 0..60u8 {
+        db.put([n], [1; 100]).unwrap();
+    }
+    db.drain().unwrap();
+    let snapshot = db.snapshot();
+    for n in 0..30u8 {
+        db.put([n], [2; 100]).unwrap();
+    }
+    db.drain().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for name in names(original.path()) {
+        let copied = folder.path().join(&name);
+        std::fs::copy(original.path().join(&name), copied).unwrap();
+    }
+    drop(snapshot);
+    drop(db);
+    let beside = tempfile::tempdir().unwrap();
+    let to = beside.path().join("repaired");
+    let report = Db::builder(&to)
+        .options(options.clone())
+        .repair_of(&RepairSource::new(folder.path()))
+        .unwrap();
+    assert!(
+        report.losses.iter().all(|loss| !loss.certain),
+        "{report:#?}"
+    );
+    let db = Db::open(&to, options).unwrap();
+    for n in 0..60u8 {
+        assert_eq!(
+            db.get([n]).unwrap(),
+            Some(vec![if n < 30 { 2 } else { 1 }; 100])
+        );
+    }
+}
