@@ -12,7 +12,7 @@
 //! was whole.
 //!
 //! One database in eight has values of one size, so that nodes begin at the same places in many pages, and
-//! half of its damage is a page in the place of another: each node there is then sound. After one crash in
+//! half of its damage is a page in the place of another: each node there can then be sound. After one crash in
 //! eight the machine has started anew, so that lists may be rebuilt from nodes.
 
 mod examine;

@@ -42,6 +42,16 @@ fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.collect()
 }
 
+/// A folder with these files and another pool.
+fn copy_with(files: &BTreeMap<String, Vec<u8>>, pool: &[u8]) -> tempfile::TempDir {
+    let folder = scratch().unwrap();
+    for (name, bytes) in files {
+        let bytes = if name == "pool" { pool } else { bytes };
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
 /// Reads everything. What comes back must be what was written, unless verify reports a problem.
 fn read(folder: &Path, pairs: &Pairs) {
     let Ok(db) = Db::open(folder, settings::small(Medium::Dax)) else {
@@ -151,21 +161,17 @@ fn damage_of_any_kind_is_found_or_harmless() {
 fn drains_and_merges_miss_lost_entries() {
     let original = scratch().unwrap();
     let pairs = make(original.path());
-    let pool = std::fs::read(original.path().join("pool")).unwrap();
+    let files = files_of(original.path());
+    let pool = &files["pool"];
     let mut refused = 0;
     for key in pairs.keys().rev().take(12) {
         let Some(at) = pool.windows(2).rposition(|bytes| bytes == key.as_slice()) else {
             continue;
         };
-        let folder = scratch().unwrap();
-        for file in std::fs::read_dir(original.path()).unwrap() {
-            let file = file.unwrap();
-            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
-        }
         // A node of one level has its link right before its key.
         let mut damaged = pool.clone();
         damaged[at - 8..at].fill(0);
-        std::fs::write(folder.path().join("pool"), damaged).unwrap();
+        let folder = copy_with(&files, &damaged);
         let Ok(db) = Db::open(folder.path(), settings::small(Medium::Dax)) else {
             continue;
         };
@@ -241,13 +247,9 @@ fn extents_with_the_first_page_of_another_are_refused() {
         .zip(extents.iter().cycle().skip(1))
         .flat_map(|(&a, &b)| [(a, b), (b, a)])
     {
-        let folder = scratch().unwrap();
-        for (name, bytes) in &files {
-            std::fs::write(folder.path().join(name), bytes).unwrap();
-        }
         let mut damaged = pool.clone();
         damaged.copy_within(from..from + PAGE, at);
-        std::fs::write(folder.path().join("pool"), &damaged).unwrap();
+        let folder = copy_with(&files, &damaged);
         let refused = Db::open(folder.path(), options.clone()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
         let text = refused.to_string();
@@ -295,13 +297,13 @@ fn nodes_of(pool: &[u8], pairs: &Pairs) -> BTreeMap<Vec<u8>, Vec<usize>> {
     let mut found = BTreeMap::new();
     for (key, value) in pairs {
         let entry = [&key[..], value].concat();
-        let sizes = [&[key.len() as u8, 0, 0, 1, value.len() as u8, 0, 0, 0][..]].concat();
+        let sizes = [key.len() as u8, 0, 0, 1, value.len() as u8, 0, 0, 0];
         let is_node = |&at: &usize| {
             let front = at
                 .checked_sub(16)
                 .and_then(|sizes_at| pool.get(sizes_at..sizes_at + 8));
             let keyspace = at.checked_sub(36).and_then(|at| pool.get(at..at + 4));
-            (front, keyspace) == (Some(&sizes), Some(&[1, 0, 0, 0]))
+            (front, keyspace) == (Some(&sizes[..]), Some(&[1, 0, 0, 0][..]))
                 && pool[at..].starts_with(&entry)
         };
         let places = (0..pool.len()).step_by(8).filter(is_node);
@@ -361,11 +363,7 @@ fn nodes_in_the_place_of_others_are_found() {
                 if restarted {
                     restart(&mut damaged);
                 }
-                let folder = scratch().unwrap();
-                for (name, bytes) in &files {
-                    std::fs::write(folder.path().join(name), bytes).unwrap();
-                }
-                std::fs::write(folder.path().join("pool"), &damaged).unwrap();
+                let folder = copy_with(&files, &damaged);
                 let text =
                     format!("{from:?} at {to:?}, drained: {drained}, restarted: {restarted}");
                 let beside = scratch().unwrap();

@@ -38,7 +38,7 @@ pub(super) struct Area {
     open_end: bool,
     /// Nodes may be marked dead.
     may_be_dead: bool,
-    /// Its first page is that of another.
+    /// Its first page is not known to be its own.
     replaced: bool,
     /// The numbers that its nodes may have.
     seqs: Option<(SeqNo, SeqNo)>,
@@ -104,6 +104,21 @@ impl Area {
     pub(super) fn seqs(mut self, first: SeqNo, last: SeqNo) -> Area {
         self.seqs = Some((first, last));
         self
+    }
+
+    /// Counts a node; whether it is an entry of the area.
+    fn has(&mut self, seq: SeqNo, is_dead: bool) -> bool {
+        if is_dead && self.may_be_dead {
+            return false;
+        }
+        let is_own = self
+            .seqs
+            .is_none_or(|(first, last)| (first..=last).contains(&seq));
+        match is_own {
+            true => self.live += 1,
+            false => self.foreign += 1,
+        }
+        is_own
     }
 }
 
@@ -279,19 +294,10 @@ impl<'a> Rescue<'a> {
             let next = at + node.bytes();
             if let Some(gathered) = gathered.as_deref_mut() {
                 let seq = node.header.seq;
-                if is_dead && area.may_be_dead {
+                if !area.has(seq, is_dead) {
                     at = next;
                     continue;
                 }
-                if area
-                    .seqs
-                    .is_some_and(|(first, last)| !(first..=last).contains(&seq))
-                {
-                    area.foreign += 1;
-                    at = next;
-                    continue;
-                }
-                area.live += 1;
                 if !area.open_end {
                     self.versions.add(node.header.hash, seq);
                 }
@@ -431,7 +437,7 @@ impl<'a> Rescue<'a> {
                 .is_some_and(|next| (next.kind, next.id) == (area.kind, area.id));
         let twice = !goes_on && self.versions.any_twice();
         let text = match area.foreign {
-            0 if area.replaced => "its first page is that of another".to_owned(),
+            0 if area.replaced => "its first page is not its own".to_owned(),
             0 if !twice => return,
             0 => "a version of a key is there twice: a page lies where another should".to_owned(),
             count => format!(
