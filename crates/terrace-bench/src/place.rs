@@ -117,6 +117,14 @@ impl Place {
 
     /// Removes what this run has made, for the next fresh database.
     pub(crate) fn remove(&self) -> Result<(), BenchError> {
+        if Options::load(&self.db)?.is_some() {
+            // Refused if the database is open, here or in another process; files of others stay.
+            terrace::Db::destroy(&self.db)?;
+        }
+        if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
+            check_unlocked(pool)?;
+        }
+        check_unlocked(&self.db.join("LOCK"))?;
         if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
             fs::remove_file(pool).map_err(|e| BenchError::io("remove", pool, e))?;
         }
@@ -163,6 +171,19 @@ impl Place {
         }
         self.remove()
     }
+}
+
+/// Refuses to remove what a file's lock keeps for a process.
+fn check_unlocked(path: &Path) -> Result<(), BenchError> {
+    let Ok(file) = File::open(path) else {
+        return Ok(());
+    };
+    file.try_lock().map_err(|_| {
+        BenchError::Invalid(format!(
+            "{} is locked: close the database that has it open first",
+            path.display()
+        ))
+    })
 }
 
 fn is_regular(path: &Path) -> bool {

@@ -74,6 +74,7 @@ pub use fs::append::Appender;
 pub use fs::fault::{Effect, FaultFs};
 pub use fs::os::OsFs;
 pub use fs::overlay::OverlayFs;
+pub use fs::quota::QuotaFs;
 pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};
 pub use pm::arena::Arena;
 pub use pm::count::{Counts, PersistCounts, Purpose};
@@ -85,7 +86,7 @@ pub use pm::region::Region;
 pub use pool::decoders::decoders;
 pub use pool::{
     Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
-    Prefault, Shutdown,
+    Prefault, Shutdown, random_id,
 };
 pub use sched::ask_for_slices;
 pub use sim::{Image, Machine, PersistPoint, Survive};

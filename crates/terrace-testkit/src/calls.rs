@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use terrace::{Iter, Keyspace};
+use terrace::{Db, Iter, Keyspace, VerifyReport};
 
 use crate::oracle::Outcome;
 use crate::script::{Entry, Key, Range};
 use crate::value::{Value, shown};
+use crate::watchdog::watched;
 
 /// Compacts a range of a keyspace.
 pub(crate) fn compact(space: &Keyspace, range: &Range) -> terrace::Result<()> {
@@ -87,4 +88,24 @@ pub(crate) fn take_all(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, moves
         take(iter, left, moves.rotate_right(turn) & 1 == 1)?;
     }
     take(iter, left, moves & 1 == 1)
+}
+
+/// What verify found is nothing.
+pub(crate) fn check_report(report: &VerifyReport) -> Outcome {
+    match report.problems.as_slice() {
+        [] => Ok(()),
+        problems => Err(format!("verify finds: {}", problems.join("; "))),
+    }
+}
+
+/// Verifies a store; all problems in one sentence.
+pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
+    let report =
+        watched("verify", || db.verify(&mut |_| {})).map_err(|e| format!("verify: {e:?}"))?;
+    check_report(&report)?;
+    let counted = report.live_entries;
+    match live.filter(|live| *live != counted) {
+        Some(live) => Err(format!("verify counts {counted} live entries of {live}")),
+        None => Ok(()),
+    }
 }

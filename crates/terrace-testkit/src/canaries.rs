@@ -23,7 +23,7 @@ use crate::model;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::script::{Profile, scans_beside_steps};
-use crate::{settings, shrink, space, stalled};
+use crate::{settings, shrink, space, stalled, strangers};
 
 /// The variable that chooses the canary of a child.
 const VARIABLE: &str = "TERRACE_CANARY";
@@ -55,6 +55,8 @@ pub enum Suite {
     Metamorphic,
     /// Point reads that stand still while much happens.
     Stalled,
+    /// Files of others in the folder.
+    Strangers,
     /// Power cuts of a virtual machine.
     Guest,
 }
@@ -101,7 +103,7 @@ pub fn trials() -> Vec<Trial> {
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
         Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Power, Space,
-        Stalled,
+        Stalled, Strangers,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -115,6 +117,7 @@ pub fn trials() -> Vec<Trial> {
         (C::TableSync, Guest, Mapped, 24),
         (C::EditFence, Power, Dax, 10),
         (C::SyncError, Faults, Mapped, 60),
+        (C::SyncForgotten, Faults, Dram, 4),
         (C::SourceOrder, Model, Dax, 10),
         (C::ViewSkipped, Model, Dax, 10),
         (C::GarbageEarly, Linear, Dax, 300),
@@ -147,6 +150,7 @@ pub fn trials() -> Vec<Trial> {
         (C::VersionEarly, LinearFiles, Dax, 20),
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),
+        (C::ForeignFile, Strangers, Dram, 10),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,
@@ -187,6 +191,7 @@ impl Suite {
             Suite::Damage => "damage",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
+            Suite::Strangers => "strangers",
             Suite::Guest => "guest",
         }
     }
@@ -241,6 +246,8 @@ impl Suite {
             Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
             Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Stalled => stalled::once(seed, medium),
+            Suite::Strangers => strangers::once(seed, medium),
+            Suite::Faults if medium == Medium::Dram => faults::once::by_seed(seed),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill | Suite::Guest => Ok(()),
         }

@@ -18,6 +18,7 @@ use crate::place::Place;
 use crate::script::{Op, Profile};
 use crate::settings;
 use crate::shrink;
+use crate::watchdog;
 use crate::world::World;
 
 /// What a crash run did.
@@ -122,6 +123,7 @@ impl Case {
     pub fn run(&self, script: &[Op]) -> Outcome<Tally> {
         let mut tally = Tally::default();
         if !self.shrinks {
+            let _case = watchdog::case(format!("crash on {}, seed {:#x}", self.medium, self.seed));
             shrink::guarded(|| Explorer::new(self, &mut tally).run(script))?;
             return Ok(tally);
         }

@@ -20,8 +20,6 @@ mod examine;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
 
 use terrace::{Db, Design, Durability, Error, Options};
 use terrace_media::Medium;
@@ -31,14 +29,13 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::Key;
 use crate::value::Value;
+use crate::watchdog::{self, watched};
 use crate::{settings, shrink};
 
 /// What changes bytes in units of lines.
 const LINE: usize = 64;
 /// A page of a medium.
 const PAGE: usize = 4096;
-/// Longer than any case takes unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// More than any case needs, in bytes of address space.
 const MEMORY_MAX: u64 = 2 << 30;
 /// Keys of a specimen.
@@ -383,6 +380,8 @@ impl Specimen {
     /// Runs one case.
     pub fn run(&self, case: u64) -> Outcome<(Kind, Class)> {
         let (files, kind, place) = self.damage(case);
+        let what = format!("damage, seed {:#x}, case {case}, {place}", self.seed);
+        let _case = watchdog::case(what);
         let repairs = case % 4 == 1 || self.uniform.is_some();
         let class = self.examine(&files, case.is_multiple_of(2), repairs);
         class.map(|class| (kind, class)).map_err(|failure| {
@@ -461,16 +460,8 @@ impl Specimen {
             ..self.lay_out(files, folder.path())?
         };
         let before = address_space();
-        let (send, receive) = channel();
-        std::thread::spawn(move || {
-            // Nobody receives when the case was given up.
-            let _ = send.send(shrink::guarded(|| examination.run()));
-        });
-        let outcome = match receive.recv_timeout(PATIENCE) {
-            Ok(outcome) => outcome,
-            Err(RecvTimeoutError::Timeout) => Err("a call hangs".into()),
-            Err(RecvTimeoutError::Disconnected) => Err("a case ends without a word".into()),
-        };
+        let outcome =
+            shrink::guarded(|| watched("looking at what is damaged", || examination.run()));
         let grown = address_space().saturating_sub(before);
         match outcome {
             Ok(_) if grown > MEMORY_MAX => Err(format!("a call takes {grown} bytes")),

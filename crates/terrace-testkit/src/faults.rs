@@ -3,8 +3,9 @@
 //! What a failed sync leaves on the media is unknown, so no later sync may vouch for it. Real files
 //! keep what they were given even so; the data cannot tell, and the answers must.
 //!
-//! `sweep` lets every call fail, not only syncs.
+//! `sweep` lets every call fail, not only syncs; in `once` another writer waits for the sync that fails.
 
+pub mod once;
 pub mod sweep;
 
 use std::io;
@@ -16,6 +17,7 @@ use terrace_media::{Medium, PoolFaults};
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::settings;
+use crate::watchdog;
 
 /// Writes of the script.
 const WRITES: u8 = 40;
@@ -71,6 +73,7 @@ fn script(
     opened: &mut Option<Db>,
 ) -> terrace::Result<Option<String>> {
     let db = opened.insert(place.open(&settings::small(Medium::Mapped))?);
+    let _operation = watchdog::operation("a script whose sync fails");
     let unsaid = |call: String| faults.tripped().map(|_| call);
     for n in 0..WRITES {
         db.put_with([n], vec![n; 700], Durability::Sync)?;

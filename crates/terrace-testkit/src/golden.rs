@@ -21,6 +21,7 @@ use terrace_media::Medium;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::settings;
+use crate::watchdog;
 use crate::world::verify;
 
 const MAGIC: &[u8] = b"terrace golden store 1\n";
@@ -198,6 +199,7 @@ pub fn check(packed: &[u8], design: Design, medium: Medium) -> Outcome {
     let mut files = unpack(packed)?;
     let expected = files.remove(CONTENT).ok_or("a store without its content")?;
     let expected = String::from_utf8(expected).map_err(failed("the content"))?;
+    let _operation = watchdog::operation("a golden store");
     let folder = scratch()?;
     for (name, bytes) in &files {
         std::fs::write(folder.path().join(name), bytes).map_err(failed("writing"))?;

@@ -5,10 +5,10 @@
 //! eight bytes in a file that only the thread writes.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use terrace_media::Medium;
 use crate::oracle::{Crash, Oracle, Outcome};
 use crate::place::{Place, scratch};
 use crate::settings;
+use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
 use crate::writes::{self, Course, Progress, THREADS};
 
@@ -118,7 +119,9 @@ pub fn child_if_asked() -> Option<ExitCode> {
 }
 
 fn live(orders: &Orders) -> Outcome {
-    let db = Db::open(orders.store(), orders.options(orders.variation))
+    let _case = watchdog::case(format!("{orders:?}"));
+    let options = orders.options(orders.variation);
+    let db = watched("opening", || Db::open(orders.store(), options))
         .map_err(|e| format!("opening: {e:?}"))?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -261,30 +264,56 @@ impl<'a> Victim<'a> {
     }
 
     fn kill_child(&mut self) -> Outcome {
+        // A file: a watchdog says more than a pipe holds that nobody reads.
+        let path = self.orders.folder.join("said");
+        let said = File::create(&path).map_err(|e| format!("no file for the child: {e}"))?;
         let mut child = (self.command)()
             .env(VARIABLE, self.orders.to_text())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(said)
             .spawn()
             .map_err(|e| format!("no child: {e}"))?;
         let most = [3_000, 12_000, 40_000][self.rng.usize(..3)];
         std::thread::sleep(Duration::from_micros(self.rng.u64(0..most)));
+        if self.rng.u8(0..20) == 0 {
+            self.wait_for_writes(&mut child)?;
+        }
         let ended = child
             .try_wait()
             .map_err(|e| format!("waiting for the child: {e}"))?;
         let killed = child.kill();
-        let mut said = String::new();
-        if let Some(mut stderr) = child.stderr.take() {
-            let _ = stderr.read_to_string(&mut said);
-        }
         child
             .wait()
             .map_err(|e| format!("waiting for the child: {e}"))?;
+        let said = std::fs::read_to_string(&path).unwrap_or_default();
         if ended.is_some() || killed.is_err() || !said.is_empty() {
             return Err(format!("the child ended by itself: {said}"));
         }
         self.tally.kills += 1;
+        Ok(())
+    }
+
+    /// Waits until every thread of the child has written for a while: one that hangs is ended by the child's
+    /// watchdog, where a kill would have hidden it.
+    fn wait_for_writes(&self, child: &mut Child) -> Outcome {
+        let _operation = watchdog::operation_within(3 * watchdog::PATIENCE, "a child's writes");
+        let waited = self.rng.clone().u64(100..2000);
+        let is_there = |thread| {
+            let bytes = std::fs::read(self.orders.progress(thread)).unwrap_or_default();
+            let done = bytes
+                .first_chunk()
+                .map_or(0, |word| u64::from_le_bytes(*word));
+            done >= waited
+        };
+        // BOUND: the child's watchdog ends it, or this one the parent.
+        while !(0..THREADS).all(is_there) {
+            let ended = child.try_wait().map_err(|e| format!("the child: {e}"))?;
+            if ended.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Ok(())
     }
 

@@ -29,7 +29,9 @@ pub mod soak;
 pub mod space;
 #[cfg(feature = "canary")]
 pub mod stalled;
+pub mod strangers;
 pub mod torture;
 pub mod value;
+pub mod watchdog;
 pub mod world;
 mod writes;

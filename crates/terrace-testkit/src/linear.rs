@@ -22,6 +22,7 @@ use crate::history::{Event, History};
 use crate::oracle::Outcome;
 use crate::place::Place;
 use crate::settings;
+use crate::watchdog;
 use crate::world::verify;
 
 const SHARED: u64 = 12;
@@ -134,6 +135,7 @@ impl Stage<'_> {
             if self.failed.load(Ordering::Relaxed) {
                 break;
             }
+            let _operation = watchdog::operation(("turn of a writer", turn));
             let tag = ((writer + 1) << 48) | (turn + 1);
             let called;
             if writer == 0 && rng.u8(0..40) == 0 {
@@ -299,6 +301,7 @@ impl Stage<'_> {
         let mut rng = fastrand::Rng::with_seed(self.run.seed ^ (reader + 1) << 50);
         let mut seen = Seen::default();
         while self.writing.load(Ordering::Relaxed) > 0 && !self.failed.load(Ordering::Relaxed) {
+            let _operation = watchdog::operation("turn of a reader");
             match rng.u8(0..40) {
                 0..28 => self.read_one(&mut rng, &mut seen)?,
                 28..34 => self.read_group(&mut rng, &mut seen)?,
@@ -485,6 +488,7 @@ impl Run {
 
     /// Runs the threads on a new store in `folder` and checks what they saw.
     pub fn run(&self, folder: &std::path::Path) -> Outcome<Tally> {
+        let _case = watchdog::case(format!("{self:?}"));
         let db = Place::folder(folder)
             .open(&self.options())
             .map_err(failed("opening"))?;
@@ -524,7 +528,7 @@ impl Run {
         }
         verify(&db, None)?;
         tally.jobs = db.metrics().jobs.iter().map(|job| job.count).sum();
-        db.close().map_err(failed("closing"))?;
+        watchdog::watched("closing", || db.close()).map_err(failed("closing"))?;
         Ok(tally)
     }
 }

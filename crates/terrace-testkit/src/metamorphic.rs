@@ -17,7 +17,7 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range, space_name};
 use crate::value::{Value, shown};
-use crate::{settings, shrink};
+use crate::{settings, shrink, watchdog};
 
 /// How many operations lie between two looks at everything.
 const LOOK_EVERY: usize = 25;
@@ -202,6 +202,7 @@ impl Player {
     fn play(&mut self, op: &Op) -> Outcome<String> {
         let done =
             |result: terrace::Result<()>| result.map_err(failed("a call")).map(|()| String::new());
+        let _operation = watchdog::operation((self.name, op.clone()));
         match op {
             Op::Write(entries, durability) => {
                 let mut batch = WriteBatch::new();
@@ -481,6 +482,7 @@ fn play(seed: u64, script: &[Op]) -> Outcome {
 
 /// Runs the case of a seed as it is.
 pub fn once(seed: u64, len: usize) -> Outcome {
+    let _case = watchdog::case(format!("metamorphic, seed {seed:#x}"));
     play(seed, &script(seed, len))
 }
 

@@ -8,6 +8,7 @@ use terrace::{Db, Options};
 use terrace_media::{Clock, FileSystem, Machine, ManualClock, PoolFaults};
 
 use crate::oracle::Outcome;
+use crate::watchdog::watched;
 
 /// Where a store is, and what is under it.
 #[derive(Clone, Default)]
@@ -64,7 +65,7 @@ impl Place {
         if let Some(faults) = &self.faults {
             builder = builder.pool_faults(Arc::clone(faults));
         }
-        builder.open()
+        watched("opening", || builder.open())
     }
 }
 

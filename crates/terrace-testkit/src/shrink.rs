@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::oracle::Outcome;
 use crate::script::Op;
 use crate::value::Value;
+use crate::watchdog;
 
 /// Runs `run` and turns a panic into a failure.
 pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
@@ -151,6 +152,7 @@ pub fn check(
     script: &[Op],
     run: &mut dyn FnMut(&[Op]) -> Outcome,
 ) -> Outcome {
+    let _case = watchdog::case(format!("{name}, seed {seed:#x}"));
     let Err(failure) = guarded(|| run(script)) else {
         return Ok(());
     };

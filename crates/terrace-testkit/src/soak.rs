@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use terrace::{Db, Design, Keyspace, MediumChoice, Options, Sizes, Workers};
 use terrace_media::Medium;
 
+use crate::calls::{check_report, verify};
 use crate::oracle::Outcome;
-use crate::world::{check_report, verify};
+use crate::watchdog;
 use book::{Book, Known, Moment, compare};
 use client::Client;
 use keys::{check_foreign, check_pair, owner, space_name};
@@ -159,6 +160,9 @@ impl Soak {
 
     /// Runs in a folder that is empty; what it does at most is in the last line that it prints.
     pub fn run(&self, folder: &Path) -> Outcome<Tally> {
+        // Its thread is there before threads are counted.
+        watchdog::start();
+        let _case = watchdog::case(format!("{self:?}"));
         let watch = Watch::new(CLIENTS);
         let ticked = std::thread::scope(|scope| {
             scope.spawn(|| watch.tick());

@@ -4,6 +4,7 @@ use terrace::{Db, Options, Workers};
 
 use crate::oracle::Outcome;
 use crate::place::scratch;
+use crate::watchdog::{self, watched};
 
 /// Keys that are overwritten.
 const KEYS: usize = 16;
@@ -11,11 +12,14 @@ const KEYS: usize = 16;
 /// Overwrites for `turns` turns, drawn from `seed`; a store whose pool fills has failed, and so has
 /// one that shows anything but the last value of each key.
 pub fn overwrite(options: &Options, seed: u64, turns: u32) -> Outcome {
+    let _case = watchdog::case(format!("overwriting, seed {seed:#x}"));
     let folder = scratch()?;
-    let db = Db::open(folder.path(), options.clone()).map_err(|e| format!("opening: {e:?}"))?;
+    let db = watched("opening", || Db::open(folder.path(), options.clone()))
+        .map_err(|e| format!("opening: {e:?}"))?;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut model = vec![(0u8, 0usize); KEYS];
     for turn in 0..turns {
+        let _operation = watchdog::operation(("turn", turn));
         let key = rng.usize(..KEYS);
         let most = [10, 300, 5000, 200 << 10][rng.usize(..4)];
         // Few are large, so that one turn does not fill the pool.

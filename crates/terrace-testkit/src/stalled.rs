@@ -7,7 +7,7 @@ use terrace_media::Medium;
 
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
-use crate::settings;
+use crate::{settings, watchdog};
 
 /// Keys, all of which a range delete may cover.
 const KEYS: u8 = 8;
@@ -16,6 +16,7 @@ const READS: u32 = 60;
 
 /// One case, drawn from `seed`.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
+    let _case = watchdog::case(format!("stalled on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);
     let folder = scratch()?;
     let options = settings::varied(&settings::small(medium), rng.u8(..));
@@ -26,6 +27,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let mut last: Vec<Option<u32>> = vec![None; usize::from(KEYS)];
     let mut tag = 0u32;
     for read in 0..READS {
+        let _operation = watchdog::operation(("read", read));
         for _ in 0..rng.u8(1..12) {
             tag += 1;
             let key = rng.u8(..KEYS);

@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use terrace::{
-    Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, VerifyReport, WriteBatch,
-};
+use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch};
 
+pub use crate::calls::verify;
 use crate::calls::{agree, bounds, compact, expected, half_open, take, take_all, ttl};
 use crate::oracle::{Live, Oracle, Outcome};
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Range, space_name};
 use crate::settings;
 use crate::value::Value;
+use crate::watchdog::{self, watched};
 
 struct Held {
     space: u8,
@@ -95,6 +95,7 @@ impl World {
 
     /// Runs one operation; `unanswered` sees the oracle while the operation is in flight.
     pub fn run_hooked(&mut self, op: &Op, unanswered: Unanswered<'_>) -> Outcome {
+        let _operation = watchdog::operation(op.clone());
         match op {
             Op::Write(entries, durability) => self.write(entries, *durability, unanswered),
             Op::Ingest(space, pairs) => self.ingest(*space, pairs, unanswered),
@@ -519,6 +520,7 @@ impl World {
 
     /// Lets go of the store without closing the world's books.
     pub fn into_oracle(mut self) -> Oracle {
+        let _operation = watchdog::operation("letting go of the store");
         self.let_go();
         self.db = None;
         self.oracle
@@ -528,7 +530,7 @@ impl World {
     pub fn close(mut self) -> Outcome {
         self.let_go();
         match self.db.take() {
-            Some(db) => db.close().map_err(failed("closing")),
+            Some(db) => watched("closing", || db.close()).map_err(failed("closing")),
             None => Ok(()),
         }
     }
@@ -576,24 +578,5 @@ impl World {
             ));
         }
         Ok(())
-    }
-}
-
-/// What verify found is nothing.
-pub(crate) fn check_report(report: &VerifyReport) -> Outcome {
-    match report.problems.as_slice() {
-        [] => Ok(()),
-        problems => Err(format!("verify finds: {}", problems.join("; "))),
-    }
-}
-
-/// Verifies a store; all problems in one sentence.
-pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
-    let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
-    check_report(&report)?;
-    let counted = report.live_entries;
-    match live.filter(|live| *live != counted) {
-        Some(live) => Err(format!("verify counts {counted} live entries of {live}")),
-        None => Ok(()),
     }
 }

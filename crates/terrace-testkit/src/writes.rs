@@ -13,6 +13,7 @@ use terrace::{Db, Durability, ErrorKind, Keyspace, WriteBatch};
 use crate::oracle::{Oracle, Outcome};
 use crate::script::{Entry, Key, space_name};
 use crate::value::{Value, shown};
+use crate::watchdog;
 
 /// Threads that write.
 pub(crate) const THREADS: u64 = 3;
@@ -193,6 +194,7 @@ pub(crate) fn write(course: &Course, db: &Db, thread: u64, progress: &mut dyn Pr
     ];
     let mut mine: BTreeMap<(u8, Key), Option<Value>> = BTreeMap::new();
     for turn in 0..WRITES_MAX {
+        let _operation = watchdog::operation(("write", thread, turn));
         let (entries, durability) = writes.next();
         let written = match durability {
             Some(durability) => db.write(batch_of(&entries, &spaces), durability),

@@ -27,6 +27,8 @@ pub enum Canary {
     EditFence,
     /// A failed sync of a log is taken for a success.
     SyncError,
+    /// A sync of a log that has failed is tried again.
+    SyncForgotten,
     /// A view lists its oldest source first.
     SourceOrder,
     /// A rotation forgets to install the view that shows the new memtable.
@@ -85,6 +87,16 @@ pub enum Canary {
     MediumOfNow,
     /// The repository keeps what another medium left as the word of what is synced.
     SyncedStale,
+    /// A point read judges range deletes at another number than it searched at.
+    TornGet,
+    /// The time of a read is taken after its number.
+    TimeLast,
+    /// The time of a snapshot is taken before its number.
+    TimeFirst,
+    /// Tables that range deletes cover whole stay until they are compacted.
+    RoomKept,
+    /// A file with the name of a log or a table is taken for the database's own, whatever is in it.
+    ForeignFile,
 }
 
 /// Whether the store is to break here.
@@ -114,12 +126,12 @@ pub(crate) fn linger(at: Canary) {
     }
 }
 
-/// Lets a test go on in the middle of a point read.
+/// Lets a test go on in the middle of a read.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub(crate) const fn stand_still() {}
 
-/// Lets a test go on in the middle of a point read.
+/// Lets a test go on in the middle of a read.
 #[cfg(feature = "canary")]
 #[inline]
 pub(crate) fn stand_still() {
@@ -141,8 +153,8 @@ pub(crate) mod switch {
         pub(super) static MEANWHILE: Cell<Option<Meanwhile>> = const { Cell::new(None) };
     }
 
-    /// Runs `meanwhile` in the middle of the next point read of this thread: when it has taken its view
-    /// and its number, and has not searched yet.
+    /// Runs `meanwhile` in the middle of the next read of this thread, a point read or a chunk of a scan: when it
+    /// has taken its number and its view, and has not searched yet.
     pub fn in_the_next_get(meanwhile: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(meanwhile)));
     }
@@ -160,7 +172,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 36] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 42] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -168,6 +180,7 @@ pub(crate) mod switch {
             (Canary::TableSync, "table-sync", "elastic/copy_in.rs"),
             (Canary::EditFence, "edit-fence", "parts/manifest"),
             (Canary::SyncError, "sync-error", "parts/log/sync.rs"),
+            (Canary::SyncForgotten, "sync-forgotten", "parts/log/sync.rs"),
             (Canary::SourceOrder, "source-order", "engine/mod.rs"),
             (Canary::ViewSkipped, "view-skipped", "stages/front"),
             (Canary::GarbageEarly, "garbage-early", "engine/view.rs"),
@@ -217,6 +230,11 @@ pub(crate) mod switch {
             (Canary::VersionEarly, "version-early", "bottom/leveled"),
             (Canary::MediumOfNow, "medium-of-now", "elastic/recover.rs"),
             (Canary::SyncedStale, "synced-stale", "repository/recover.rs"),
+            (Canary::TornGet, "torn-get", "engine/read.rs"),
+            (Canary::TimeLast, "time-last", "parts/snapshots.rs"),
+            (Canary::TimeFirst, "time-first", "parts/snapshots.rs"),
+            (Canary::RoomKept, "room-kept", "leveled/vanish.rs"),
+            (Canary::ForeignFile, "foreign-file", "stages/names.rs"),
         ];
 
         /// The name on the command line.

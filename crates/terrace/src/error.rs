@@ -131,6 +131,16 @@ impl Error {
         .because(source)
     }
 
+    /// The failure of the sync of a folder. Never `Full`, whatever the system says: that would be tried again,
+    /// and a later sync says nothing about names that this one has lost.
+    pub(crate) fn unsynced_folder(dir: &Path, source: std::io::Error) -> Error {
+        Error::new(
+            ErrorKind::Io,
+            format!("cannot sync the folder {}: {source}", dir.display()),
+        )
+        .because(source)
+    }
+
     /// The error that every write gets after one has failed, keeping the first cause.
     pub(crate) fn stopped(first: &Error) -> Error {
         Error::new(
@@ -225,6 +235,15 @@ impl From<ManifestError> for Error {
                 let text = format!("the manifest cannot be written anew: {e}");
                 Error::new(kind, text).because(e)
             }
+            ManifestError::Gone(path) => Error::new(
+                ErrorKind::Stopped,
+                format!(
+                    "{} was removed or replaced while the database was open, so nothing more is \
+                     written: what was written since is lost unless the files come back; close this \
+                     database and look what is there",
+                    path.display()
+                ),
+            ),
             ManifestError::Failed(first) => Error::new(
                 ErrorKind::Stopped,
                 format!("an earlier manifest edit failed: reopen the database ({first})"),

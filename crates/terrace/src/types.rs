@@ -1,6 +1,7 @@
 //! This file is the words that every folder shares: sequence numbers, entry kinds, durability.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::Error;
@@ -19,6 +20,49 @@ pub(crate) const DEFAULT_KEYSPACE: u32 = 1;
 
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
+
+/// Which database something belongs to: 16 random bytes, drawn when the database is made, in every file
+/// that it writes. A checkpoint has the id of its source, whose table files it shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(crate) struct DbId(pub(crate) [u8; DbId::BYTES]);
+
+impl DbId {
+    pub(crate) const BYTES: usize = 16;
+
+    /// The id that `text`, 32 lower-case hexadecimal digits, stands for.
+    pub(crate) fn parse(text: &str) -> Option<DbId> {
+        let value = u128::from_str_radix(text, 16).ok()?;
+        let id = DbId(value.to_be_bytes());
+        (id.to_string() == text).then_some(id)
+    }
+
+    /// The id at the front of `bytes`.
+    pub(crate) fn at(bytes: &[u8]) -> Option<DbId> {
+        bytes.first_chunk().copied().map(DbId)
+    }
+}
+
+impl fmt::Display for DbId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Where the database `db` writes a file that is to be `path` when it is whole. No other database
+/// and no other program makes such a name, so a draft that a crash has left is known by it.
+pub(crate) fn draft_of(path: &Path, db: DbId) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{db}{DRAFT_ENDING}"));
+    PathBuf::from(name)
+}
+
+/// The database whose draft has this name.
+pub(crate) fn draft_owner(name: &str) -> Option<DbId> {
+    let (_, id) = name.strip_suffix(DRAFT_ENDING)?.rsplit_once('.')?;
+    DbId::parse(id)
+}
+
+const DRAFT_ENDING: &str = ".draft";
 
 /// What an entry says about its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,7 +7,7 @@
 use super::{Advice, File, FileLock, FileSystem, OpenMode};
 use parking_lot::Mutex;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -100,7 +100,11 @@ struct Shared {
     does_all: AtomicBool,
     /// How long each write takes longer, in nanoseconds.
     slower: AtomicU64,
+    judge: Mutex<Option<Judge>>,
 }
+
+/// Decides on each call, named by what it is and by its file or folder, before it is done.
+type Judge = Arc<dyn Fn(&str) -> io::Result<()> + Send + Sync>;
 
 /// A file system whose n-th operation fails. Clones share the counter.
 #[derive(Clone)]
@@ -129,6 +133,12 @@ impl FaultFs {
     pub fn leave(&self, effect: Effect) {
         let all = effect == Effect::All;
         self.shared.does_all.store(all, Ordering::Relaxed);
+    }
+
+    /// Asks `judge` before every call, by what it is and the last part of its path, as in `sync MANIFEST`. A
+    /// call that it refuses does nothing and fails with its error. It may wait for calls of other threads.
+    pub fn judge(&self, judge: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) {
+        *self.shared.judge.lock() = Some(Arc::new(judge));
     }
 
     /// The first call that failed since the fault was set: what it was, and of which file or folder.
@@ -176,6 +186,12 @@ fn name(path: &Path) -> String {
 }
 
 impl Shared {
+    /// The judge's word on a call.
+    fn judged(&self, what: &str, name: &str) -> io::Result<()> {
+        let judge = self.judge.lock().clone();
+        judge.map_or(Ok(()), |judge| judge(&format!("{what} {name}")))
+    }
+
     /// Counts a call; when it is to fail, it may have been done all the same.
     fn call<R>(
         &self,
@@ -183,6 +199,7 @@ impl Shared {
         name: &str,
         done: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<R> {
+        self.judged(what, name)?;
         match self.trap.step(|| format!("{what} {name}")) {
             Ok(()) => done(),
             Err(fault) => {
@@ -206,6 +223,7 @@ impl Shared {
         if !slower.is_zero() {
             std::thread::sleep(slower);
         }
+        self.judged(what, name)?;
         match self.trap.step(|| format!("{what} {name}")) {
             Ok(()) => done(len),
             Err(fault) => {
@@ -330,12 +348,24 @@ impl FileSystem for FaultFs {
         self.call("rename", to, |fs| fs.rename(from, to))
     }
 
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call("rename", to, |fs| fs.rename_new(from, to))
+    }
+
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.call("link", to, |fs| fs.link(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.call("remove", path, |fs| fs.remove(path))
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
+        self.inner.identity(path)
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.inner.absolute(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

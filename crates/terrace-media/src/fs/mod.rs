@@ -1,7 +1,8 @@
 //! Files: the few operations that a store needs, as traits, so that tests can put a simulator or
 //! faults behind them.
 //!
-//! `OsFs` is the real file system, `FaultFs` makes chosen operations of another one fail, and
+//! `OsFs` is the real file system, `FaultFs` makes chosen operations of another one fail, `QuotaFs` gives it
+//! so much room and no more, and
 //! `sim::Machine::fs` gives a simulated one.
 //!
 //! What survives a power loss: bytes of a file once `sync_data` returned; names in a folder once
@@ -13,12 +14,13 @@ pub(crate) mod fault;
 pub(crate) mod lock;
 pub(crate) mod os;
 pub(crate) mod overlay;
+pub(crate) mod quota;
 pub(crate) mod signal;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -148,6 +150,14 @@ pub trait FileSystem: Send + Sync {
     /// Renames a file; one that has the new name is replaced in the same step.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Renames a file; `AlreadyExists` if something has the new name, which then stays as it is.
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match self.exists(to)? {
+            true => Err(io::ErrorKind::AlreadyExists.into()),
+            false => self.rename(from, to),
+        }
+    }
+
     /// Gives a file a second name; `AlreadyExists` if something has it. Both names are equal, and
     /// the content goes with the last of them.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -157,6 +167,18 @@ pub trait FileSystem: Send + Sync {
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// The same path whatever becomes the process's current folder. As it is, where there is none.
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
+    /// What tells the file that has this name from all others there are; it stays when the file is renamed.
+    /// `NotFound` if none has it; `None` where the file system cannot tell.
+    fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
+        let _ = path;
+        Ok(None)
+    }
 
     /// Whether a file or folder has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;

@@ -10,8 +10,8 @@ use std::io;
 use std::num::NonZeroU64;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// The operating system's file system.
 #[derive(Clone, Copy, Default, Debug)]
@@ -22,6 +22,8 @@ struct OsFile(fs::File);
 /// A file that is read past the system's cache, so in whole sectors into aligned memory.
 struct DirectFile(OsFile);
 
+/// How often a lock is asked for whose file goes meanwhile.
+const LOCK_TURNS_MAX: usize = 8;
 /// Unit of offsets, lengths and addresses of direct access; devices ask for 512 or 4096.
 const DIRECT_ALIGN: usize = 4096;
 /// The most bytes that one direct call asks the system for.
@@ -34,8 +36,9 @@ thread_local! {
     static LANDING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The lock goes with the open file description, which this value closes.
-struct OsLock(#[expect(dead_code, reason = "held for its Drop, which releases the lock")] fs::File);
+struct OsLock(
+    #[expect(dead_code, reason = "held for its Drop, which releases the lock")] lock::Locked,
+);
 
 impl FileLock for OsLock {}
 
@@ -315,7 +318,11 @@ impl FileSystem for OsFs {
         let mut options = fs::OpenOptions::new();
         options.read(true);
         match mode {
-            OpenMode::Read | OpenMode::ReadDirect => &mut options,
+            // Whatever has the name, an open to read returns: a pipe would wait for a writer. A regular
+            // file does not know the flag.
+            OpenMode::Read | OpenMode::ReadDirect => {
+                options.custom_flags(OFlags::NONBLOCK.bits() as i32)
+            }
             OpenMode::Write => options.write(true),
             OpenMode::Create => options.write(true).create(true).truncate(false),
             OpenMode::CreateNew | OpenMode::CreateNewDirect => options.write(true).create_new(true),
@@ -334,6 +341,17 @@ impl FileSystem for OsFs {
         fs::rename(from, to)
     }
 
+    #[cfg(target_os = "linux")]
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // A file system without it: the name is looked up first.
+            Err(Errno::INVAL | Errno::NOSYS) if !self.exists(to)? => fs::rename(from, to),
+            Err(Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::AlreadyExists.into()),
+            other => Ok(other?),
+        }
+    }
+
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::hard_link(from, to)
     }
@@ -346,25 +364,43 @@ impl FileSystem for OsFs {
         sync_folder(dir)
     }
 
+    fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
+        let file = fs::metadata(path)?;
+        Ok(Some((file.dev(), file.ino())))
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        std::path::absolute(path)
+    }
+
     fn exists(&self, path: &Path) -> io::Result<bool> {
         path.try_exists()
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        lock::exclusive(&file)?;
-        Ok(Box::new(OsLock(file)))
+        // BOUND: each turn, another owner has removed the file between two steps of this one.
+        for _ in 0..LOCK_TURNS_MAX {
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            let lock = lock::exclusive(file)?;
+            // The lock of a file that has lost its name keeps nobody out.
+            let named = fs::metadata(path).map(|file| (file.dev(), file.ino()));
+            let own = lock.metadata()?;
+            if named.is_ok_and(|named| named == (own.dev(), own.ino())) {
+                return Ok(Box::new(OsLock(lock)));
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         match fs::File::open(path) {
             Ok(file) => {
-                lock::shared(&file)?;
-                Ok(Some(Box::new(OsLock(file))))
+                let lock = lock::shared(file)?;
+                Ok(Some(Box::new(OsLock(lock))))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),

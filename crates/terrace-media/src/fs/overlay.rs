@@ -157,8 +157,16 @@ impl FileSystem for OverlayFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let content = self.content(from)?;
-        self.put(to, content);
+        match self.changed(from) {
+            // Handles that are open go on with the same file.
+            Some(Some(file)) => {
+                self.changed.lock().insert(to.to_owned(), Some(file));
+            }
+            _ => {
+                let content = self.content(from)?;
+                self.put(to, content);
+            }
+        }
         self.remove(from)
     }
 
@@ -178,6 +186,10 @@ impl FileSystem for OverlayFs {
         }
         self.changed.lock().insert(path.to_owned(), None);
         Ok(())
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.base.absolute(path)
     }
 
     fn sync_dir(&self, _: &Path) -> io::Result<()> {

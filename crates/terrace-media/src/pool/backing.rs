@@ -5,7 +5,7 @@ use super::error::PoolError;
 use super::faults::PoolFaults;
 use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, Medium, MediumChoice};
-use crate::fs::lock;
+use crate::fs::lock::{self, Locked};
 use crate::fs::signal::uninterrupted;
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
@@ -43,7 +43,7 @@ impl Backing {
 /// The open backing.
 pub(crate) enum Store {
     File {
-        file: File,
+        file: Locked,
         path: PathBuf,
         device: bool,
     },
@@ -51,7 +51,7 @@ pub(crate) enum Store {
     /// A file that is only read; what is stored lies in memory.
     Private {
         #[expect(dead_code, reason = "held for its lock")]
-        file: File,
+        file: Locked,
     },
     Simulated(Machine),
 }
@@ -87,6 +87,13 @@ fn nascent(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".creating");
     PathBuf::from(name)
+}
+
+/// Whether a file may be a pool whose making was interrupted: the magic is stored last.
+fn is_nascent(file: &File) -> io::Result<bool> {
+    let mut start = [0; 8];
+    let found = file.read_at(&mut start, 0)?;
+    Ok(start == MAGIC || start[..found].iter().all(|b| *b == 0))
 }
 
 fn device_bytes(file: &File, path: &Path) -> Result<u64, PoolError> {
@@ -133,7 +140,11 @@ fn look(path: &Path) -> Result<Found, PoolError> {
     }
 }
 
-fn open_locked(path: &Path, create: bool, faults: Option<&PoolFaults>) -> Result<File, PoolError> {
+fn open_locked(
+    path: &Path,
+    create: bool,
+    faults: Option<&PoolFaults>,
+) -> Result<Locked, PoolError> {
     injected(faults, path, "open for writing")?;
     let file = OpenOptions::new()
         .read(true)
@@ -148,17 +159,16 @@ fn open_locked(path: &Path, create: bool, faults: Option<&PoolFaults>) -> Result
             _ => io_error(path, "open for writing")(e),
         })?;
     injected(faults, path, "lock")?;
-    lock::exclusive(&file).map_err(|e| match e.kind() {
+    lock::exclusive(file).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => PoolError::Locked {
             path: path.to_owned(),
         },
         _ => io_error(path, "lock")(e),
-    })?;
-    Ok(file)
+    })
 }
 
 fn open_file(
-    file: File,
+    file: Locked,
     path: &Path,
     cap: u64,
     choice: MediumChoice,
@@ -251,6 +261,13 @@ pub(crate) fn create(
     if let Found::File = look(path)? {
         let _ = std::fs::remove_file(&nascent);
         return Err(refuse_existing(path));
+    }
+    if !is_nascent(&file).map_err(io_error(path, "read"))? {
+        return Err(PoolError::Invalid(format!(
+            "{} is in the way: a pool has this name while it is made, and it is no pool; move the file \
+             away, or name another pool",
+            nascent.display()
+        )));
     }
     injected(faults, path, "empty")?;
     file.set_len(0).map_err(io_error(path, "empty"))?;
@@ -354,7 +371,7 @@ fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Ope
         Found::File => {}
     }
     let file = File::open(path).map_err(io_error(path, "open"))?;
-    lock::shared(&file).map_err(|e| match e.kind() {
+    let file = lock::shared(file).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => PoolError::Locked { path: path.clone() },
         _ => io_error(path, "lock")(e),
     })?;
@@ -437,7 +454,7 @@ impl Store {
             }
             Store::File { file, .. } => {
                 let none = FallocateFlags::empty();
-                match uninterrupted(|| rustix::fs::fallocate(file, none, from, to - from)) {
+                match uninterrupted(|| rustix::fs::fallocate(&**file, none, from, to - from)) {
                     Ok(()) => Ok(()),
                     Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, to),
                     Err(e) => {
@@ -480,10 +497,18 @@ impl Store {
         if let Store::Simulated(machine) = self {
             return Ok(machine.new_uuid());
         }
-        let mut uuid = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut uuid)?;
-        Ok(uuid)
+        random_id()
     }
+}
+
+/// Sixteen random bytes of the system's, for the identity of something that is made.
+///
+/// # Errors
+/// The system gives none.
+pub fn random_id() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut id)?;
+    Ok(id)
 }
 
 impl Drop for Store {

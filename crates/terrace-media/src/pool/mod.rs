@@ -25,7 +25,7 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 
-pub use backing::Backing;
+pub use backing::{Backing, random_id};
 pub use error::PoolError;
 pub use faults::PoolFaults;
 pub use header::PoolHeader;
@@ -66,6 +66,8 @@ pub struct PoolConfig {
     pub granule: u64,
     /// Faults to inject; none by default.
     pub faults: Option<Arc<PoolFaults>>,
+    /// The identity of a pool that is made; by default a random one.
+    pub uuid: Option<[u8; 16]>,
     /// Opens a pool file without changing it: what is stored lies in memory. Off by default.
     pub private: bool,
 }
@@ -82,6 +84,7 @@ impl PoolConfig {
             grow_bytes: 64 << 20,
             granule: 16 << 10,
             faults: None,
+            uuid: None,
             private: false,
         }
     }
@@ -217,11 +220,14 @@ impl Pool {
             compat: 0,
             ro_compat: 0,
             incompat: 0,
-            uuid: opened
-                .store
-                .new_uuid()
-                .map_err(io("make an identity for"))
-                .map_err(abandon)?,
+            uuid: match config.uuid {
+                Some(uuid) => uuid,
+                None => opened
+                    .store
+                    .new_uuid()
+                    .map_err(io("make an identity for"))
+                    .map_err(abandon)?,
+            },
             granule: config.granule,
             cap: config.cap(),
             committed,

@@ -239,7 +239,8 @@ impl Machine {
         self.inner.boot_id
     }
 
-    pub(crate) fn new_uuid(&self) -> [u8; 16] {
+    /// An identity of the machine's random numbers.
+    pub fn new_uuid(&self) -> [u8; 16] {
         self.inner.random.lock().u128(..).to_le_bytes()
     }
 

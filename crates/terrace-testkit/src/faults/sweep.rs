@@ -21,6 +21,7 @@ use crate::script::{Entry, Key, Op, Profile, Range};
 use crate::settings;
 use crate::shrink::guarded;
 use crate::value::Value;
+use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
 
 /// What happens while a call fails.
@@ -331,6 +332,7 @@ fn copy_files(from: &Path, to: &Path) -> Outcome {
 impl Case {
     /// Runs it: what failed and what was said of it, if the call was reached, and how many calls there were.
     fn run(&self, image: &Image) -> Outcome<(Option<(String, Said)>, u64)> {
+        let _case = watchdog::case(self.to_string());
         guarded(|| self.run_unguarded(image)).map_err(|e| format!("{e}\nrepeat: {self}"))
     }
 
@@ -448,7 +450,8 @@ impl Case {
         }
         // Dropping the last handle would do the same and say nothing.
         world.let_go();
-        let said = match world.db()?.close().map_err(|e| format!("closing: {e:?}")) {
+        let closed = watched("closing", || world.db().map(terrace::Db::close))?;
+        let said = match closed.map_err(|e| format!("closing: {e:?}")) {
             Ok(()) => (Said::Nothing, String::new()),
             Err(e) if names(&e) => (Said::Stopped, e),
             Err(e) => return Err(e),
@@ -492,7 +495,7 @@ impl Case {
             world.run(&op).map_err(|e| format!("{op:?}: {e}"))?;
         }
         let db = world.db()?;
-        db.settle().map_err(|e| format!("coming to rest: {e:?}"))?;
+        watched("coming to rest", || db.settle()).map_err(|e| format!("coming to rest: {e:?}"))?;
         let metrics = db.metrics();
         let files = metrics.files.iter().map(|level| level.file_count).sum();
         leftovers(&place.folder, files).map_err(|e| format!("{e}\n{metrics}"))

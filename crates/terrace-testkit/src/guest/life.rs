@@ -12,6 +12,7 @@ use crate::oracle::{Crash, Oracle, Outcome};
 use crate::place::Place;
 use crate::script::{Entry, Key, SPACES, space_name};
 use crate::value::Value;
+use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
 use crate::writes::{self, FUTURE, THREADS};
 
@@ -31,7 +32,9 @@ pub fn live(device: &Path) -> Outcome {
     let expected = expected(&board, &orders)?;
     let reach = |phase| board.reach(orders.life, phase).map_err(of_board);
     reach(Phase::Opening)?;
-    let db = Db::open(STORE, orders.options()).map_err(|e| format!("opening: {e:?}"))?;
+    let _case = watchdog::case(format!("{orders:?}"));
+    let db = watched("opening", || Db::open(STORE, orders.options()));
+    let db = db.map_err(|e| format!("opening: {e:?}"))?;
     check_medium(&db, orders.medium)?;
     let mut oracle = expected.check_after(Crash::Power, &db)?;
     verify(&db, Some(oracle.live_in(0).len() as u64))?;

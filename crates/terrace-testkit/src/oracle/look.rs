@@ -7,6 +7,7 @@ use terrace::{Db, KeyValue};
 use super::{Oracle, Outcome};
 use crate::script::{Key, SPACES, space_name};
 use crate::value::shown;
+use crate::watchdog;
 
 /// A value that was shown. A short one does not say which write made it; whether it expires, says a part of that.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub(super) type Seen = BTreeMap<u8, BTreeMap<Key, Found>>;
 impl Oracle {
     /// Reads all of a database every way there is, and checks that the ways agree.
     pub(super) fn look(&self, db: &Db) -> Outcome<Seen> {
+        let _operation = watchdog::operation("reading everything");
         let fail = |what: &str, e: terrace::Error| format!("{what} fails: {e}");
         let mut seen = Seen::new();
         let names = db

@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use terrace::{Db, Options};
 
 use crate::oracle::Outcome;
+use crate::watchdog;
 
 const RELAXED: Ordering = Ordering::Relaxed;
 const MIB: u64 = 1 << 20;
 /// How often the ticker wakes up, and how late it may before the process counts as stopped.
 const TICK: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(500);
-/// Nothing ends for so long: the store hangs.
-const HANG: Duration = Duration::from_secs(180);
 
 /// What a call does, as far as it bears on how long it may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +109,10 @@ impl Watch {
     /// Runs a call and notes how long it took.
     pub(super) fn timed<R>(&self, kind: Kind, call: impl FnOnce() -> R) -> Outcome<R> {
         let (begun, frozen) = (Instant::now(), self.frozen());
-        let answer = call();
+        let answer = {
+            let _operation = watchdog::operation_within(2 * kind.longest(), kind);
+            call()
+        };
         let took = begun.elapsed();
         let mut own = took.saturating_sub(self.frozen() - frozen);
         if own > LATE {
@@ -394,22 +396,9 @@ impl Bounds {
         until: Instant,
         most: &mut Sample,
     ) -> Outcome {
-        let mut calls = (watch.calls(), Instant::now(), watch.frozen());
         while Instant::now() < until && !watch.is_over() {
             std::thread::sleep(Duration::from_millis(200).min(until - Instant::now()));
             most.raise(&self.look(db, watch)?);
-            if watch.calls() > calls.0 {
-                calls = (watch.calls(), Instant::now(), watch.frozen());
-            }
-            let still = calls.1.elapsed().saturating_sub(watch.frozen() - calls.2);
-            if still > HANG {
-                // Nobody can end threads that do not come back.
-                eprintln!(
-                    "the store hangs: no call has ended for {still:.0?}\n{}",
-                    db.metrics()
-                );
-                std::process::exit(1);
-            }
         }
         Ok(())
     }

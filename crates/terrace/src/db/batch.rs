@@ -11,6 +11,8 @@ use crate::types::{DEFAULT_KEYSPACE, EntryKind, KEY_BYTES_MAX};
 
 /// Puts and deletes, in order, that become visible and durable together.
 ///
+/// The keyspaces that it is given must be those of the database that writes it, else the write gets `Invalid`.
+///
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let db = terrace::Db::open(folder.path(), terrace::testing::small_options())?;
@@ -25,6 +27,10 @@ pub struct WriteBatch {
     pub(super) batch: Batch,
     /// A key or value that no batch can hold was given: told when the batch is written.
     pub(super) too_large: Option<usize>,
+    /// The opening of the database that the keyspaces are of; 0 without any.
+    opening: u64,
+    /// Keyspaces of several databases were given: told when the batch is written.
+    is_mixed: bool,
 }
 
 /// The longest value that a batch can encode, in bytes.
@@ -60,12 +66,14 @@ impl WriteBatch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> &mut WriteBatch {
-        self.push(EntryKind::Put, keyspace.id(), key.as_ref(), value.as_ref())
+        let keyspace = self.id_of(keyspace);
+        self.push(EntryKind::Put, keyspace, key.as_ref(), value.as_ref())
     }
 
     /// Deletes `key` from `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut WriteBatch {
-        self.push(EntryKind::Delete, keyspace.id(), key.as_ref(), &[])
+        let keyspace = self.id_of(keyspace);
+        self.push(EntryKind::Delete, keyspace, key.as_ref(), &[])
     }
 
     /// Sets `key` to `value` in the default keyspace, for as long as `ttl` from the moment when the batch
@@ -87,7 +95,8 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> &mut WriteBatch {
-        self.push_with_ttl(keyspace.id(), key.as_ref(), value.as_ref(), ttl)
+        let keyspace = self.id_of(keyspace);
+        self.push_with_ttl(keyspace, key.as_ref(), value.as_ref(), ttl)
     }
 
     /// Sets `key` to `value` in the default keyspace, until the moment `expiry`; see
@@ -109,7 +118,23 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         expiry: SystemTime,
     ) -> &mut WriteBatch {
-        self.push_with_expiry(keyspace.id(), key.as_ref(), value.as_ref(), expiry)
+        let keyspace = self.id_of(keyspace);
+        self.push_with_expiry(keyspace, key.as_ref(), value.as_ref(), expiry)
+    }
+
+    /// The number of a keyspace. All that a batch is given must be of the database that writes it.
+    #[inline]
+    fn id_of(&mut self, keyspace: &Keyspace) -> u32 {
+        let opening = keyspace.engine().ground.opening;
+        self.is_mixed |= self.opening != 0 && self.opening != opening;
+        self.opening = opening;
+        keyspace.id()
+    }
+
+    /// Whether all keyspaces are of this opening of a database.
+    #[inline]
+    pub(super) fn belongs_to(&self, opening: u64) -> bool {
+        !self.is_mixed && (self.opening == 0 || self.opening == opening)
     }
 
     fn push_with_ttl(
@@ -164,7 +189,8 @@ impl WriteBatch {
         keyspace: &Keyspace,
         bounds: impl RangeBounds<K>,
     ) -> &mut WriteBatch {
-        self.push_range(keyspace.id(), &Bounds::of(&bounds))
+        let keyspace = self.id_of(keyspace);
+        self.push_range(keyspace, &Bounds::of(&bounds))
     }
 
     pub(super) fn push_range(&mut self, keyspace: u32, bounds: &Bounds) -> &mut WriteBatch {
@@ -195,6 +221,8 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.batch.clear();
         self.too_large = None;
+        self.opening = 0;
+        self.is_mixed = false;
     }
 
     /// How many entries there are.

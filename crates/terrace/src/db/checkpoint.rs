@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use terrace_media::{FileSystem, OpenMode, Pool, Prefault};
+use terrace_media::{FileSystem, OpenMode, Prefault};
 
+use super::create::LOCK;
 use super::open::DbBuilder;
 use super::{Db, Progress};
 use crate::engine::Engine;
@@ -72,6 +73,7 @@ impl DbBuilder {
     /// only the pool's path counts: where the copy gets its pool, if `db` has one.
     pub fn checkpoint_of(mut self, db: &Db) -> Result<CheckpointReport> {
         let started = Instant::now();
+        self.fix_path()?;
         self.options = self.options_of_copy(db);
         let pool_file = self.options.pool.path.as_ref();
         let pool_file = pool_file.map(|pool| self.path.join(pool));
@@ -82,7 +84,8 @@ impl DbBuilder {
         let mut made_pool = false;
         let made = self.make_copy(db, frozen, &mut made_pool);
         if made.is_err() {
-            self.remove_copy(pool_file.filter(|_| made_pool));
+            let id = db.engine().ground.manifest.db();
+            self.remove_own(id, pool_file.filter(|_| made_pool));
         }
         Ok(CheckpointReport {
             elapsed: started.elapsed(),
@@ -133,14 +136,14 @@ impl DbBuilder {
         self.fs
             .create_dir_all(&self.path)
             .map_err(|e| Error::io("create", &self.path, e))?;
-        let lock = self.path.join("LOCK");
+        let lock = self.path.join(LOCK);
         let _lock = self
             .fs
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
-        let pool = Pool::create(self.pool_config(&self.options)?)?;
-        *made_pool = true;
-        let ground = Arc::new(self.ground_of_copy(pool)?);
+        // Its table files are those of the database that is copied: so is its id.
+        let mark = self.begin_creation(db.engine().ground.manifest.db())?;
+        let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
         self.name_files(db, &frozen, &ground, &mut report)?;
         if let Some(time) = db.engine().ground.time_told() {
             // What has expired here has expired there.
@@ -250,16 +253,6 @@ impl DbBuilder {
             .sync_dir(&self.path)
             .map_err(|e| Error::io("sync", &self.path, e))?;
         Ok(ground.manifest.commit(Edit { changes })?)
-    }
-
-    /// Removes what a checkpoint that failed has made. What cannot be removed is no database.
-    pub(super) fn remove_copy(&self, pool: Option<PathBuf>) {
-        for name in self.fs.list(&self.path).unwrap_or_default() {
-            let _ = self.fs.remove(&self.path.join(name));
-        }
-        if let Some(pool) = pool {
-            let _ = self.fs.remove(&pool);
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::iter::FusedIterator;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::canary;
 use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::error::Result;
@@ -25,6 +26,7 @@ use crate::parts::skiplist::node::compare_keys;
 use crate::parts::snapshots::Moment;
 use crate::types::{EntryKind, SeqNo};
 
+use super::Handle;
 use super::bounds::{Bounds, Place};
 use super::pair::{End, KeyValue, PairRef, Ready};
 use super::trace::ScanTrace;
@@ -81,6 +83,8 @@ pub struct Iter {
     trace: Option<Box<ScanTrace>>,
     /// What the pairs take, where there is a budget for memory.
     lease: Option<Lease>,
+    /// Keeps the database open, if this is a user's; the last to go.
+    handle: Option<Arc<Handle>>,
 }
 
 impl Drop for Iter {
@@ -162,11 +166,18 @@ impl Iter {
                 let memory = &engine.ground.memory;
                 memory.is_limited().then(|| memory.iterators.lease())
             },
+            handle: None,
         };
         // From here on dropping `iter` gives the registration back.
         engine.check_open()?;
         engine.check_keyspace(keyspace)?;
         Ok(iter)
+    }
+
+    /// Keeps the database open for as long as the iterator lives.
+    pub(super) fn keep_open(mut self, handle: &Arc<Handle>) -> Iter {
+        self.handle = Some(Arc::clone(handle));
+        self
     }
 
     /// Counts pairs in `trace`, which records them in the end.
@@ -181,12 +192,12 @@ impl Iter {
     /// Adopts the current view and holds all sources.
     fn hold(&mut self) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.check_keyspace(self.keyspace)?;
         if !self.engine.views.is_current(&self.view) {
             self.view = self.engine.views.hold();
             self.cursor = cursor_over(&self.view);
             self.positioned = false;
         }
+        canary::stand_still();
         if !self.cursor.hold() {
             self.positioned = false;
         }
@@ -211,6 +222,7 @@ impl Iter {
         self.count_ready()?;
         let result = self.fill_front();
         self.cursor.release();
+        self.engine.check_keyspace(self.keyspace)?;
         self.chunk_pairs = (self.chunk_pairs * 2).min(CHUNK_PAIRS);
         result
     }
@@ -361,6 +373,7 @@ impl Iter {
         self.count_ready()?;
         let result = self.fill_back();
         self.cursor.release();
+        self.engine.check_keyspace(self.keyspace)?;
         self.positioned = false;
         let full = self.lease.as_ref().is_some_and(|lease| {
             // The next step brings about three times as much.

@@ -60,6 +60,14 @@ impl Keyspace {
         self.id
     }
 
+    /// The id, for calls on `engine`; an error when the keyspace is another database's.
+    pub(super) fn id_in(&self, engine: &Arc<Engine>) -> Result<u32> {
+        match Arc::ptr_eq(self.engine(), engine) {
+            true => Ok(self.id),
+            false => Err(foreign()),
+        }
+    }
+
     /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -266,13 +274,19 @@ fn has_any(source: &dyn Source, keyspace: u32) -> Result<bool> {
 }
 
 fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
-    let ground = &engine.ground;
-    let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+    let moment = engine.register_moment();
     Iter::new(
         engine,
         SYSTEM_KEYSPACE,
         Bounds::prefix(prefix.as_bytes()),
         moment,
+    )
+}
+
+pub(super) fn foreign() -> Error {
+    Error::invalid(
+        "the keyspace belongs to another database, or to an earlier opening of this one: take the handle \
+         of the database that you call",
     )
 }
 
@@ -373,11 +387,12 @@ impl Db {
             .engine()
             .get(SYSTEM_KEYSPACE, record.as_bytes(), None)?
         {
-            Some(value) => Ok(Some(Keyspace::new(
-                self,
-                id_of(&value, record.as_bytes())?,
-                name,
-            ))),
+            Some(value) => {
+                let id = id_of(&value, record.as_bytes())?;
+                // One that is being dropped takes no calls any more.
+                let is_there = !self.engine().ground.dropped.contains(id);
+                Ok(is_there.then(|| Keyspace::new(self, id, name)))
+            }
             None => Ok(None),
         }
     }
@@ -391,7 +406,10 @@ impl Db {
     pub fn list_keyspaces(&self) -> Result<Vec<String>> {
         let mut names = vec![DEFAULT_NAME.to_owned()];
         for record in records(self.engine(), NAMES)? {
-            let (name, _) = record?.into_pair();
+            let (name, value) = record?.into_pair();
+            if self.engine().ground.dropped.contains(id_of(&value, &name)?) {
+                continue;
+            }
             let text = name
                 .get(NAMES.len()..)
                 .and_then(|n| std::str::from_utf8(n).ok());
@@ -401,11 +419,13 @@ impl Db {
     }
 
     /// Drops the keyspace `name` with all its keys. False: there was none. Handles of it get
-    /// `Invalid` from then on, its snapshots and iterators too; its space comes back in the
-    /// background.
+    /// `Invalid` from then on, its snapshots and iterators too, and no call sees a part of it: a read gives
+    /// what was there or `Invalid`, and a write that is acknowledged came before the drop. The space comes
+    /// back in the background.
     ///
     /// # Errors
-    /// `Invalid` for "default"; errors of a write.
+    /// `Invalid` for "default"; errors of a write. After `Full` the keyspace is there as before; after other
+    /// errors opening the database again tells.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         if name == DEFAULT_NAME {
             return Err(Error::invalid("the keyspace \"default\" cannot be dropped"));
@@ -418,9 +438,17 @@ impl Db {
         let record = format!("{NAMES}{name}");
         batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
         Record::Dropped(keyspace.id()).write(&mut batch);
-        self.engine().write(&mut batch, Durability::Sync)?;
+        let dropped = &self.engine().ground.dropped;
+        // Before the drop has a number, so that each write that is acknowledged is before it.
+        dropped.refuse(keyspace.id());
+        if let Err(e) = self.engine().write(&mut batch, Durability::Sync) {
+            if e.kind() == ErrorKind::Full {
+                dropped.readmit(keyspace.id());
+            }
+            return Err(e);
+        }
         // Durable before anyone may act on it: a crash must not leave a keyspace half purged.
-        self.engine().ground.dropped.insert(keyspace.id());
+        dropped.insert(keyspace.id());
         self.engine().jobs.wake_all();
         Ok(true)
     }

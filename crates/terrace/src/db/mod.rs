@@ -4,6 +4,7 @@ mod batch;
 mod bounds;
 mod check;
 mod checkpoint;
+mod create;
 mod ingest;
 pub mod inspect;
 mod iter;
@@ -28,7 +29,6 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::options::{Options, Workers};
 use crate::parts::batch::Batch;
-use crate::parts::ranges::layout::SHADOW;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
 
 use bounds::Bounds;
@@ -49,8 +49,9 @@ pub use repair::{
 };
 pub use snapshot::Snapshot;
 
-/// An open database. Clones are handles to the same one, usable from any thread; the database
-/// closes when the last handle is dropped, or by [`close`](Db::close).
+/// An open database. Clones are handles to the same one, usable from any thread. The database
+/// stays open, and locked, until the last `Db`, [`Keyspace`], [`Snapshot`] and [`Iter`] of it is dropped, or
+/// until [`close`](Db::close).
 #[derive(Clone)]
 pub struct Db(Arc<Handle>);
 
@@ -251,7 +252,6 @@ impl Db {
         if value.len() > 1 << 30 {
             return Err(too_large(value.len()));
         }
-        self.engine().check_keyspace(keyspace)?;
         let memory = &self.engine().ground.memory;
         // The batch, and what it was before it grew.
         let _turn = memory.batch(2 * (key.len() + value.len()) as u64);
@@ -273,7 +273,8 @@ impl Db {
     /// Writes all of `batch` or nothing. Later entries of a key win over earlier ones.
     ///
     /// # Errors
-    /// As [`put`](Db::put); `Invalid` also for a batch over an eighth of the pool or 1 GiB.
+    /// As [`put`](Db::put); `Invalid` also for a batch over an eighth of the pool or 1 GiB, and for one with
+    /// entries for a keyspace that was dropped or that is another database's.
     pub fn write(&self, mut batch: WriteBatch, durability: Durability) -> Result<()> {
         self.write_ref(&mut batch, durability)
     }
@@ -283,8 +284,8 @@ impl Db {
         if let Some(bytes) = batch.too_large {
             return Err(too_large(bytes));
         }
-        for entry in batch.batch.payload.iter() {
-            self.engine().check_keyspace(entry.keyspace & !SHADOW)?;
+        if !batch.belongs_to(self.engine().ground.opening) {
+            return Err(keyspace::foreign());
         }
         if batch.batch.expiring() > 0 {
             let now = self.engine().ground.time.begin();
@@ -336,7 +337,7 @@ impl Db {
     /// A moment to read at, until the snapshot is dropped.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.engine().check_open()?;
-        Ok(Snapshot::new(self.engine()))
+        Ok(Snapshot::new(&self.0))
     }
 
     /// All pairs in the order of their keys.
@@ -365,11 +366,11 @@ impl Db {
     }
 
     pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
-        let ground = &self.engine().ground;
-        let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+        let moment = self.engine().register_moment();
         let trace = self.0.trace.as_ref();
         let trace = trace.and_then(|trace| ScanTrace::of(trace, keyspace, &bounds));
-        let mut iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        let iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        let mut iter = iter.keep_open(&self.0);
         iter.record_to(trace);
         Ok(iter)
     }
@@ -457,6 +458,7 @@ impl Db {
             let (entries, bytes) = source.approximate(&from.target(), &to.target())?;
             sum = (sum.0 + entries, sum.1 + bytes);
         }
+        self.engine().check_keyspace(keyspace)?;
         Ok(sum)
     }
 

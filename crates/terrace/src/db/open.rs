@@ -1,11 +1,7 @@
-//! This file opens databases: creates, refuses, recovers.
+//! This file opens databases: refuses and recovers them, or has them created (create.rs).
 //!
 //! A folder holds LOCK, OPTIONS, table files, and without a pool MANIFEST and the logs; a pool is where
-//! OPTIONS says. The order of creation is: folder, lock, pool or MANIFEST, stages, OPTIONS, and last a
-//! mark in the pool or in MANIFEST.
-//!
-//! CRASH: a folder without OPTIONS is no database yet. A pool or MANIFEST found beside it is one whose
-//! creation was interrupted, and is made anew, unless it has the mark: then OPTIONS is missing.
+//! OPTIONS says. Each of them says whose it is.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,29 +10,28 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
-    Prefault, Shutdown, SystemClock,
+    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults, Prefault,
+    Shutdown, SystemClock,
 };
 
+use super::create::{CREATED_ROOT, LOCK};
 use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::human_bytes;
-use crate::options::file::Fixed;
+use crate::options::file::{Fixed, NAME as OPTIONS};
 use crate::options::{MediumChoice, Options, Workers};
-use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest, ManifestError};
+use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::stages::{Folder, Ground};
 
 /// Superblock words that say where the redo area is.
 pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
-/// Superblock word that is set when everything of a new database is in the pool.
-const CREATED_ROOT: usize = 10;
 /// A repair has begun to write the folder, and has not finished.
 pub(super) const UNFINISHED_REPAIR: &str = "UNFINISHED-REPAIR";
-const MANIFEST_BYTES: u64 = 256 * 1024;
+pub(super) const MANIFEST_BYTES: u64 = 256 * 1024;
 const GROW_BYTES: u64 = 64 << 20;
 
 pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
@@ -48,7 +43,7 @@ pub struct DbBuilder {
     /// Whether the caller stated options.
     stated: bool,
     pub(super) fs: Arc<dyn FileSystem>,
-    machine: Option<Machine>,
+    pub(super) machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
     progress: Option<ProgressHook>,
     trace: Option<Arc<Trace>>,
@@ -129,6 +124,7 @@ impl DbBuilder {
     /// Opens the database. Errors as [`Db::open`].
     pub fn open(mut self) -> Result<Db> {
         let started = Instant::now();
+        self.fix_path()?;
         if !self.stated
             && let Some(fixed) = Fixed::read(&self.fs, &self.path)?
         {
@@ -150,7 +146,11 @@ impl DbBuilder {
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
         let (ground, pool_is_new) = match &fixed {
-            Some(fixed) => self.reopen(fixed, &mut report)?,
+            Some(fixed) => {
+                let found = self.reopen(fixed, &mut report)?;
+                self.sweep(fixed.id)?;
+                found
+            }
             None => (self.create(&mut report)?, true),
         };
         let ground = Arc::new(ground);
@@ -195,6 +195,7 @@ impl DbBuilder {
             Some(fixed) if !self.options.read_only => self.keep_options(fixed, &ground)?,
             Some(_) => {}
         }
+        self.watch_files(&ground)?;
         engine.start()?;
         if !self.options.read_only {
             keyspace::forget(&engine, &gone)?;
@@ -219,13 +220,36 @@ impl DbBuilder {
         }
     }
 
+    /// Lets the database stop when its files are removed or replaced under it.
+    fn watch_files(&self, ground: &Ground) -> Result<()> {
+        let mut paths = vec![self.path.join(LOCK), self.path.join(OPTIONS)];
+        match (&ground.options.pool.path, &self.machine) {
+            (Some(pool), None) => paths.push(self.path.join(pool)),
+            (Some(_), Some(_)) => {}
+            (None, _) => paths.push(self.path.join(MANIFEST)),
+        }
+        match self.options.read_only {
+            // It writes nothing, and its LOCK may be missing.
+            true => Ok(()),
+            false => Ok(ground.manifest.watch(&self.fs, &paths)?),
+        }
+    }
+
+    /// Lets the folder be found when the process has changed its current one.
+    pub(super) fn fix_path(&mut self) -> Result<()> {
+        let fixed = self.fs.absolute(&self.path);
+        self.path = fixed.map_err(|e| Error::io("find", &self.path, e))?;
+        Ok(())
+    }
+
     /// Refuses what a repair has left half made.
     fn check_finished(&self) -> Result<()> {
         let mark = self.path.join(UNFINISHED_REPAIR);
         match self.fs.exists(&mark) {
             Ok(false) => Ok(()),
             Ok(true) => Err(Error::invalid(format!(
-                "a repair into {} has not finished, and what it left is no whole database: remove the                  folder and run \"terrace repair\" again",
+                "a repair into {} has not finished, and what it left is no whole database: remove the \
+                 folder and run \"terrace repair\" again",
                 self.path.display()
             ))),
             Err(e) => Err(Error::io("look for", &mark, e)),
@@ -243,6 +267,7 @@ impl DbBuilder {
             _ => Error::io("look into", &self.path, e),
         })?;
         if !exists && must_exist {
+            self.check_no_trace()?;
             return Err(Error::invalid(format!(
                 "there is no database in {}; create it first, or check the path",
                 self.path.display()
@@ -255,7 +280,7 @@ impl DbBuilder {
     /// or to media that cannot be written, is changed by nobody.
     fn lock_to_read(&self) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
         self.exists(true)?;
-        let lock = self.path.join("LOCK");
+        let lock = self.path.join(LOCK);
         self.fs.lock_shared(&lock).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Locked,
@@ -269,12 +294,12 @@ impl DbBuilder {
         })
     }
 
-    fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
+    pub(super) fn lock_folder(&self) -> Result<Box<dyn terrace_media::FileLock>> {
         self.exists(self.options.error_if_missing)?;
         self.fs
             .create_dir_all(&self.path)
             .map_err(|e| Error::io("create", &self.path, e))?;
-        let lock = self.path.join("LOCK");
+        let lock = self.path.join(LOCK);
         self.fs.lock(&lock).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Locked,
@@ -316,71 +341,25 @@ impl DbBuilder {
         Ok(config)
     }
 
-    /// Makes the pool of a new database, with an empty manifest and redo area.
-    fn create(&self, report: &mut RecoveryReport) -> Result<Ground> {
-        report.created = true;
-        let mut options = self.options.clone();
-        options.design = Some(options.design_of_new());
-        if options.pool.path.is_none() {
-            self.check_not_created()?;
-            let pool = Pool::create(self.pool_config(&options)?)?;
-            let manifest = Manifest::create_file(&self.fs, &self.path)?;
-            return self.new_ground(pool, manifest, options);
-        }
-        let pool = match Pool::create(self.pool_config(&options)?) {
-            Ok(pool) => pool,
-            Err(PoolError::Exists { path }) => self.take_over(&options, path)?,
-            Err(e) => return Err(e.into()),
-        };
-        let manifest = Manifest::create(&pool, MANIFEST_BYTES.min(options.pool.size_bytes / 32))?;
-        self.new_ground(pool, manifest, options)
-    }
-
-    /// The ground of a copy, of which nobody knows before it is complete.
-    pub(super) fn ground_of_copy(&self, pool: Pool) -> Result<Ground> {
-        let options = self.options.clone();
-        let manifest = match options.pool.path {
-            None => Manifest::create_file(&self.fs, &self.path)?,
-            Some(_) => {
-                let bytes = MANIFEST_BYTES.min(options.pool.size_bytes / 32);
-                Manifest::create(&pool, bytes)?
-            }
-        };
-        self.new_ground(pool, manifest, options)
-    }
-
-    fn new_ground(&self, pool: Pool, manifest: Manifest, options: Options) -> Result<Ground> {
-        let extent = pool.alloc(RedoArea::BYTES)?;
-        let span = extent.span();
-        let redo = RedoArea::create(&pool, extent)?;
-        pool.set_roots(&[(REDO_ROOTS[0], span.off), (REDO_ROOTS[1], span.len)])?;
-        let clock = Arc::clone(&self.clock);
-        Ok(Ground::new(pool, manifest, redo, options, clock))
-    }
-
-    /// Refuses to make a database over one that has lost its OPTIONS.
-    fn check_not_created(&self) -> Result<()> {
-        let path = self.path.join(MANIFEST);
-        let there = self.fs.exists(&path);
-        if !there.map_err(|e| Error::io("look for", &path, e))? {
-            return Ok(());
-        }
-        let manifest = Manifest::open_file(&self.fs, &self.path).map_err(|e| self.name(e))?;
-        if !manifest.with_state(|state| state.created) {
-            return Ok(());
-        }
-        Err(Error::corruption(format!(
-            "{} is the manifest of a database whose OPTIONS is missing: restore that from a copy, \
-             rebuild what is left with \"terrace repair\", or move the folder away",
-            path.display()
-        )))
-    }
-
     /// The failure of a manifest in the folder, with the file's name.
-    fn name(&self, e: ManifestError) -> Error {
+    pub(super) fn name(&self, e: ManifestError) -> Error {
         let e = Error::from(e);
         let path = self.path.join(MANIFEST);
         Error::new(e.kind(), format!("{}: {e}", path.display())).because(e)
+    }
+
+    /// Refuses a manifest that is not that of the database in OPTIONS.
+    fn check_owner(&self, fixed: &Fixed, manifest: &Manifest) -> Result<()> {
+        if manifest.db() == fixed.id {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "the manifest in {} is that of database {}, and OPTIONS there says {}: restore the folder, \
+             and the pool if there is one, from one copy",
+            self.path.display(),
+            manifest.db(),
+            fixed.id
+        )))
     }
 
     /// The manifest of a database without a pool.
@@ -397,49 +376,15 @@ impl DbBuilder {
         })
     }
 
-    /// A pool file where a new one is to be made: one whose creation was interrupted, or somebody's
-    /// data.
-    fn take_over(&self, options: &Options, path: PathBuf) -> Result<Pool> {
-        let pool = Pool::open(self.pool_config(options)?)?;
-        if pool.root(CREATED_ROOT) != 0 {
-            return Err(Error::invalid(format!(
-                "{} is the pool of a database whose folder is not {}: name another pool, or open \
-                 the database that it belongs to",
-                path.display(),
-                self.path.display()
-            )));
-        }
-        Ok(pool)
-    }
-
-    /// Says in the pool and in the folder that the database is complete.
-    pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
-        let uuid = uuid_text(&ground.pool);
-        // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, and
-        // OPTIONS before the word that makes the pool somebody's. Between the two, opening
-        // finds OPTIONS and sets the word.
-        Fixed::of(&ground.options, uuid).write(&self.fs, &self.path)?;
-        match ground.pool_outlives() {
-            true => Ok(ground.pool.set_roots(&[(CREATED_ROOT, 1)])?),
-            false => self.mark_created(&ground.manifest),
-        }
-    }
-
     /// Keeps the options in use for the next open, if they are not those of the one before.
     fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let mut now = Fixed::of(&ground.options, before.pool_uuid.clone());
+        let mut now = Fixed::of(&ground.options, before.id, before.pool_uuid.clone());
         now.kept.carry(&before.kept);
         if now == *before {
-            Fixed::remove_draft(&self.fs, &self.path);
             return Ok(());
         }
         // CRASH: the old options or the new ones, and either fits all that there is.
         now.write(&self.fs, &self.path)
-    }
-
-    fn mark_created(&self, manifest: &Manifest) -> Result<()> {
-        let changes = vec![Change::Created];
-        manifest.commit(Edit { changes }).map_err(|e| self.name(e))
     }
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is
@@ -488,6 +433,7 @@ impl DbBuilder {
         if fixed.pool_path.is_none() {
             // The buffer was in memory: it comes back from logs.
             let manifest = self.open_manifest()?;
+            self.check_owner(fixed, &manifest)?;
             if !manifest.with_state(|state| state.created) {
                 // PERSIST: the name of OPTIONS before the mark: a process crash may have left it in the
                 // cache only.
@@ -498,7 +444,7 @@ impl DbBuilder {
             }
             report.clean = manifest.with_state(|state| state.closed);
             let pool = Pool::create(self.pool_config(&options)?)?;
-            return Ok((self.new_ground(pool, manifest, options)?, true));
+            return Ok((self.ground_on(pool, manifest, options)?, true));
         }
         options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
         let pool = Pool::open(self.pool_config(&options)?)?;
@@ -521,6 +467,7 @@ impl DbBuilder {
         }
         report.clean = pool.shutdown() == Shutdown::Clean;
         let manifest = Manifest::open(&pool)?;
+        self.check_owner(fixed, &manifest)?;
         let span = terrace_media::Span {
             off: pool.root(REDO_ROOTS[0]),
             len: pool.root(REDO_ROOTS[1]),
@@ -575,6 +522,6 @@ fn check_logs_fit(ground: &Ground, log_bytes: u64) -> Result<()> {
 }
 
 /// The identity of a pool, as OPTIONS has it.
-fn uuid_text(pool: &Pool) -> String {
+pub(super) fn uuid_text(pool: &Pool) -> String {
     pool.uuid().iter().map(|b| format!("{b:02x}")).collect()
 }

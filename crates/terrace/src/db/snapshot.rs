@@ -3,9 +3,9 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use crate::db::Keyspace;
 use crate::db::bounds::Bounds;
 use crate::db::iter::{ExpiringValue, Iter, with_expiry};
+use crate::db::{Handle, Keyspace};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::parts::snapshots::Moment;
@@ -13,42 +13,47 @@ use crate::types::DEFAULT_KEYSPACE;
 
 /// A moment of the database: reads through it see exactly what was visible then, entries that have
 /// expired since too. While it lives, merges and drains keep every version that it can see. Cheap to make and to clone.
+///
+/// A [`Keyspace`] that it is given must be one of the same database, else the call gets `Invalid`.
 #[derive(Clone)]
 pub struct Snapshot(Arc<Registration>);
 
 struct Registration {
-    engine: Arc<Engine>,
+    /// Keeps the database open.
+    handle: Arc<Handle>,
     moment: Moment,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.engine.ground.snapshots.release(self.moment.seq);
+        let engine = &self.handle.engine;
+        engine.ground.snapshots.release(self.moment.seq);
     }
 }
 
 impl Snapshot {
-    pub(super) fn new(engine: &Arc<Engine>) -> Snapshot {
-        let ground = &engine.ground;
-        let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+    pub(super) fn new(handle: &Arc<Handle>) -> Snapshot {
+        let moment = handle.engine.register_moment();
         Snapshot(Arc::new(Registration {
-            engine: Arc::clone(engine),
+            handle: Arc::clone(handle),
             moment,
         }))
     }
 
+    fn engine(&self) -> &Arc<Engine> {
+        &self.0.handle.engine
+    }
+
     /// The value of `key` in the default keyspace at this moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.0
-            .engine
+        self.engine()
             .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.moment))
     }
 
     /// The value of `key` in `keyspace` at this moment.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.0
-            .engine
-            .get(keyspace.id(), key.as_ref(), Some(self.0.moment))
+        self.engine()
+            .get(self.own(keyspace)?, key.as_ref(), Some(self.0.moment))
     }
 
     /// The value of `key` in the default keyspace, and the moment from which on it is absent.
@@ -62,19 +67,19 @@ impl Snapshot {
         keyspace: &Keyspace,
         key: impl AsRef<[u8]>,
     ) -> Result<Option<ExpiringValue>> {
-        self.find(keyspace.id(), key.as_ref())
+        self.find(self.own(keyspace)?, key.as_ref())
     }
 
     fn find(&self, keyspace: u32, key: &[u8]) -> Result<Option<ExpiringValue>> {
         let moment = Some(self.0.moment);
-        let found = self.0.engine.get_expiring(keyspace, key, moment)?;
+        let found = self.engine().get_expiring(keyspace, key, moment)?;
         Ok(found.map(with_expiry))
     }
 
     /// The values of `keys` in the default keyspace.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let moment = Some(self.0.moment);
-        self.0.engine.multi_get(DEFAULT_KEYSPACE, keys, moment)
+        self.engine().multi_get(DEFAULT_KEYSPACE, keys, moment)
     }
 
     /// The values of `keys` in `keyspace`.
@@ -84,7 +89,8 @@ impl Snapshot {
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let moment = Some(self.0.moment);
-        self.0.engine.multi_get(keyspace.id(), keys, moment)
+        let keyspace = self.own(keyspace)?;
+        self.engine().multi_get(keyspace, keys, moment)
     }
 
     /// All pairs of the default keyspace.
@@ -104,7 +110,7 @@ impl Snapshot {
 
     /// All pairs of `keyspace`.
     pub fn iter_in(&self, keyspace: &Keyspace) -> Result<Iter> {
-        self.scan(keyspace.id(), Bounds::all())
+        self.scan(self.own(keyspace)?, Bounds::all())
     }
 
     /// The pairs of `keyspace` whose keys lie in `bounds`.
@@ -113,18 +119,25 @@ impl Snapshot {
         keyspace: &Keyspace,
         bounds: impl RangeBounds<K>,
     ) -> Result<Iter> {
-        self.scan(keyspace.id(), Bounds::of(&bounds))
+        self.scan(self.own(keyspace)?, Bounds::of(&bounds))
     }
 
     /// The pairs of `keyspace` whose keys begin with `prefix`.
     pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Iter> {
-        self.scan(keyspace.id(), Bounds::prefix(prefix.as_ref()))
+        self.scan(self.own(keyspace)?, Bounds::prefix(prefix.as_ref()))
+    }
+
+    /// The number of a keyspace of this database.
+    #[inline]
+    fn own(&self, keyspace: &Keyspace) -> Result<u32> {
+        keyspace.id_in(self.engine())
     }
 
     fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
         let moment = self.0.moment;
-        self.0.engine.ground.snapshots.register_again(moment);
-        Iter::new(&self.0.engine, keyspace, bounds, moment)
+        self.engine().ground.snapshots.register_again(moment);
+        let iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        Ok(iter.keep_open(&self.0.handle))
     }
 }
 

@@ -24,7 +24,7 @@ impl Job for MakeSpare {
     fn step(&mut self) -> Result<Step> {
         Ok(match self.0.prepare_spare(None)? {
             // A full pool is no failure: the writer that needs the spare waits or is told.
-            Spare::Ready | Spare::PoolFull => Step::Done(Completion::nothing()),
+            Spare::Ready | Spare::Underway | Spare::PoolFull => Step::Done(Completion::nothing()),
             Spare::DiskFull(why) => Step::Retry(why),
         })
     }
@@ -34,16 +34,46 @@ impl Job for MakeSpare {
     }
 }
 
-/// A job whose work is done and whose edit found no room.
+/// Syncs the logs where range deletes in them cover something of the bottom whole, or where a disk is full:
+/// what they cover may go then, and nothing has to be written for that first.
+pub(super) struct SyncRanges(Arc<Engine>);
+
+impl SyncRanges {
+    pub(super) fn begin(engine: &Arc<Engine>) -> SyncRanges {
+        SyncRanges(Arc::clone(engine))
+    }
+}
+
+impl Job for SyncRanges {
+    fn kind(&self) -> JobKind {
+        JobKind::Reclaim
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let Engine {
+            ground, pipeline, ..
+        } = &*self.0;
+        let ranges = ground.ranges.set_above(|| None);
+        let covers = ranges.is_some_and(|ranges| pipeline.bottom.is_covered(&ranges));
+        if covers || self.0.disk_full().is_some() {
+            // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a power loss
+            // could take them, and not give back what they had hidden.
+            ground.ranges.mark_synced(pipeline.front.sync_logs()?);
+        }
+        Ok(Step::Done(Completion::nothing()))
+    }
+}
+
+/// A job whose work is done and whose edit found no room. It keeps the job, and so what belongs to that.
 pub(super) struct Finish {
-    kind: JobKind,
+    job: Box<dyn Job>,
     completion: Option<Completion>,
 }
 
 impl Finish {
-    pub(super) fn begin(kind: JobKind, completion: Completion) -> Finish {
+    pub(super) fn begin(job: Box<dyn Job>, completion: Completion) -> Finish {
         Finish {
-            kind,
+            job,
             completion: Some(completion),
         }
     }
@@ -51,7 +81,7 @@ impl Finish {
 
 impl Job for Finish {
     fn kind(&self) -> JobKind {
-        self.kind
+        self.job.kind()
     }
 
     fn step(&mut self) -> Result<Step> {

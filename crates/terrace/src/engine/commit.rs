@@ -10,13 +10,14 @@ use crate::options::Workers;
 use crate::parts::batch::Batch;
 use crate::parts::memory::{HeldByReaders, Lease};
 use crate::parts::ranges::pieces_bytes;
-use crate::stages::{Spare, Written};
+use crate::stages::{Spare, SpareBytes, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
+use super::throttle::{Headroom, Lack};
 use super::{Engine, governor};
 
 /// How long a stopped writer sleeps before it looks again, when nobody wakes it.
-const WAIT: Duration = Duration::from_millis(20);
+pub(super) const WAIT: Duration = Duration::from_millis(20);
 /// How long a put waits in a full pool that nothing can free space in, before it looks again.
 const STUCK: Duration = Duration::from_millis(5);
 /// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
@@ -49,15 +50,19 @@ impl Engine {
             self.write(&mut first, durability)?;
             return self.write(&mut rest, durability);
         }
+        // BOUND: a turn for each drop of a keyspace and for each lack of room.
         loop {
             let install = || self.install_view();
-            match self.pipeline.front.write(batch, durability, &install) {
+            let refusals = self.check_keyspaces(batch)?;
+            let front = &self.pipeline.front;
+            match front.write(batch, durability, refusals, &install) {
                 Ok(Written::Done { spare_due }) => {
-                    if spare_due {
+                    if spare_due || batch.ranges() > 0 {
                         self.jobs.wake_all();
                     }
                     break;
                 }
+                Ok(Written::KeyspaceDropped) => {}
                 Ok(Written::NeedsRoom(memtable)) => self.make_room(batch, memtable)?,
                 // Closed meanwhile: nothing was written.
                 Err(e) if e.kind() == ErrorKind::Closed => return Err(e),
@@ -75,6 +80,17 @@ impl Engine {
             counters.add(OpCounter::Deletes, batch.deletes());
         }
         Ok(())
+    }
+
+    /// An error when a keyspace of `batch` was dropped; else how often one was refused by then.
+    #[inline]
+    fn check_keyspaces(&self, batch: &Batch) -> Result<u64> {
+        // The count first: a drop that the check does not see changes it.
+        let refusals = self.ground.dropped.refusals();
+        for keyspace in batch.named_keyspaces() {
+            self.check_keyspace(keyspace)?;
+        }
+        Ok(refusals)
     }
 
     pub(super) fn check_batch(&self, batch: &Batch) -> Result<()> {
@@ -236,44 +252,39 @@ impl Engine {
     ) -> Result<Option<StallReason>> {
         let patience = self.patience();
         let front = &self.pipeline.front;
-        let ground = &self.ground;
         let bytes = front.spare_bytes(Some(batch));
-        let deletes_only = batch.deletes() == batch.len() as u64;
-        let special = bytes.pool() > front.spare_bytes(None).pool();
-        if front.sealed_count() < ground.options.front.sealed_count_max {
-            let headroom = self.headroom();
-            let allowed = headroom.allows(bytes);
-            let log_allowed = headroom.allows_log(bytes);
-            // Where only the active memtable has logs, nothing would free them but the next memtable: that
-            // one is let in, and the cap exceeded by its log.
-            let buffer = self.pipeline.buffer.as_ref();
-            let drainable =
-                front.sealed_count() > 0 || buffer.is_some_and(|buffer| buffer.table_count() > 0);
-            if allowed && !log_allowed && drainable {
-                return self.wait_for_logs(first).map(Some);
+        if front.sealed_count() < self.ground.options.front.sealed_count_max {
+            let deletes_only = batch.deletes() == batch.len() as u64;
+            match self.spare_lacks(&self.headroom(), bytes) {
+                Some(Lack::Logs) => return self.wait_for_logs(first).map(Some),
+                Some(Lack::Pool) if !deletes_only => {
+                    return self.wait_for_space(patience, first, looks).map(Some);
+                }
+                None | Some(Lack::Pool) => {}
             }
-            if special && allowed {
-                // Nobody makes spares of this size ahead of need.
-                return match self.prepare_spare(Some(batch))? {
-                    Spare::DiskFull(why) => Err(why),
-                    Spare::Ready | Spare::PoolFull => Ok(None),
-                };
+            // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
+            match self.prepare_spare(Some(batch))? {
+                Spare::Ready => return Ok(None),
+                Spare::PoolFull => {
+                    return self.wait_for_space(patience, first, looks).map(Some);
+                }
+                Spare::DiskFull(why) => {
+                    let waits = self.may_find_room(first) || self.may_let_go(&why, looks);
+                    if self.jobs.workers() == Workers::Manual {
+                        // The caller runs the jobs that can give room back; it is refused once there is none.
+                        return match self.step(0)? {
+                            true => Ok(Some(StallReason::MemtablesSealed)),
+                            false => Err(why),
+                        };
+                    }
+                    if !waits {
+                        return Err(why);
+                    }
+                }
+                Spare::Underway => {}
             }
-            let ready = |spare| matches!(spare, Spare::Ready);
-            if !allowed && deletes_only && ready(self.prepare_spare(Some(batch))?) {
-                return Ok(None);
-            }
-            if !allowed {
-                return self.wait_for_space(patience, first, looks).map(Some);
-            }
-            if self.jobs.workers() == Workers::Manual {
-                return match self.prepare_spare(None)? {
-                    Spare::Ready => Ok(None),
-                    Spare::DiskFull(why) => Err(why),
-                    Spare::PoolFull if self.step(0)? => Ok(None),
-                    Spare::PoolFull => Err(self.full_error()),
-                };
-            }
+            self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
+            return Ok(Some(StallReason::MemtablesSealed));
         }
         let reason = StallReason::MemtablesSealed;
         if let Some(why) = self.disk_full()
@@ -381,6 +392,24 @@ impl Engine {
     pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
         let spare = self.pipeline.front.prepare_spare(batch);
         spare.inspect_err(|e| self.fail(e))
+    }
+
+    /// What there is too little of for a spare of these `bytes`, which a put needs.
+    pub(super) fn spare_lacks(&self, headroom: &Headroom, bytes: SpareBytes) -> Option<Lack> {
+        // A log of the active memtable goes only after the next memtable has come: that one is let in, and
+        // the cap exceeded by its log, where there is nothing else to drain.
+        let buffer = self.pipeline.buffer.as_ref();
+        let drainable = || {
+            self.pipeline.front.sealed_count() > 0
+                || buffer.is_some_and(|buffer| buffer.table_count() > 0)
+        };
+        if !headroom.allows(bytes) {
+            Some(Lack::Pool)
+        } else if !headroom.allows_log(bytes) && drainable() {
+            Some(Lack::Logs)
+        } else {
+            None
+        }
     }
 
     pub(super) fn full_error(&self) -> Error {

@@ -20,7 +20,6 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
 use crate::parts::skiplist::Target;
-use crate::parts::snapshots::Moment;
 use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Step};
 use crate::types::{EntryKind, SeqNo};
 
@@ -58,9 +57,10 @@ impl Engine {
         // No view can be installed between the two. So whatever is visible is in this view: it was
         // there before it had a number. And its files have nothing above: what goes into a file is
         // visible before, or, of an ingest, becomes so with the view.
-        let (view, Moment { seq, .. }) = self
-            .views
-            .hold_during(|| ground.snapshots.register(&ground.sequencer, &ground.time));
+        let (view, seq) = self.views.hold_during(|| {
+            let snapshots = &ground.snapshots;
+            snapshots.register_number(&ground.sequencer, &ground.time)
+        });
         let moment = Registered {
             engine: Arc::clone(self),
             seq,

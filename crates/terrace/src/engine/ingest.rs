@@ -41,6 +41,7 @@ use crate::stages::{Completion, Intake, SealedTable, Spare, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
+use super::commit::WAIT;
 
 /// How far above the last number taken an ingest chooses its own: so many entries may be written
 /// before it ends, and 16 million ingests fit in a database's life.
@@ -229,7 +230,10 @@ impl Ingest {
         }
         let taking = engine.reserve(self.seq)?;
         // From here on writers wait, so every way out makes the numbers visible.
-        let appeared = self.appear(&taking, into_buffer);
+        // Its numbers are taken: a drop that is not seen here comes after the ingest.
+        let appeared = engine
+            .check_keyspace(self.keyspace)
+            .and_then(|()| self.appear(&taking, into_buffer));
         if appeared.is_err() && !engine.has_failed() {
             // PERSIST: nothing. No entry has these numbers, so nobody is shown what a crash could take.
             let _ = engine.ground.sequencer.publish(&taking);
@@ -424,6 +428,7 @@ impl Engine {
             let patience = self.patience();
             match self.prepare_spare(None)? {
                 Spare::Ready => {}
+                Spare::Underway => self.jobs.wait_changed(WAIT),
                 Spare::DiskFull(why) => return Err(why),
                 Spare::PoolFull if sealed == 0 => {
                     self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;

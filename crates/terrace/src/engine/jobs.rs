@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
@@ -22,7 +22,7 @@ use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
-use super::chores::{Finish, MakeSpare};
+use super::chores::{Finish, MakeSpare, SyncRanges};
 use super::throttle::Headroom;
 use super::waiting::{Parked, Waits};
 use super::workers::{Class, Crew};
@@ -48,6 +48,12 @@ pub(super) struct State {
     pub(super) running: usize,
     /// Of those, the ones that merge, drain, reclaim or compact.
     pub(super) heavy: usize,
+    /// Of those that run, the ones that may yet find room on a disk.
+    pub(super) untried: usize,
+    /// How often jobs were refused room on a disk.
+    pub(super) refusals: u64,
+    /// The same when the last edit of a job was completed that is no flush: writers cause those.
+    pub(super) refusals_at_edit: u64,
     pub(super) stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
@@ -57,6 +63,13 @@ pub(super) struct State {
     pub(super) merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
     pub(super) turn: u64,
+}
+
+impl State {
+    /// Whether no flush has been begun that nobody runs.
+    fn has_no_flush(&self) -> bool {
+        self.queue.iter().all(|p| p.job.kind() != JobKind::Flush)
+    }
 }
 
 impl Jobs {
@@ -125,14 +138,18 @@ impl Jobs {
 
 impl Engine {
     /// Runs a job until it ends, waits for space, or the database stops.
-    pub(super) fn run(self: &Arc<Self>, job: Box<dyn Job>, class: Class) {
+    pub(super) fn run(self: &Arc<Self>, job: Parked, class: Class) {
         let counts = usize::from(class.is_heavy());
         self.jobs.busy.fetch_add(counts, Ordering::Relaxed);
         self.run_steps(job, class);
         self.jobs.busy.fetch_sub(counts, Ordering::Relaxed);
     }
 
-    fn run_steps(self: &Arc<Self>, mut job: Box<dyn Job>, class: Class) {
+    fn run_steps(self: &Arc<Self>, parked: Parked, class: Class) {
+        let untried = !parked.has_tried();
+        let Parked {
+            mut job, refused, ..
+        } = parked;
         let mut full_at = None;
         let result = loop {
             match self.step_job(&mut job) {
@@ -165,13 +182,10 @@ impl Engine {
                 }
                 Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
-                    let done = self.complete(job.kind(), completion);
-                    // What it holds is free before anybody hears that it has ended.
-                    drop(job);
-                    match done {
-                        Ok(parked) => self.ended(class, parked),
+                    match self.complete(job, completion, refused) {
+                        Ok(parked) => self.ended(class, untried, parked),
                         Err(e) => {
-                            self.ended(class, None);
+                            self.ended(class, untried, None);
                             self.fail(&e);
                         }
                     }
@@ -181,9 +195,9 @@ impl Engine {
             }
         };
         match result {
-            Ok(waits) => self.ended(class, Some(Parked { job, waits })),
+            Ok(waits) => self.ended(class, untried, Some(Parked::new(job, waits, refused))),
             Err(e) => {
-                self.ended(class, None);
+                self.ended(class, untried, None);
                 self.fail(&e);
             }
         }
@@ -196,10 +210,11 @@ impl Engine {
         self.jobs.changed.notify_all();
     }
 
-    fn ended(&self, class: Class, parked: Option<Parked>) {
+    fn ended(&self, class: Class, untried: bool, parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
         state.heavy -= usize::from(class.is_heavy());
+        state.untried -= usize::from(untried);
         state.queue.extend(parked);
         self.jobs.changed.notify_all();
     }
@@ -214,9 +229,17 @@ impl Engine {
     }
 
     /// Makes what a job has done true: durable first, then visible. What is returned is to be parked:
-    /// the manifest has no room for the edit now, and nothing has happened.
-    fn complete(&self, kind: JobKind, mut completion: Completion) -> Result<Option<Parked>> {
-        if !completion.edit.is_empty() {
+    /// the manifest has no room for the edit now, and nothing has happened. Else what the job holds is free
+    /// when this returns, before anybody hears that it has ended.
+    fn complete(
+        &self,
+        job: Box<dyn Job>,
+        mut completion: Completion,
+        refused: u32,
+    ) -> Result<Option<Parked>> {
+        let kind = job.kind();
+        let edits = !completion.edit.is_empty();
+        if edits {
             let own = completion.edit.changes.len();
             // What was taken out as expired must not have been there for anybody who comes later.
             completion.edit.changes.extend(self.ground.time_told());
@@ -226,24 +249,32 @@ impl Engine {
             // and the view below are what lets go of it.
             match self.ground.manifest.commit(&completion.edit) {
                 Ok(()) => {}
-                Err(e @ ManifestError::Draft(_)) => {
+                Err(e @ (ManifestError::Draft(_) | ManifestError::Alloc(_))) => {
                     let why = Error::from(e);
                     if why.kind() != ErrorKind::Full {
                         return Err(why);
                     }
                     completion.edit.changes.truncate(own);
                     let waits = self.wait_for_room(why);
-                    let job = Box::new(Finish::begin(kind, completion));
-                    return Ok(Some(Parked { job, waits }));
+                    let job = Box::new(Finish::begin(job, completion));
+                    return Ok(Some(Parked::new(job, waits, refused)));
                 }
                 Err(e) => return Err(e.into()),
             }
         }
         let retired: Vec<u64> = completion.edit.retired_logs().collect();
+        let frees = completion.edit.changes.iter().any(Change::frees);
         (completion.apply)();
         self.views
             .install(|| self.pipeline.parts(&self.ground), completion.garbage);
         self.pipeline.front.logs_retired(&retired);
+        if frees {
+            self.look_for_room();
+        }
+        if edits && kind != JobKind::Flush {
+            let mut state = self.jobs.state.lock();
+            state.refusals_at_edit = state.refusals;
+        }
         self.ground
             .counters
             .job_done(kind as usize, completion.entries);
@@ -257,8 +288,7 @@ impl Engine {
         let bytes = front.spare_bytes(None);
         // One that waits for room on a disk is enough.
         front.wants_spare()
-            && headroom.allows(bytes)
-            && headroom.allows_log(bytes)
+            && self.spare_lacks(headroom, bytes).is_none()
             && !state.queue.iter().any(|p| p.job.makes_spare())
     }
 
@@ -279,15 +309,15 @@ impl Engine {
         self: &Arc<Self>,
         state: &mut State,
         class: Class,
-    ) -> Result<Option<Box<dyn Job>>> {
+    ) -> Result<Option<Parked>> {
         let headroom = self.headroom();
         if class == Class::Flushes {
             let front = &self.pipeline.front;
             if self.spare_is_due(state, &headroom) {
-                return Ok(Some(Box::new(MakeSpare::begin(self))));
+                return Ok(Some(Parked::ready(Box::new(MakeSpare::begin(self)))));
             }
             if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {
-                return Ok(Some(state.queue.remove(at).job));
+                return Ok(Some(state.queue.remove(at)));
             }
             let held_up =
                 self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
@@ -295,16 +325,20 @@ impl Engine {
                 true => None,
                 false => front.next_sealed()?,
             };
-            return match sealed {
-                Some(sealed) => self.pipeline.admit(&self.ground, sealed).map(Some),
-                None => Ok(front.next_job()),
+            let job = match sealed {
+                Some(sealed) => Some(self.pipeline.admit(&self.ground, sealed)?),
+                None => front.next_job(),
             };
+            return Ok(job.map(Parked::ready));
         }
         let urgency = match (state.everything, state.drained) {
             (0, 0) => headroom.urgency(),
             (0, _) => Urgency::Space,
             _ => Urgency::Everything,
         };
+        if self.ground.ranges.look() {
+            return Ok(Some(Parked::ready(Box::new(SyncRanges::begin(self)))));
+        }
         if class == Class::Compactions {
             return self.take_compaction(state, urgency);
         }
@@ -314,23 +348,25 @@ impl Engine {
             && self.has_memory(state)
             && let Some(job) = self.begin_merge()?
         {
-            return Ok(Some(job));
+            return Ok(Some(Parked::ready(job)));
         }
         if let Some(job) = self.take_preferred(state, &headroom)? {
             return Ok(Some(job));
         }
         if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
-            return Ok(Some(state.queue.remove(at).job));
+            return Ok(Some(state.queue.remove(at)));
         }
         if !self.has_memory(state) {
             return Ok(None);
         }
-        self.begin(&mut state.parts, urgency)
+        let job = self.begin(&mut state.parts, urgency)?;
+        Ok(job.map(Parked::ready))
     }
 
     /// The most wanted job after flushes, for recovery, which runs it itself.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
-        self.take(&mut self.jobs.state.lock(), Class::Rest)
+        let taken = self.take(&mut self.jobs.state.lock(), Class::Rest)?;
+        Ok(taken.map(|parked| parked.job))
     }
 
     /// Runs a job to its end, or until it waits for space.
@@ -341,16 +377,18 @@ impl Engine {
                 Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
                     let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
-                    self.jobs.state.lock().queue.push(Parked { job, waits });
+                    let parked = Parked::new(job, waits, 0);
+                    self.jobs.state.lock().queue.push(parked);
                     return Ok(());
                 }
                 Step::Retry(why) => {
                     let waits = self.wait_for_room(why);
-                    self.jobs.state.lock().queue.push(Parked { job, waits });
+                    let parked = Parked::new(job, waits, 0);
+                    self.jobs.state.lock().queue.push(parked);
                     return Ok(());
                 }
                 Step::Done(completion) => {
-                    let parked = self.complete(job.kind(), completion)?;
+                    let parked = self.complete(job, completion, 0)?;
                     self.jobs.state.lock().queue.extend(parked);
                     return Ok(());
                 }
@@ -363,19 +401,23 @@ impl Engine {
         for class in [Class::Flushes, Class::Rest] {
             // BOUND: each turn begins a job, and a stage has only so many.
             loop {
-                // Jobs that wait for space would be found again and again.
-                let mut parked = std::mem::take(&mut state.queue);
+                // Jobs that wait for space would be found again and again. One that makes a spare stays: it is
+                // why no other is begun.
+                let (spares, mut parked) = std::mem::take(&mut state.queue)
+                    .into_iter()
+                    .partition(|p| p.job.makes_spare());
+                state.queue = spares;
                 let heavy = state.heavy;
                 state.heavy += parked.iter().filter(|p| p.has_memory()).count();
                 let found = self.take(state, class);
                 state.heavy = heavy;
                 state.queue.append(&mut parked);
                 match found? {
-                    Some(job) => {
-                        let spare = job.kind() == JobKind::Flush;
+                    Some(parked) => {
+                        let spare = parked.job.kind() == JobKind::Flush;
                         state.queue.push(Parked {
-                            job,
                             waits: Waits::Nothing,
+                            ..parked
                         });
                         // A spare is wanted until it is made: begin it once.
                         if spare {
@@ -389,10 +431,26 @@ impl Engine {
         Ok(())
     }
 
+    /// Begins every job that may run, if `when` says so. What cannot be begun stops the store, as what a
+    /// worker cannot begin does: an edit may have failed.
+    fn refilled(
+        self: &Arc<Self>,
+        when: impl FnOnce(&State) -> bool,
+    ) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.jobs.state.lock();
+        if when(&state)
+            && let Err(e) = self.refill(&mut state)
+        {
+            drop(state);
+            self.fail(&e);
+            return Err(e);
+        }
+        Ok(state)
+    }
+
     /// Begins every job that may run. True: there is none, and none runs.
     pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
-        let mut state = self.jobs.state.lock();
-        self.refill(&mut state)?;
+        let state = self.refilled(|_| true)?;
         let rests = state.running == 0 && !state.is_paced() && self.ready(&state).is_empty();
         if !rests {
             self.jobs.changed.notify_all();
@@ -402,71 +460,59 @@ impl Engine {
 
     /// How many jobs could run a step now. For `Workers::Manual`.
     pub(crate) fn step_count(self: &Arc<Self>) -> Result<usize> {
-        let mut state = self.jobs.state.lock();
-        if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
-            self.refill(&mut state)?;
-        }
+        let state = self.refilled(State::has_no_flush)?;
         Ok(self.ready(&state).len())
     }
 
     /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
         self.check_writable()?;
-        let (mut job, class) = {
-            let mut state = self.jobs.state.lock();
-            if state.queue.iter().all(|p| p.job.kind() != JobKind::Flush) {
-                self.refill(&mut state)?;
-            }
+        let (parked, class) = {
+            let mut state = self.refilled(State::has_no_flush)?;
             let ready = self.ready(&state);
             if ready.is_empty() {
                 return Ok(false);
             }
             state.running += 1;
-            let job = state.queue.remove(ready[pick % ready.len()]).job;
-            let class = Class::of(job.kind());
+            let parked = state.queue.remove(ready[pick % ready.len()]);
+            let class = Class::of(parked.job.kind());
             state.heavy += usize::from(class.is_heavy());
-            (job, class)
+            state.untried += usize::from(!parked.has_tried());
+            (parked, class)
+        };
+        let untried = !parked.has_tried();
+        let Parked {
+            mut job, refused, ..
+        } = parked;
+        let ended = |job, waits| {
+            let parked = Parked::new(job, waits, refused);
+            self.ended(class, untried, Some(parked));
         };
         let result = self.step_job(&mut job);
         match result {
-            Ok(Step::More) => self.ended(
-                class,
-                Some(Parked {
-                    job,
-                    waits: Waits::Nothing,
-                }),
-            ),
+            Ok(Step::More) => ended(job, Waits::Nothing),
             Ok(Step::Split(parts)) => {
                 self.add_parts(parts);
-                self.ended(
-                    class,
-                    Some(Parked {
-                        job,
-                        waits: Waits::Nothing,
-                    }),
-                );
+                ended(job, Waits::Nothing);
             }
             Ok(Step::Wait) => {
                 let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
-                self.ended(class, Some(Parked { job, waits }));
+                ended(job, waits);
             }
             Ok(Step::Retry(why)) => {
                 let waits = self.wait_for_room(why);
-                self.ended(class, Some(Parked { job, waits }));
+                ended(job, waits);
             }
-            Ok(Step::Done(completion)) => {
-                let done = self.complete(job.kind(), completion);
-                match done {
-                    Ok(parked) => self.ended(class, parked),
-                    Err(e) => {
-                        self.ended(class, None);
-                        self.fail(&e);
-                        return Err(e);
-                    }
+            Ok(Step::Done(completion)) => match self.complete(job, completion, refused) {
+                Ok(parked) => self.ended(class, untried, parked),
+                Err(e) => {
+                    self.ended(class, untried, None);
+                    self.fail(&e);
+                    return Err(e);
                 }
-            }
+            },
             Err(e) => {
-                self.ended(class, None);
+                self.ended(class, untried, None);
                 self.fail(&e);
                 return Err(e);
             }
@@ -496,10 +542,7 @@ impl Engine {
     fn begin_for_space(&self, state: &mut State) -> Result<bool> {
         let found = self.begin(&mut state.parts, Urgency::Space)?;
         let begun = found.is_some();
-        state.queue.extend(found.map(|job| Parked {
-            job,
-            waits: Waits::Nothing,
-        }));
+        state.queue.extend(found.map(Parked::ready));
         if begun {
             self.jobs.changed.notify_all();
         }

@@ -1,14 +1,54 @@
 //! Point reads: pin the view, ask sources newest first, stop at the first that has the key.
+//!
+//! One read, one point: every answer is the state of the database at one number and one time, which held
+//! together at an instant of the call (docs/concurrency.md, "One read, one point").
 
-use crate::canary;
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
 use crate::parts::snapshots::Moment;
-use crate::stages::{Lookup, Probe, Read, ReadStats};
+use crate::stages::{Ground, Lookup, Probe, Read, ReadStats};
 use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
 use super::Engine;
+use super::view::View;
+
+/// BOUND: a point read searches this often before it registers a moment.
+const SEARCHES_MAX: u32 = 8;
+/// How often the registration of a moment looks at number and time before it holds off writers.
+const LOOKS_MAX: u32 = 64;
+
+/// The newest source's word on a key.
+#[inline]
+fn search(view: &View, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+    for source in &view.sources {
+        if let Some(hit) = source.get(probe, stats)? {
+            return Ok(Some(hit));
+        }
+    }
+    Ok(None)
+}
+
+/// The value that a hit stands for at the number of its probe and at a time, with the expiry or 0.
+#[inline]
+fn value_at(
+    view: &View,
+    probe: &Probe<'_>,
+    hit: Option<Lookup>,
+    time: Millis,
+) -> Option<(Vec<u8>, Millis)> {
+    match hit {
+        Some(Lookup::Value { value, seq, expiry }) if !is_past(expiry, time) => {
+            let ranges = view.ranges.as_ref();
+            let deleted = ranges.is_some_and(|ranges| {
+                ranges.newest(probe.keyspace, probe.key, probe.at) > Some(seq)
+            });
+            (!deleted).then_some((value, expiry))
+        }
+        _ => None,
+    }
+}
 
 impl Engine {
     /// The value of `key`: the newest, or the newest that a snapshot `at` a number sees.
@@ -30,47 +70,123 @@ impl Engine {
         key: &[u8],
         moment: Option<Moment>,
     ) -> Result<Option<(Vec<u8>, Millis)>> {
-        let at = moment.map(|moment| moment.seq);
         self.check_open()?;
-        self.check_keyspace(keyspace)?;
-        // The view first, the number second: everything below the front of this view was visible
-        // when the number is read (see `Probe::latest`).
-        let view = self.views.pin();
-        let seq = at.unwrap_or_else(|| self.ground.sequencer.visible());
-        let probe = Probe {
+        let mut stats = ReadStats::default();
+        let hash = key_hash(keyspace, key);
+        let mut probe = Probe {
             keyspace,
             key,
-            hash: key_hash(keyspace, key),
-            at: seq,
-            latest: at.is_none(),
+            hash,
+            at: 0,
+            latest: false,
         };
-        canary::stand_still();
-        let mut stats = ReadStats::default();
-        let mut found = None;
-        for source in &view.sources {
-            match source.get(&probe, &mut stats)? {
-                Some(Lookup::Value { value, seq, expiry }) => {
-                    if expiry != 0 {
-                        let now = moment.map_or_else(|| self.ground.time.now(), |m| m.time);
-                        if is_past(expiry, now) {
-                            break;
-                        }
-                    }
-                    let deleted = view.ranges.as_ref().is_some_and(|ranges| {
-                        // Asked anew: a range delete that became visible since may have taken the
-                        // newest version away already, so that this one is older.
-                        let at = at.unwrap_or_else(|| self.ground.sequencer.visible());
-                        ranges.newest(keyspace, key, at) > Some(seq)
-                    });
-                    found = (!deleted).then_some((value, expiry));
-                    break;
-                }
-                Some(Lookup::Deleted) => break,
-                None => {}
-            }
-        }
+        let found = match moment {
+            None => self.get_newest(&mut probe, &mut stats),
+            Some(moment) => self.get_at(&mut probe, moment, &mut stats),
+        };
+        // After the search: see `check_keyspace`.
+        self.check_keyspace(keyspace)?;
+        let found = found?;
         self.count_reads(1, u64::from(found.is_some()), &stats);
         Ok(found)
+    }
+
+    /// The value of a key at some instant of the call.
+    ///
+    /// A read registers nothing, so jobs may take versions away that it should see. It therefore searches
+    /// at a number, and trusts what it finds only if nothing happened since that could have changed the
+    /// answer for its key (`judge`).
+    fn get_newest(
+        &self,
+        probe: &mut Probe<'_>,
+        stats: &mut ReadStats,
+    ) -> Result<Option<(Vec<u8>, Millis)>> {
+        probe.latest = true;
+        for _ in 0..SEARCHES_MAX {
+            // In this order. The time: it had been told when the number was read. The view last: it has
+            // every memtable and every range delete of numbers that were visible before it was pinned.
+            let time = self.ground.time.told();
+            probe.at = self.ground.sequencer.visible();
+            let view = self.views.pin();
+            canary::stand_still();
+            let hit = search(&view, probe, stats)?;
+            if let Some(found) = self.judge(&view, probe, hit, time) {
+                return Ok(found);
+            }
+        }
+        // Writers or the clock overtook every search. What a registered moment sees stays.
+        probe.latest = false;
+        let moment = self.register_moment();
+        let found = self.get_at(probe, moment, stats);
+        self.ground.snapshots.release(moment.seq);
+        found
+    }
+
+    /// The value of a key at a moment that is registered.
+    fn get_at(
+        &self,
+        probe: &mut Probe<'_>,
+        Moment { seq, time }: Moment,
+        stats: &mut ReadStats,
+    ) -> Result<Option<(Vec<u8>, Millis)>> {
+        probe.at = seq;
+        let view = self.views.pin();
+        canary::stand_still();
+        let hit = search(&view, probe, stats)?;
+        Ok(value_at(&view, probe, hit, time))
+    }
+
+    /// What a search without a registration has found; `None` when it must be repeated.
+    ///
+    /// The answer is the key's state at the number, unless
+    /// - the hit is above the number: a merge brought it down, and a range delete that the view lacks may
+    ///   cover it;
+    /// - a range delete over the key became visible since: jobs may have taken away what it covers, and
+    ///   its batch may have put the key again;
+    /// - the hit expired between `time`, which was told before the number was read, and now: the key may
+    ///   have been written again before that;
+    /// - nothing was found, and more time was told since: a job may have dropped an entry that was alive.
+    ///
+    /// A live hit needs no more: if it is alive now, it was alive when the number was read.
+    #[inline]
+    fn judge(
+        &self,
+        view: &View,
+        probe: &Probe<'_>,
+        hit: Option<Lookup>,
+        time: Millis,
+    ) -> Option<Option<(Vec<u8>, Millis)>> {
+        if canary::breaks(Canary::TornGet) {
+            let at = self.ground.sequencer.visible();
+            return Some(value_at(view, &Probe { at, ..*probe }, hit, time));
+        }
+        if canary::breaks(Canary::TimeLast) {
+            return Some(value_at(view, probe, hit, self.ground.time.now()));
+        }
+        if view.ranges.is_some() && self.has_newer_range(view, probe) {
+            return None;
+        }
+        let expiry = match &hit {
+            Some(Lookup::Value { seq, .. }) if *seq > probe.at => return None,
+            Some(Lookup::Value { expiry, .. }) => *expiry,
+            Some(Lookup::Deleted) | None => 0,
+        };
+        let found = value_at(view, probe, hit, time);
+        let is_certain = match (&found, expiry) {
+            (Some(_), 0) => true,
+            (Some(_), expiry) => !is_past(expiry, self.ground.time.now()),
+            (None, expiry) => is_past(expiry, time) || self.ground.time.told() == time,
+        };
+        is_certain.then_some(found)
+    }
+
+    /// Whether a range delete over the key has become visible since the number was read.
+    fn has_newer_range(&self, view: &View, probe: &Probe<'_>) -> bool {
+        let now = self.ground.sequencer.visible();
+        now > probe.at
+            && view.ranges.as_ref().is_some_and(|ranges| {
+                ranges.newest(probe.keyspace, probe.key, now) > Some(probe.at)
+            })
     }
 
     /// Adds what point reads did to the counters.
@@ -100,18 +216,18 @@ impl Engine {
         at: Option<Moment>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         self.check_open()?;
-        self.check_keyspace(keyspace)?;
-        match at {
+        let values = match at {
             Some(moment) => self.multi_get_at(keyspace, keys, moment),
             None => {
                 // Registered, so that no job drops what is newest at this number meanwhile.
-                let ground = &self.ground;
-                let moment = ground.snapshots.register(&ground.sequencer, &ground.time);
+                let moment = self.register_moment();
                 let values = self.multi_get_at(keyspace, keys, moment);
-                ground.snapshots.release(moment.seq);
+                self.ground.snapshots.release(moment.seq);
                 values
             }
-        }
+        };
+        self.check_keyspace(keyspace)?;
+        values
     }
 
     fn multi_get_at<K: AsRef<[u8]>>(
@@ -140,6 +256,7 @@ impl Engine {
         let mut reads: Vec<Read<'_>> = order.iter().map(read).collect();
         let mut stats = ReadStats::default();
         let view = self.views.hold();
+        canary::stand_still();
         for source in &view.sources {
             source.multi_get(&mut reads, &mut stats)?;
             if reads.iter().all(|read| read.answer.is_some()) {
@@ -170,7 +287,30 @@ impl Engine {
         Ok(values)
     }
 
-    /// An error when `keyspace` was dropped.
+    /// Registers a moment to read at; `SnapshotList::release` gives it back.
+    pub(crate) fn register_moment(&self) -> Moment {
+        let Ground {
+            snapshots,
+            sequencer,
+            time,
+            ..
+        } = &*self.ground;
+        if let Some(moment) = snapshots.register(sequencer, time, LOOKS_MAX) {
+            return moment;
+        }
+        let mut moment = None;
+        loop {
+            // BOUND: meanwhile no number is taken, and only those on their way become visible.
+            let register = &mut || moment = snapshots.register(sequencer, time, u32::MAX);
+            self.pipeline.front.hold_off_writers(register);
+            if let Some(moment) = moment {
+                return moment;
+            }
+        }
+    }
+
+    /// An error when `keyspace` was dropped. A read asks when it has its answer: a job may purge the
+    /// keyspace as soon as it is dropped, so an answer from before that is whole, and a later one is not.
     #[inline]
     pub(crate) fn check_keyspace(&self, keyspace: u32) -> Result<()> {
         if keyspace > DEFAULT_KEYSPACE && self.ground.dropped.contains(keyspace) {

@@ -12,10 +12,12 @@ use crate::stages::{RangeRequest, Spare, retired};
 use crate::types::SeqNo;
 
 use super::Engine;
+use super::commit::WAIT;
 
 impl Engine {
     /// Waits until `done`, letting background work go on meanwhile.
     pub(super) fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
+        let since = self.refusals();
         let mut idle_turns = 0;
         while !done() {
             self.check_writable()?;
@@ -41,9 +43,7 @@ impl Engine {
             // That nothing runs does not say that nothing can: where cores are scarce, a worker may
             // not have come to look yet. So whoever waits looks in its place.
             idle_turns = if self.rests()? { idle_turns + 1 } else { 0 };
-            if idle_turns > 40
-                && let Some(why) = self.disk_full()
-            {
+            if let Some(why) = self.refusal(since) {
                 return Err(why);
             }
             if idle_turns > 400 {
@@ -78,6 +78,7 @@ impl Engine {
                 // Flushing needs one even when puts may not have it, and waits for it as they do.
                 match self.prepare_spare(None)? {
                     Spare::Ready => {}
+                    Spare::Underway => self.jobs.wait_changed(WAIT),
                     Spare::DiskFull(why) => return Err(why),
                     Spare::PoolFull if sealed == 0 => {
                         self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;
@@ -191,9 +192,11 @@ impl Engine {
             while self.step(0)? {}
             return Ok(());
         }
+        let since = self.refusals();
         loop {
             self.check_writable()?;
-            if self.rests()? {
+            // What a full disk has stopped goes on when there is room.
+            if self.rests()? || self.refusal(since).is_some() {
                 return Ok(());
             }
             self.jobs.wait_changed(Duration::from_millis(5));

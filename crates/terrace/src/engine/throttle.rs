@@ -116,6 +116,15 @@ impl Room {
     }
 }
 
+/// What there is too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Space in the pool beside what is kept for background work.
+    Pool,
+    /// What log files may take, and drains can give some of it back.
+    Logs,
+}
+
 /// How much is free.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headroom {

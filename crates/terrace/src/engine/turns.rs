@@ -49,20 +49,21 @@ impl Engine {
         self: &Arc<Self>,
         state: &mut State,
         headroom: &Headroom,
-    ) -> Result<Option<Box<dyn Job>>> {
+    ) -> Result<Option<Parked>> {
         let Some(preferred) = self.preferred(headroom) else {
             return Ok(None);
         };
         if let Some(at) = self.first_ready(state, |kind| kind == preferred) {
-            return Ok(Some(state.queue.remove(at).job));
+            return Ok(Some(state.queue.remove(at)));
         }
         if !self.has_memory(state) {
             return Ok(None);
         }
-        match preferred {
-            JobKind::Drain => self.begin_drain(headroom.urgency()),
-            _ => self.begin_reclaim(&mut state.parts, headroom.urgency()),
-        }
+        let job = match preferred {
+            JobKind::Drain => self.begin_drain(headroom.urgency())?,
+            _ => self.begin_reclaim(&mut state.parts, headroom.urgency())?,
+        };
+        Ok(job.map(Parked::ready))
     }
 
     /// Whether a merge comes before drains. While space is short, every second time: a buffer of many small

@@ -15,6 +15,8 @@ use super::workers::Class;
 pub(super) struct Parked {
     pub(super) job: Box<dyn Job>,
     pub(super) waits: Waits,
+    /// How often it has found no room on a disk.
+    pub(super) refused: u32,
 }
 
 /// What a job that was begun waits for.
@@ -32,7 +34,37 @@ pub(super) enum Waits {
     Pace(Instant),
 }
 
+impl Waits {
+    /// Why a disk has no room, if it waits for that.
+    fn room(&self) -> Option<&Error> {
+        match self {
+            Waits::Room { why, .. } => Some(why),
+            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
+        }
+    }
+}
+
 impl Parked {
+    /// A job that may take its first step.
+    pub(super) fn ready(job: Box<dyn Job>) -> Parked {
+        Parked::new(job, Waits::Nothing, 0)
+    }
+
+    /// A job that was refused room `refused` times before.
+    pub(super) fn new(job: Box<dyn Job>, waits: Waits, refused: u32) -> Parked {
+        let again = u32::from(matches!(waits, Waits::Room { .. }));
+        Parked {
+            job,
+            waits,
+            refused: refused + again,
+        }
+    }
+
+    /// Whether it has tried to get room on a disk as often as a caller waits for.
+    pub(super) fn has_tried(&self) -> bool {
+        self.refused >= TRIES
+    }
+
     /// Whether it is a job that keeps its memory while it waits. One that waits for space has given its
     /// memory back, and may be what another job has to make room for.
     pub(super) fn has_memory(&self) -> bool {
@@ -44,7 +76,24 @@ impl Parked {
 /// How long a job for which a disk has no room waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// How often each job is refused room on a disk before callers who wait for it are refused too.
+const TRIES: u32 = 2;
+
 impl State {
+    /// Why background work makes no progress, if that is since a disk is full: each job was refused room since
+    /// the refusal number `since`, again and again, and none that merges, drains or compacts has completed an
+    /// edit. Steps are counted and no time, since a compaction may work for long until it is refused.
+    fn refusal(&self, since: u64) -> Option<Error> {
+        let mut waiting = self.queue.iter().filter_map(|p| p.waits.room());
+        let why = waiting.next()?;
+        let jobs = 1 + waiting.count() + self.running;
+        let vain = self.refusals - since.max(self.refusals_at_edit);
+        let mut queue = self.queue.iter();
+        let tried = self.untried == 0
+            && queue.all(|p| matches!(p.waits, Waits::PoolBelow(_)) || p.has_tried());
+        (tried && vain >= u64::from(TRIES) * jobs as u64).then(|| why.clone())
+    }
+
     /// How many jobs that nobody runs keep their memory.
     pub(super) fn with_memory(&self) -> usize {
         self.queue.iter().filter(|p| p.has_memory()).count()
@@ -92,9 +141,13 @@ impl Engine {
 
     /// When a job that found a disk full may try again.
     pub(super) fn wait_for_room(&self, why: Error) -> Waits {
+        // What it has to write may be covered by range deletes that only have to be synced.
+        self.ground.ranges.look_again();
+        let mut state = self.jobs.state.lock();
+        state.refusals += 1;
         Waits::Room {
             until: Instant::now() + RETRY,
-            turn: self.jobs.state.lock().turn,
+            turn: state.turn,
             why,
         }
     }
@@ -102,13 +155,21 @@ impl Engine {
     /// Why a disk has no room for what background work has to write, if a job waits for that.
     pub(crate) fn disk_full(&self) -> Option<Error> {
         let state = self.jobs.state.lock();
-        state.queue.iter().find_map(|parked| match &parked.waits {
-            Waits::Room { why, .. } => Some(why.clone()),
-            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
-        })
+        state.queue.iter().find_map(|p| p.waits.room()).cloned()
     }
 
-    /// Lets jobs that wait for room on a disk try once more. For `Workers::Manual`.
+    /// How often jobs were refused room on a disk.
+    pub(super) fn refusals(&self) -> u64 {
+        self.jobs.state.lock().refusals
+    }
+
+    /// Why jobs make no progress, if that is since a disk is full and has been since the refusal number `since`.
+    pub(super) fn refusal(&self, since: u64) -> Option<Error> {
+        self.jobs.state.lock().refusal(since)
+    }
+
+    /// Lets jobs that wait for room try once more: a user has called, or a job has given room back. For
+    /// `Workers::Manual`.
     pub(crate) fn look_for_room(&self) {
         self.jobs.state.lock().turn += 1;
     }

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::stages::{Job, JobKind, Urgency};
+use crate::stages::{JobKind, Urgency};
 
 use super::jobs::State;
+use super::waiting::Parked;
 use super::{Engine, Pipeline};
 
 /// How long an idle worker sleeps when nobody wakes it.
@@ -157,6 +158,7 @@ impl Engine {
             match found {
                 Ok(Some(job)) => {
                     state.running += 1;
+                    state.untried += usize::from(!job.has_tried());
                     state.heavy += usize::from(class.is_heavy());
                     drop(state);
                     self.run(job, class);
@@ -178,14 +180,15 @@ impl Engine {
         self: &Arc<Self>,
         state: &mut State,
         urgency: Urgency,
-    ) -> Result<Option<Box<dyn Job>>> {
+    ) -> Result<Option<Parked>> {
         if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Compact) {
-            return Ok(Some(state.queue.remove(at).job));
+            return Ok(Some(state.queue.remove(at)));
         }
         if !self.has_memory(state) {
             return Ok(None);
         }
-        self.begin_reclaim(&mut state.parts, urgency)
+        let job = self.begin_reclaim(&mut state.parts, urgency)?;
+        Ok(job.map(Parked::ready))
     }
 }
 

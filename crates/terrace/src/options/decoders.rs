@@ -6,6 +6,7 @@ use terrace_media::decoder::{Decoder, Seen, kind_of, same};
 
 use super::Options;
 use super::file::Fixed;
+use crate::types::DbId;
 
 pub(crate) fn decoders() -> Vec<Decoder> {
     vec![Decoder {
@@ -14,7 +15,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             let text = |pool: Option<&str>| {
                 let mut options = Options::default();
                 options.pool.path = pool.map(Into::into);
-                Fixed::of(&options, "00ff".into()).print().into_bytes()
+                Fixed::of(&options, DbId(*b"0123456789abcdef"), "00ff".into())
+                    .print()
+                    .into_bytes()
             };
             vec![text(None), text(Some("pool = with spaces"))]
         },

@@ -14,17 +14,19 @@ use terrace_media::{FileSystem, OpenMode, OsFs};
 use super::Options;
 use super::kept::Kept;
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::{DbId, draft_of};
 
 /// The version of everything that a database keeps on media.
-pub(crate) const FORMAT: u32 = 1;
-const NAME: &str = "OPTIONS";
-const DRAFT: &str = "OPTIONS.new";
+pub(crate) const FORMAT: u32 = 2;
+/// The name of the file.
+pub(crate) const NAME: &str = "OPTIONS";
 /// BOUND: a longer file is not one of ours.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Names of the lines that are not of `kept`.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "format",
+    "id",
     "design",
     "pool",
     "pool_uuid",
@@ -35,6 +37,7 @@ const OWN: [&str; 6] = [
 /// What is fixed at creation, and what is kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fixed {
+    pub(crate) id: DbId,
     pub(crate) design: String,
     /// `None`: medium `Dram`. A moved pool is found where it was named last.
     pub(crate) pool_path: Option<PathBuf>,
@@ -45,9 +48,10 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
-    /// What `options` fix for the pool with this uuid.
-    pub(crate) fn of(options: &Options, pool_uuid: String) -> Fixed {
+    /// What `options` fix for the database `id` and the pool with this uuid.
+    pub(crate) fn of(options: &Options, id: DbId, pool_uuid: String) -> Fixed {
         Fixed {
+            id,
             design: options.design_of_new().to_string(),
             pool_path: options.pool.path.clone(),
             pool_uuid,
@@ -63,8 +67,9 @@ impl Fixed {
             .map(|p| p.display().to_string())
             .unwrap_or_default();
         let mut text = format!(
-            "# Written by Terrace; do not edit.\nformat = {FORMAT}\ndesign = {}\npool = {pool}\n\
+            "# Written by Terrace; do not edit.\nformat = {FORMAT}\nid = {}\ndesign = {}\npool = {pool}\n\
              pool_uuid = {}\npool_size_bytes = {}\n{}",
+            self.id,
             self.design,
             self.pool_uuid,
             self.pool_size_bytes,
@@ -108,6 +113,17 @@ impl Fixed {
                 ),
             ));
         }
+        if format < u64::from(FORMAT) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} has format {format}, of a version from before the first release, and this one \
+                     knows format {FORMAT}: read the database with the version that wrote it, and \
+                     write its pairs to a new one",
+                    path.display()
+                ),
+            ));
+        }
         let body = text.rfind("checksum = ").unwrap_or(text.len());
         let crc = format!("{:08x}", crc_fast::crc32_iscsi(&text.as_bytes()[..body]));
         if get("checksum")? != crc || !text.ends_with(&format!("checksum = {crc}\n")) {
@@ -116,7 +132,10 @@ impl Fixed {
         let pool = get("pool")?;
         let kept = values.iter().filter(|(name, _)| !OWN.contains(name));
         let kept = kept.map(|(&name, &value)| (name.to_owned(), value.to_owned()));
+        let id = get("id")?;
+        let id = DbId::parse(id).ok_or_else(|| damaged(format!("id is {id:?}, no identity")))?;
         Ok(Fixed {
+            id,
             design: get("design")?.to_owned(),
             pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
             pool_uuid: get("pool_uuid")?.to_owned(),
@@ -173,29 +192,36 @@ impl Fixed {
         Fixed::parse(&String::from_utf8_lossy(&bytes), &path).map(Some)
     }
 
-    /// Writes the file, durable on return.
+    /// Writes the file in place of the one that is there, durable on return.
     pub(crate) fn write(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
-        let (path, draft) = (dir.join(NAME), dir.join(DRAFT));
+        self.write_as(fs, dir, &|draft, path| fs.rename(draft, path))
+    }
+
+    /// Writes the file where there is none, durable on return.
+    pub(crate) fn write_new(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
+        self.write_as(fs, dir, &|draft, path| fs.rename_new(draft, path))
+    }
+
+    fn write_as(
+        &self,
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        rename: &dyn Fn(&Path, &Path) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let path = dir.join(NAME);
+        let draft = draft_of(&path, self.id);
         let written = || {
             let file = fs.open(&draft, OpenMode::Truncate)?;
             file.write_at(0, self.print().as_bytes())?;
             // PERSIST: the text before the name. Reversed, a power loss could leave an empty file.
             file.sync_data()?;
-            fs.rename(&draft, &path)?;
+            rename(&draft, &path)?;
             fs.sync_dir(dir)
         };
         written().map_err(|e| {
             let _ = fs.remove(&draft);
             Error::io("write", &path, e)
         })
-    }
-
-    /// Removes the draft that a crash may have left. It has no meaning, so an opening does not fail for it.
-    pub(crate) fn remove_draft(fs: &Arc<dyn FileSystem>, dir: &Path) {
-        let draft = dir.join(DRAFT);
-        if fs.exists(&draft).is_ok_and(|exists| exists) {
-            let _ = fs.remove(&draft);
-        }
     }
 }
 
@@ -237,7 +263,7 @@ mod tests {
     fn fixed() -> Fixed {
         let mut options = Options::default();
         options.pool.path = Some("pool = with spaces".into());
-        Fixed::of(&options, "00ff".into())
+        Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into())
     }
 
     /// After a file is printed, it parses back to the same; with any byte changed it never parses
@@ -279,7 +305,7 @@ mod tests {
     /// A newer format is refused as such.
     #[test]
     fn a_newer_format_is_unsupported() {
-        let text = fixed().print().replace("format = 1", "format = 2");
+        let text = fixed().print().replace("format = 2", "format = 3");
         let error = Fixed::parse(&text, Path::new("OPTIONS")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
@@ -288,7 +314,7 @@ mod tests {
     #[test]
     fn a_file_with_fewer_lines_opens() {
         let mut text =
-            "# Written by Terrace; do not edit.\nformat = 1\ndesign = leveled\npool = \n\
+            "# Written by Terrace; do not edit.\nformat = 2\nid = 000102030405060708090a0b0c0d0e0f\ndesign = leveled\npool = \n\
                         pool_uuid = 00ff\npool_size_bytes = 8589934592\nmemtable_bytes = 8192\n\
                         levels = 3\nextent_bytes = 16384\n"
                 .to_owned();

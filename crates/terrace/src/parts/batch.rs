@@ -5,7 +5,7 @@ use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::log::Payload;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::{self, SHADOW};
-use crate::types::{EntryKind, SeqNo, key_hash};
+use crate::types::{DEFAULT_KEYSPACE, EntryKind, SeqNo, key_hash};
 
 /// Entries that become visible and durable together.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub(crate) struct Batch {
     ttls: Vec<usize>,
     longest_key: usize,
     largest_entry: usize,
+    /// Some entry is in a keyspace that can be dropped.
+    is_named: bool,
 }
 
 impl Batch {
@@ -35,6 +37,7 @@ impl Batch {
         self.deletes += u64::from(kind == EntryKind::Delete);
         self.longest_key = self.longest_key.max(key.len());
         self.largest_entry = self.largest_entry.max(key.len() + value.len());
+        self.is_named |= keyspace > DEFAULT_KEYSPACE;
     }
 
     /// Adds a put that expires.
@@ -95,6 +98,7 @@ impl Batch {
         self.payload
             .push(EntryKind::RangeDelete as u8, keyspace, &key, &[]);
         self.hashes.push(key_hash(keyspace, &key));
+        self.is_named |= keyspace & !SHADOW > DEFAULT_KEYSPACE;
         self.user_bytes += (begin.len() + end.len()) as u64;
         self.deletes += 1;
         self.ranges += 1;
@@ -128,6 +132,7 @@ impl Batch {
         self.ttls.clear();
         self.longest_key = 0;
         self.largest_entry = 0;
+        self.is_named = false;
     }
 
     /// Two batches with the entries of this one, for the canary `BatchSplit`.
@@ -148,6 +153,13 @@ impl Batch {
         }
         let [first, rest] = halves;
         (first, rest)
+    }
+
+    /// The keyspaces of the entries, if any of them can be dropped; most batches have none.
+    pub(crate) fn named_keyspaces(&self) -> impl Iterator<Item = u32> {
+        let entries = self.is_named.then(|| self.payload.iter());
+        let keyspaces = entries.into_iter().flatten();
+        keyspaces.map(|entry| entry.keyspace & !SHADOW)
     }
 
     /// How many entries there are.
@@ -196,6 +208,7 @@ impl Clone for Batch {
         copy.ttls.clone_from(&self.ttls);
         copy.longest_key = self.longest_key;
         copy.largest_entry = self.largest_entry;
+        copy.is_named = self.is_named;
         copy
     }
 }

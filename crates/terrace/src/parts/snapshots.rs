@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 
 use super::expiry::{Millis, Time};
 use super::sequence::Sequencer;
+use crate::canary::{self, Canary};
 use crate::types::SeqNo;
 
 /// What a snapshot sees: entries up to a number, and those of them that have not expired at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) seq: SeqNo,
     pub(crate) time: Millis,
@@ -32,16 +33,36 @@ pub(crate) struct SnapshotList {
 }
 
 impl SnapshotList {
-    /// Registers what is visible now.
-    pub(crate) fn register(&self, sequencer: &Sequencer, time: &Time) -> Moment {
+    /// Registers a number and a time that held together at one instant of the call. `None`: while it
+    /// looked `looks_max` times, both went on between any two looks.
+    ///
+    /// Neither number nor time ever falls. So if the time is the same before and after the number is read,
+    /// it was the time at that instant; and if the number is the same before and after the time is
+    /// told, it was the number then. To read one after the other without looking again is not enough. With the
+    /// number first, a key that is written anew before it expires is absent; with the time first, a key
+    /// that has expired stands beside one that was written after that.
+    pub(crate) fn register(
+        &self,
+        sequencer: &Sequencer,
+        time: &Time,
+        looks_max: u32,
+    ) -> Option<Moment> {
+        // Under the lock: a job that has taken the horizon before has an earlier time, or the same.
         let mut seqs = self.seqs.lock();
-        // Under the lock: a job that has taken the horizon before has an earlier time.
+        let moment = together(sequencer, time, looks_max)?;
+        hold(&mut seqs, moment);
+        Some(moment)
+    }
+
+    /// Registers a number for readers that take entries as they are, expired or not.
+    pub(crate) fn register_number(&self, sequencer: &Sequencer, time: &Time) -> SeqNo {
+        let mut seqs = self.seqs.lock();
         let moment = Moment {
             seq: sequencer.visible(),
             time: time.now(),
         };
         hold(&mut seqs, moment);
-        moment
+        moment.seq
     }
 
     /// Runs `f` while nobody can register: what it makes visible is seen by no snapshot before it, and
@@ -85,6 +106,39 @@ impl SnapshotList {
             seqs: self.seqs.lock().keys().copied().collect(),
         }
     }
+}
+
+/// A number and a time that held together; see [`SnapshotList::register`].
+fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment> {
+    if canary::breaks(Canary::TimeLast) {
+        let seq = sequencer.visible();
+        canary::linger(Canary::TimeLast);
+        return Some(Moment {
+            seq,
+            time: time.now(),
+        });
+    }
+    let mut seq = sequencer.visible();
+    let mut now = time.now();
+    for _ in 0..looks_max {
+        canary::linger(Canary::TimeFirst);
+        let next = sequencer.visible();
+        if next == seq || canary::breaks(Canary::TimeFirst) {
+            return Some(Moment {
+                seq: next,
+                time: now,
+            });
+        }
+        let later = time.now();
+        if later == now {
+            return Some(Moment {
+                seq: next,
+                time: now,
+            });
+        }
+        (seq, now) = (next, later);
+    }
+    None
 }
 
 fn hold(seqs: &mut BTreeMap<SeqNo, Held>, Moment { seq, time }: Moment) {

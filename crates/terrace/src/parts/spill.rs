@@ -16,7 +16,7 @@ use crate::parts::skiplist::Target;
 use crate::parts::sstable::{
     NewEntry, ReadMode, SsTable, SstCache, SstCursor, SstOptions, SstWriter,
 };
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{DbId, EntryKind, SeqNo, draft_of};
 
 /// BOUND: so many runs are open at one time.
 const RUNS_MAX: usize = 64;
@@ -209,7 +209,10 @@ impl Spill {
 
     fn remove(&self, run: u64) {
         // What cannot be removed lies in a folder that is no database yet.
-        let _ = self.fs.remove(&self.path(run));
+        let path = self.path(run);
+        for path in [draft_of(&path, DbId::default()), path] {
+            let _ = self.fs.remove(&path);
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! This file is what every stage stands on: the pool, the manifest, numbers, time, counters.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use terrace_media::{Clock, Medium, Pool};
 
 use crate::error::Result;
@@ -43,8 +45,15 @@ pub(crate) struct Ground {
     /// What holds the parts of the database within its budget.
     pub(crate) memory: Arc<Memory>,
     pub(crate) options: Options,
+    /// Of this opening of the database, and of no other in the process.
+    pub(crate) opening: u64,
     ids: AtomicU64,
+    /// Numbers in the names of files that are not this database's.
+    taken: Mutex<BTreeSet<u64>>,
 }
+
+/// The last opening.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 impl Ground {
     /// The ground of a database whose manifest is open.
@@ -75,7 +84,9 @@ impl Ground {
             flush_credits: Credits::default(),
             memory: Memory::of(&options),
             options,
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
             ids: AtomicU64::new(ids),
+            taken: Mutex::default(),
         }
     }
 
@@ -121,13 +132,25 @@ impl Ground {
 
     /// An id for a log and the table that it becomes; never given out twice.
     pub(crate) fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
+        let taken = self.taken.lock();
+        // BOUND: every turn passes one of the names that were in the folder.
+        loop {
+            let id = self.ids.fetch_add(1, Ordering::Relaxed);
+            if !taken.contains(&id) {
+                return id;
+            }
+        }
     }
 
     /// Whether what is in the pool outlives the process. Else it is memory, and what must survive is in
     /// files.
     pub(crate) fn pool_outlives(&self) -> bool {
         self.pool.medium() != Medium::Dram
+    }
+
+    /// Never gives out `id`: a file has it in its name that is not this database's.
+    pub(crate) fn pass_over(&self, id: u64) {
+        self.taken.lock().insert(id);
     }
 
     /// Gives out no id below `least` any more.
@@ -147,32 +170,121 @@ impl From<Totals> for LifeMetrics {
     }
 }
 
-/// Keyspaces that were dropped and whose entries nobody may read again.
+/// Keyspaces that were dropped. A drop refuses calls, becomes durable, and lets jobs purge, in this order:
+/// no call sees a part of the keyspace, and no crash brings a part of it back.
 #[derive(Default)]
-pub(crate) struct DroppedKeyspaces(ArcSwap<Vec<u32>>);
+pub(crate) struct DroppedKeyspaces {
+    refused: ArcSwap<Vec<u32>>,
+    refusals: AtomicU64,
+    /// Those that jobs purge, ascending.
+    purged: ArcSwap<Vec<u32>>,
+    /// The same in the order in which they were dropped, for those who want to hear of each once.
+    /// LOCK: held for a look, and while the other list is replaced.
+    order: Mutex<Vec<u32>>,
+}
 
 impl DroppedKeyspaces {
-    /// Whether `keyspace` was dropped.
+    /// Whether calls for `keyspace` are refused.
     #[inline]
     pub(crate) fn contains(&self, keyspace: u32) -> bool {
-        self.0.load().binary_search(&keyspace).is_ok()
+        self.refused.load().binary_search(&keyspace).is_ok()
     }
 
-    /// All of them.
+    /// How often a keyspace was refused. A write whose keyspaces were checked after this was read is before
+    /// every drop if it is the same when the write takes its number.
+    #[inline]
+    pub(crate) fn refusals(&self) -> u64 {
+        // Acquire: whoever has the count sees the keyspaces.
+        self.refusals.load(Ordering::Acquire)
+    }
+
+    /// Those that jobs purge.
     pub(crate) fn all(&self) -> Arc<Vec<u32>> {
-        self.0.load_full()
+        self.purged.load_full()
     }
 
-    /// Adds one, and with it its range deletes.
-    pub(crate) fn insert(&self, keyspace: u32) {
-        self.0.rcu(|ids| {
+    /// How many of them there are.
+    pub(crate) fn count(&self) -> usize {
+        self.order.lock().len()
+    }
+
+    /// The next of them after the first `heard`, which are those that whoever asks has heard of.
+    pub(crate) fn next(&self, heard: &mut usize) -> Option<u32> {
+        let id = self.order.lock().get(*heard).copied()?;
+        *heard += 1;
+        Some(id)
+    }
+
+    /// Refuses calls from now on.
+    pub(crate) fn refuse(&self, keyspace: u32) {
+        self.refused.rcu(|ids| {
             let mut ids = Vec::clone(ids);
-            for id in [keyspace, keyspace | SHADOW] {
-                if let Err(at) = ids.binary_search(&id) {
-                    ids.insert(at, id);
-                }
-            }
+            add(&mut ids, keyspace);
             ids
         });
+        self.refusals.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes calls again: nothing was dropped.
+    pub(crate) fn readmit(&self, keyspace: u32) {
+        self.refused.rcu(|ids| {
+            let mut ids = Vec::clone(ids);
+            ids.retain(|id| id & !SHADOW != keyspace);
+            ids
+        });
+    }
+
+    /// The drop is durable: jobs purge the keyspace.
+    pub(crate) fn insert(&self, keyspace: u32) {
+        self.refuse(keyspace);
+        let mut order = self.order.lock();
+        let mut ids = Vec::clone(&self.purged.load());
+        order.extend(add(&mut ids, keyspace));
+        // Before a job that counts hears of it.
+        self.purged.store(Arc::new(ids));
+    }
+}
+
+/// Adds a keyspace and that of its range deletes, and returns those that were new.
+fn add(ids: &mut Vec<u32>, keyspace: u32) -> Vec<u32> {
+    let mut new = vec![keyspace, keyspace | SHADOW];
+    new.retain(|id| match ids.binary_search(id) {
+        Ok(_) => false,
+        Err(at) => {
+            ids.insert(at, *id);
+            true
+        }
+    });
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever asks hears of each dropped keyspace once, by as many questions as there are keyspaces, however
+    /// many were dropped before.
+    #[test]
+    fn each_drop_is_heard_of_once() {
+        let dropped = DroppedKeyspaces::default();
+        let (mut heard, mut questions) = (0, 0);
+        for id in [9, 4, 7, 4].into_iter().chain(100..1000) {
+            dropped.insert(id);
+            let mut news = Vec::new();
+            questions += 1;
+            while let Some(id) = dropped.next(&mut heard) {
+                questions += 1;
+                news.push(id);
+            }
+            match news.as_slice() {
+                [one, other] => assert_eq!((*one, *other), (id, id | SHADOW)),
+                news => assert!(news.is_empty() && id == 4, "{id}: {news:?}"),
+            }
+        }
+        let count = dropped.count();
+        assert_eq!((count, heard), (2 * 903, count));
+        assert_eq!(questions, count + 904);
+        assert_eq!(dropped.all().len(), count);
+        assert!(dropped.contains(4) && !dropped.contains(5));
     }
 }

@@ -29,7 +29,7 @@ use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit, FileMeta};
-use crate::parts::ranges::{LateKeys, Spans};
+use crate::parts::ranges::{LateKeys, RangeSet, Spans};
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::{Node, Target};
 use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
@@ -46,9 +46,8 @@ pub(crate) struct Probe<'a> {
     /// The newest sequence number that the read may see.
     pub(crate) at: SeqNo,
     /// Whether the read wants the newest version there is. Then sources below the front ignore
-    /// `at`: all that they hold was visible before the read's view was built, or was written after
-    /// the read began, so the newest version is right even when a merge has just dropped the one
-    /// that was newest at `at`.
+    /// `at`, since a merge may just have dropped the version that was newest at `at`; the newest one that
+    /// they return may be above `at`, and the read then begins again with a newer number.
     pub(crate) latest: bool,
 }
 
@@ -349,6 +348,8 @@ impl SpareBytes {
 /// How the making of a spare memtable ended.
 pub(crate) enum Spare {
     Ready,
+    /// Another thread is making one.
+    Underway,
     /// The pool has no room for it.
     PoolFull,
     /// A disk has none, as the error says.
@@ -371,6 +372,8 @@ pub(crate) enum Written {
     },
     /// The memtable with this id is too full; a new one is needed first.
     NeedsRoom(u64),
+    /// A keyspace was dropped since those of the batch were checked.
+    KeyspaceDropped,
 }
 
 /// What the replay of one log found.
@@ -417,17 +420,20 @@ pub(crate) enum ReplaySize {
 
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
-    /// Takes one batch: all of it or nothing. Calls `install` before range deletes become visible.
+    /// Takes one batch, if no keyspace was refused since `refusals`. Calls `install` before range deletes show.
     fn write(
         &self,
         batch: &mut Batch,
         durability: Durability,
+        refusals: u64,
         install: &dyn Fn(),
     ) -> Result<Written>;
     /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
     /// replaced already there is nothing to do. False: there is no spare, or it is too small.
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
+    /// Runs `f` while no write can take a number.
+    fn hold_off_writers(&self, f: &mut dyn FnMut());
     /// Takes every number up to `upto` for entries that come in below the front, and returns the first
     /// of them; they become visible when the caller publishes them. Before that it replaces the
     /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
@@ -457,6 +463,8 @@ pub(crate) trait Front: Send + Sync {
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many
     /// that replaying them would make the next opening slow.
     fn wants_flush_to_close(&self) -> bool;
+    /// Makes all logs durable. Returns the number up to which every logged entry is in them.
+    fn sync_logs(&self) -> Result<SeqNo>;
     /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those that
     /// have no record.
     fn close(&self) -> Result<Vec<u64>>;
@@ -578,6 +586,11 @@ pub(crate) trait Bottom: Send + Sync {
     /// How near it is to pressure: at 0 its work may take its time, at 1 writers are about to be
     /// slowed.
     fn haste(&self) -> f64;
+    /// Whether range deletes that have not come down cover something of it whole, so that it could go if
+    /// they were durable.
+    fn is_covered(&self, _: &RangeSet) -> bool {
+        false
+    }
     /// The range deletes that it holds and whose keys may still be there; `None` without any.
     fn ranges(&self) -> Option<Arc<Spans>>;
     /// Newest first.

@@ -1,13 +1,35 @@
-//! This file is the names of the files that stages keep in a database's folder.
+//! This file is the names of the files that stages keep in a database's folder, and the proof that a file is
+//! the database's own.
+//!
+//! A folder may have files of anybody. So a name alone proves nothing, unless the database's id is in it.
+//!
+//! Invariants
+//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets its
+//!       own name when it is durable and says in its header or footer whose it is.
+//!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name of
+//!       a file that is not ours is passed over.
+//!   F3  Nothing is removed or written over that is not proved ours: by the name of a draft, or by the
+//!       exact name of a log or a table and what is in it. So what is left of a file of ours that was
+//!       damaged stays too; the database never makes another one of that number.
+
+use std::path::Path;
+
+use terrace_media::{FileSystem, OpenMode};
+
+use crate::canary::{self, Canary};
+use crate::parts::log::layout::{LOG_HEADER_BYTES, log_database};
+use crate::parts::sstable::layout::{FOOTER_BYTES, table_owner};
+use crate::types::DbId;
 
 /// The name of the file of table `number`.
 pub(crate) fn table_file_name(number: u64) -> String {
     format!("{number:016}.sst")
 }
 
-/// The number in the name of a table file.
+/// The number in the name of a table file, if it is exactly that.
 pub(crate) fn table_file_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".sst")?.parse().ok()
+    let number = name.strip_suffix(".sst")?.parse().ok()?;
+    (table_file_name(number) == name).then_some(number)
 }
 
 /// The name of the file of log `id`.
@@ -15,10 +37,68 @@ pub(crate) fn log_file_name(id: u64) -> String {
     format!("wal-{id:016}.log")
 }
 
-/// The id in the name of a log file.
+/// The id in the name of a log file, if it is exactly that.
 pub(crate) fn log_file_id(name: &str) -> Option<u64> {
-    name.strip_prefix("wal-")?
-        .strip_suffix(".log")?
-        .parse()
-        .ok()
+    let id = name.strip_prefix("wal-")?.strip_suffix(".log")?;
+    let id = id.parse().ok()?;
+    (log_file_name(id) == name).then_some(id)
+}
+
+/// Whether the file at `path`, which has the name of a log, is proved to be one of the database `db`.
+pub(crate) fn is_log_of(fs: &dyn FileSystem, path: &Path, db: DbId) -> bool {
+    canary::breaks(Canary::ForeignFile) || log_file_owner(fs, path) == Some(db)
+}
+
+/// Whether the file at `path`, which has the name of table `number`, is proved to be that of the
+/// database `db`.
+pub(crate) fn is_table_of(fs: &dyn FileSystem, path: &Path, db: DbId, number: u64) -> bool {
+    canary::breaks(Canary::ForeignFile) || table_file_owner(fs, path) == Some((db, number))
+}
+
+/// The database that the log file at `path` says it belongs to.
+pub(crate) fn log_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
+    let file = fs.open(path, OpenMode::Read).ok()?;
+    let mut head = [0; LOG_HEADER_BYTES];
+    file.read_exact_at(0, &mut head).ok()?;
+    log_database(&head)
+}
+
+/// The database that the table file at `path` says it belongs to, and its number there.
+pub(crate) fn table_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<(DbId, u64)> {
+    let file = fs.open(path, OpenMode::Read).ok()?;
+    let mut footer = [0; FOOTER_BYTES];
+    let at = file.len().ok()?.checked_sub(FOOTER_BYTES as u64)?;
+    file.read_exact_at(at, &mut footer).ok()?;
+    table_owner(&footer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the name that a number has is taken for one.
+    #[test]
+    fn a_name_is_exact() {
+        for number in [0, 7, 1 << 60, u64::MAX] {
+            assert_eq!(table_file_number(&table_file_name(number)), Some(number));
+            assert_eq!(log_file_id(&log_file_name(number)), Some(number));
+        }
+        for name in [
+            "7.sst",
+            "000007.sst",
+            "00000000000000007.sst",
+            "+000000000000007.sst",
+            "000000000000000a.sst",
+            "0000000000000007.SST",
+        ] {
+            assert_eq!(table_file_number(name), None, "{name}");
+        }
+        for name in [
+            "wal-2024.log",
+            "wal-+000000000000007.log",
+            "0000000000000007.log",
+        ] {
+            assert_eq!(log_file_id(name), None, "{name}");
+        }
+    }
 }

@@ -202,11 +202,14 @@ fn drafts_of_options_go() {
     for design in Design::ALL {
         let folder = scratch().unwrap();
         let options = settings::small_of(design, Medium::Dax);
-        let draft = folder.path().join("OPTIONS.new");
         Db::open(folder.path(), options.clone())
             .unwrap()
             .close()
             .unwrap();
+        let kept = std::fs::read_to_string(folder.path().join("OPTIONS")).unwrap();
+        let id = kept.lines().find_map(|line| line.strip_prefix("id = "));
+        let id = id.expect("OPTIONS says which database it belongs to");
+        let draft = folder.path().join(format!("OPTIONS.{id}.draft"));
         std::fs::write(&draft, "half of a ").unwrap();
         let mut reading = options.clone();
         reading.read_only = true;

@@ -235,6 +235,66 @@ fn batches_with_range_deletes_are_in_order() {
     assert_eq!(refused.kind(), terrace::ErrorKind::Invalid);
 }
 
+/// A range whose ends are as long as keys can be deletes what lies in it and nothing else, and verify finds
+/// nothing wrong with it wherever it lies.
+#[test]
+fn ranges_may_end_at_the_longest_keys() {
+    use std::ops::Bound::{Excluded, Included};
+    let key = |byte: u8, len: usize| {
+        let mut key = vec![b'k'; len];
+        key[len - 1] = byte;
+        key
+    };
+    let longest = terrace::KEY_BYTES_MAX;
+    let keys = [
+        key(b'a', longest - 1),
+        key(b'a', longest),
+        key(b'b', longest),
+        key(0xff, longest),
+        vec![0xff; longest],
+    ];
+    for design in DESIGNS {
+        for medium in [Medium::Dax, Medium::Dram] {
+            for (from, to) in [(0, 0), (0, 1), (1, 2), (1, 3), (3, 4), (4, 4)] {
+                for bounds in [
+                    (Included(&keys[from]), Included(&keys[to])),
+                    (Excluded(&keys[from]), Included(&keys[to])),
+                    (Included(&keys[from]), Excluded(&keys[to])),
+                ] {
+                    let folder = scratch().unwrap();
+                    let mut options = settings::small_of(design, medium);
+                    options.pool.size_bytes = 8 << 20;
+                    let db = Db::open(folder.path(), options).unwrap();
+                    keys.iter().for_each(|key| db.put(key, "value").unwrap());
+                    db.flush().unwrap();
+                    db.delete_range::<Vec<u8>>(bounds).unwrap();
+                    let left = keys.iter().filter(|key| !bounds_have(&bounds, key));
+                    let left: Vec<&Vec<u8>> = left.collect();
+                    for _ in 0..3 {
+                        let found = db.iter().unwrap().map(|pair| pair.unwrap().into_pair().0);
+                        let mut found: Vec<Vec<u8>> = found.collect();
+                        found.sort_by_key(|key| keys.iter().position(|known| known == key));
+                        assert!(
+                            found.iter().eq(left.iter().copied()),
+                            "{design} on {medium}"
+                        );
+                        let problems = db.verify(&mut |_| {}).unwrap().problems;
+                        assert_eq!(problems, Vec::<String>::new(), "{design} on {medium}");
+                        db.flush().unwrap();
+                        if !db.step(0).unwrap() {
+                            db.drain().unwrap();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bounds_have(bounds: &impl std::ops::RangeBounds<Vec<u8>>, key: &Vec<u8>) -> bool {
+    bounds.contains(key)
+}
+
 fn put(n: u8, tag: u64) -> Entry {
     Entry {
         space: 0,

@@ -87,6 +87,22 @@ fn later(bytes: &mut [u8], at: usize, checked: usize) {
     bytes[checked..checked + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
+/// The format from before files said whose they are is refused as such, and nothing is changed.
+#[test]
+fn the_format_without_identities_is_refused() {
+    let former = |bytes: &mut Vec<u8>| {
+        let text = String::from_utf8(std::mem::take(bytes)).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with("id = "));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        let text = text.replace("format = 2", "format = 1");
+        let body = &text[..text.rfind("checksum").unwrap()];
+        let crc = crc32c::crc32c(body.as_bytes());
+        *bytes = format!("{body}checksum = {crc:08x}\n").into_bytes();
+    };
+    let advice = ["format 1", "the version that wrote it"];
+    refused("OPTIONS", former, ErrorKind::Unsupported, &advice);
+}
+
 /// A later format of the superblock, of OPTIONS or of the manifest is refused by naming a later
 /// version of the program as the way out.
 #[test]
@@ -99,12 +115,12 @@ fn later_formats_are_refused() {
     refused("pool", slots, ErrorKind::Unsupported, &advice);
     let options = |bytes: &mut Vec<u8>| {
         let text = String::from_utf8(std::mem::take(bytes)).unwrap();
-        let text = text.replace("format = 1", "format = 2");
+        let text = text.replace("format = 2", "format = 3");
         let body = &text[..text.rfind("checksum").unwrap()];
         let crc = crc32c::crc32c(body.as_bytes());
         *bytes = format!("{body}checksum = {crc:08x}\n").into_bytes();
     };
-    let advice = ["format 2", "newer version"];
+    let advice = ["format 3", "newer version"];
     refused("OPTIONS", options, ErrorKind::Unsupported, &advice);
     let manifest = |bytes: &mut Vec<u8>| {
         for page in bytes.chunks_mut(4096) {
@@ -113,7 +129,7 @@ fn later_formats_are_refused() {
             }
         }
     };
-    let advice = ["manifest", "version 3", "later version"];
+    let advice = ["manifest", "version 4", "later version"];
     refused("pool", manifest, ErrorKind::Unsupported, &advice);
 }
 

@@ -163,8 +163,15 @@ fn a_pool_is_made_once() {
         error(Pool::open(config.clone())),
         PoolError::NotFound { .. }
     ));
-    // What a creation that was killed left behind is used again.
+    // A file of somebody else's stays; what a creation that was killed left behind is used again.
     std::fs::write(dir.path().join("pool.creating"), [1; 9000]).expect("written");
+    assert!(matches!(
+        error(Pool::create(config.clone())),
+        PoolError::Invalid(_)
+    ));
+    let kept = std::fs::read(dir.path().join("pool.creating")).expect("read");
+    assert!(kept == [1; 9000]);
+    std::fs::write(dir.path().join("pool.creating"), [0; 9000]).expect("written");
     drop(Pool::create(config.clone()).expect("created"));
     assert!(Pool::open(config).is_ok());
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);

@@ -19,6 +19,7 @@ mod evidence;
 mod gather;
 mod newest;
 mod nodes;
+mod owner;
 mod pool;
 mod report;
 mod source;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrace_media::{FileSystem, OpenMode, Pool, Prefault};
+use terrace_media::{FileSystem, OpenMode, Prefault};
 
 use super::Progress;
 use super::keyspace::{DEFAULT_NAME, Record};
@@ -42,7 +43,7 @@ use crate::parts::batch::Batch;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Keep, RangeSet, Readable, Spans};
 use crate::parts::spill::Spill;
-use crate::types::{DEFAULT_KEYSPACE, Durability};
+use crate::types::{DEFAULT_KEYSPACE, DbId, Durability};
 
 use gather::Gathered;
 use newest::{Newest, Seen};
@@ -116,7 +117,9 @@ impl DbBuilder {
     /// failed, which is that of removing the mark, it may be a whole one.
     pub fn repair_of(mut self, damaged: &RepairSource) -> Result<RepairReport> {
         let started = Instant::now();
-        if self.path.starts_with(&damaged.folder) {
+        self.fix_path()?;
+        let source = self.fs.absolute(&damaged.folder);
+        if source.is_ok_and(|source| self.path.starts_with(source)) {
             return Err(Error::invalid(format!(
                 "{} is in the folder that is to be repaired, which is only read: name another one",
                 self.path.display()
@@ -148,12 +151,13 @@ impl DbBuilder {
             )));
         }
         let mut made_pool = false;
-        let made = self.make_repaired(&source, findings, &mut made_pool);
+        let id = self.new_id()?;
+        let made = self.make_repaired(id, &source, findings, &mut made_pool);
         let is_made = made
             .as_ref()
             .is_ok_and(|r| r.outcome != RepairOutcome::Nothing);
         if !is_made {
-            self.remove_repaired(pool_file.filter(|_| made_pool));
+            self.remove_repaired(id, pool_file.filter(|_| made_pool));
         }
         Ok(RepairReport {
             elapsed: started.elapsed(),
@@ -191,6 +195,7 @@ impl DbBuilder {
 
     fn make_repaired(
         &self,
+        id: DbId,
         source: &Source,
         mut findings: Findings,
         made_pool: &mut bool,
@@ -213,7 +218,7 @@ impl DbBuilder {
             ..RepairReport::default()
         };
         if gathered.any || source.trust != Trust::Nothing {
-            report.keyspaces = self.write_repaired(source, gathered, made_pool)?;
+            report.keyspaces = self.write_repaired(id, source, gathered, made_pool)?;
             let certain = findings.losses.iter().any(|loss| loss.certain);
             let damaged = findings
                 .parts
@@ -259,6 +264,7 @@ impl DbBuilder {
     /// Writes the new database.
     fn write_repaired(
         &self,
+        id: DbId,
         source: &Source,
         gathered: Gathered,
         made_pool: &mut bool,
@@ -280,9 +286,8 @@ impl DbBuilder {
         ))]);
         let newest = Newest::new(spill.merged()?, ranges, now);
         let seen = newest.seen();
-        let pool = Pool::create(self.pool_config(&self.options)?)?;
-        *made_pool = true;
-        let ground = Arc::new(self.ground_of_copy(pool)?);
+        let mark = self.begin_creation(id)?;
+        let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
         if expires || source.state.time > 0 {
             // What has expired by now is gone for good.
             ground.manifest.commit(Edit {
@@ -329,27 +334,20 @@ impl DbBuilder {
     }
 
     /// Removes what a repair that failed has made, the mark last. What cannot be removed is no database.
-    fn remove_repaired(&self, pool: Option<PathBuf>) {
+    fn remove_repaired(&self, db: DbId, pool: Option<PathBuf>) {
         let fs: &Arc<dyn FileSystem> = &self.fs;
-        let names = fs.list(&self.path).unwrap_or_default();
-        let has = |wanted: &str| names.iter().any(|name| name == wanted);
-        if has("OPTIONS") && !has(UNFINISHED_REPAIR) {
+        let names = || fs.list(&self.path).unwrap_or_default();
+        let has = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
+        let found = names();
+        if has(&found, "OPTIONS") && !has(&found, UNFINISHED_REPAIR) {
             // All was done but for making sure that the mark is gone.
             return;
         }
-        // The mark stays if anything else does.
-        let (mark, others): (Vec<_>, Vec<_>) =
-            names.iter().partition(|name| *name == UNFINISHED_REPAIR);
-        let pool = pool.filter(|pool| fs.exists(pool).unwrap_or(false));
-        let mut removed = pool.is_none_or(|pool| fs.remove(&pool).is_ok());
-        for name in others {
-            let path = self.path.join(name);
-            removed &= fs.remove(&path).is_ok() || !fs.exists(&path).unwrap_or(true);
-        }
-        if removed {
-            for name in mark {
-                let _ = fs.remove(&self.path.join(name));
-            }
+        self.remove_own(db, pool.clone());
+        // The mark stays if anything does that could be taken for a database.
+        let left = has(&names(), "OPTIONS") || self.check_no_trace().is_err();
+        if !left && pool.is_none_or(|pool| !fs.exists(&pool).unwrap_or(true)) {
+            let _ = fs.remove(&self.path.join(UNFINISHED_REPAIR));
         }
     }
 }

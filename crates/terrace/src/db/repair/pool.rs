@@ -45,7 +45,7 @@ fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
     let mut found = Vec::new();
     pool.places(&mut |off, head| {
         let told = match log_id(head) {
-            Some(id) if check_log_header(head, id, off).is_ok() => Told::Log(id),
+            Some(id) if check_log_header(head, None, id, off).is_ok() => Told::Log(id),
             _ => match (
                 decode_table_header(head, off),
                 repository::extent_length(head, off),

@@ -19,6 +19,7 @@ use crate::parts::manifest::layout::{HEADER_BYTES, Roots, decode_header, newer_v
 use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
 use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
 use crate::stages::names::{log_file_id, table_file_number};
+use crate::types::DbId;
 
 /// Manifests in a pool begin at multiples of this, which is the smallest granule.
 const GRANULE_MIN: u64 = 4096;
@@ -114,7 +115,8 @@ impl Source {
             Some(at) => source.open_pool(at, findings)?,
             None => None,
         };
-        source.read_manifest(findings)?;
+        let manifest = source.read_manifest(findings)?;
+        source.leave_out_others(manifest, findings);
         source.check_named();
         source.lose_edits(findings);
         Ok(source)
@@ -277,7 +279,8 @@ impl Source {
         }))
     }
 
-    fn read_manifest(&mut self, findings: &mut Findings) -> Result<()> {
+    /// Reads the manifest; returns whose it is, if it says so.
+    fn read_manifest(&mut self, findings: &mut Findings) -> Result<Option<DbId>> {
         let Some(pool) = &self.pool else {
             return self.read_manifest_file(findings);
         };
@@ -293,7 +296,7 @@ impl Source {
                     let place = (pool.path.clone(), None, 0);
                     let note = "nothing in the pool leads to it";
                     findings.part("manifest", place, PartState::Missing, 0, note);
-                    return Ok(());
+                    return Ok(None);
                 }
             },
         };
@@ -302,14 +305,14 @@ impl Source {
             Err(e) => {
                 let place = (pool.path.clone(), Some(span.off), 0);
                 findings.part("manifest", place, PartState::Damaged, 0, e.to_string());
-                return Ok(());
+                return Ok(None);
             }
         };
         let path = pool.path.clone();
         self.read_edits(&bytes, (path, span.off), generation, trust, findings)
     }
 
-    fn read_manifest_file(&mut self, findings: &mut Findings) -> Result<()> {
+    fn read_manifest_file(&mut self, findings: &mut Findings) -> Result<Option<DbId>> {
         let path = self.dir.join(FILE_NAME);
         let read = self.fs.open(&path, OpenMode::Read).and_then(|file| {
             let len = file.len()?.min(FILE_BYTES_MAX);
@@ -332,12 +335,12 @@ impl Source {
                     let note = "there is no such file";
                     findings.part("manifest", (path, None, 0), PartState::Missing, 0, note);
                 }
-                Ok(())
+                Ok(None)
             }
             Err(e) => {
                 let note = format!("it cannot be read: {e}");
                 findings.part("manifest", (path, None, 0), PartState::Damaged, 0, note);
-                Ok(())
+                Ok(None)
             }
         }
     }
@@ -349,7 +352,7 @@ impl Source {
         generation: Option<u64>,
         trust: Trust,
         findings: &mut Findings,
-    ) -> Result<()> {
+    ) -> Result<Option<DbId>> {
         if let Some(version) = newer_version(bytes) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -409,7 +412,23 @@ impl Source {
         }
         let place = (path, Some(offset), 0);
         findings.part("manifest", place, part_state, records, problem);
-        Ok(())
+        let header = decode_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), offset);
+        Ok(header.ok().map(|header| header.db))
+    }
+
+    /// Goes on as without a manifest: it is of another database.
+    pub(super) fn forget_manifest(&mut self) {
+        self.trust = Trust::Nothing;
+        self.state = State::default();
+        self.first_id = 0;
+        for gone in [
+            &mut self.gone_files,
+            &mut self.gone_logs,
+            &mut self.gone_tables,
+            &mut self.gone_extents,
+        ] {
+            gone.clear();
+        }
     }
 
     fn note_edit(&mut self, number: u64, changes: &[Change]) {

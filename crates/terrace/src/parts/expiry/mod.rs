@@ -42,9 +42,10 @@ impl Time {
     /// What has been told; 0: nothing expires.
     #[inline]
     pub(crate) fn told(&self) -> Millis {
-        // Relaxed: who sees an expiring entry sees what was stored before it became visible, and all
-        // other order is that of one word.
-        self.told.load(Ordering::Relaxed)
+        // Acquire: a read takes the time before its number. Whoever sees an expiring entry sees a time that
+        // was told before the entry became visible, and whoever sees what a job has dropped sees the
+        // job's horizon: both orders come with the links that lead there.
+        self.told.load(Ordering::Acquire)
     }
 
     /// The time now; 0 while nothing expires.

@@ -69,9 +69,9 @@ fn the_horizon_is_that_of_the_oldest_snapshot() {
     let clock = ManualClock::new();
     let time = Time::new(Arc::new(clock.clone()), 1);
     let (list, sequencer) = (SnapshotList::default(), Sequencer::default());
-    let old = list.register(&sequencer, &time);
+    let old = list.register(&sequencer, &time, 1).unwrap();
     clock.advance(Duration::from_secs(5));
-    let new = list.register(&sequencer, &time);
+    let new = list.register(&sequencer, &time, 1).unwrap();
     assert_eq!((old.time, new.time), (1000, 6000));
     assert_eq!(list.horizon(&time), 1000);
     list.release(new.seq);

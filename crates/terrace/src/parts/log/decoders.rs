@@ -8,16 +8,19 @@ use terrace_media::{Advice, File, Span};
 
 use super::layout::{
     ENTRY_HEADER_BYTES, EntryHeader, LOG_HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
-    RecordHeader, check_log_header, encode_log_header, log_id,
+    RecordHeader, check_log_header, encode_log_header, log_database, log_id,
 };
 use super::record::{Payload, RecordView};
 use super::replay::replay_slice;
 use super::salvage::{Piece, salvage};
 use crate::parts::codec::decoders::refused;
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::types::DbId;
 
 /// The log that is asked for.
 const ID: u64 = 7;
+/// Whose log it is.
+const DB: DbId = DbId(*b"0123456789abcdef");
 
 pub(crate) fn decoders() -> Vec<Decoder> {
     vec![
@@ -25,17 +28,18 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             name: "log-header",
             seeds: || {
                 vec![
-                    encode_log_header(ID).to_vec(),
-                    encode_log_header(8).to_vec(),
+                    encode_log_header(DB, ID).to_vec(),
+                    encode_log_header(DB, 8).to_vec(),
                 ]
             },
             mend: |bytes| seal(bytes, LOG_HEADER_BYTES - 4),
             run: |bytes| {
-                let id = log_id(bytes);
-                match check_log_header(bytes, ID, 4096) {
+                let (id, db) = (log_id(bytes), log_database(bytes));
+                match check_log_header(bytes, Some(DB), ID, 4096) {
                     Ok(()) => {
                         same("the id", &id, &Some(ID))?;
-                        let again = encode_log_header(ID);
+                        same("the database", &db, &Some(DB))?;
+                        let again = encode_log_header(DB, ID);
                         same("a header", &&again[..], &&bytes[..LOG_HEADER_BYTES])?;
                         Ok(Seen::Accepted(0))
                     }
@@ -57,7 +61,7 @@ type Row<'a> = (u8, &'a [u8], &'a [u8]);
 
 fn seeds() -> Vec<Vec<u8>> {
     let log = |sealed: bool, batches: &[&[Row]]| {
-        let mut bytes = encode_log_header(ID).to_vec();
+        let mut bytes = encode_log_header(DB, ID).to_vec();
         let mut seq = 100;
         for batch in batches {
             let mut payload = Payload::new();
@@ -152,7 +156,7 @@ fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
 fn run(bytes: &[u8]) -> Result<Seen, String> {
     let mut replayed = Vec::new();
     let mut broken = None;
-    let end = replay_slice(bytes, ID, &mut |view| {
+    let end = replay_slice(bytes, (DB, ID), &mut |view| {
         match batch(&view) {
             Ok(batch) => {
                 let mut payload = Payload::new();
@@ -191,7 +195,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
     match end {
         Ok(end) => {
             // What a replay hands out is what a rescue finds before anything is missing.
-            if check_log_header(bytes, ID, 0).is_ok() {
+            if check_log_header(bytes, Some(DB), ID, 0).is_ok() {
                 same("records", &replayed, &salvaged)?;
                 same("how many", &end.records, &found.records)?;
                 same("where they end", &end.bytes, &found.end)?;
@@ -202,7 +206,8 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
             let shape = shape | u64::from(end.torn) << 3 | entries.min(7) as u64;
             Ok(Seen::Accepted(shape))
         }
-        Err(e) if found.problems == 0 => Err(format!(
+        // A rescue takes the log of any database, which its caller judges.
+        Err(e) if found.problems == 0 && log_database(bytes) == Some(DB) => Err(format!(
             "a rescue finds nothing wrong where a replay says: {e}"
         )),
         Err(e) => Ok(refused(&e)),

@@ -18,6 +18,7 @@ use crate::parts::log::record::{Payload, record_bytes};
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
 use crate::parts::log::{Log, Placed, Slot};
+use crate::types::{DbId, draft_of};
 
 /// A log in a file of its own.
 pub(crate) struct FileLog {
@@ -36,43 +37,33 @@ pub(crate) struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the file with an empty log in it, durable on return together with its name, and with
-    /// room for `capacity` bytes. With `old` that file is renamed and used again, whatever is in it.
+    /// Creates the file with an empty log of the database `db` in it, durable on return together with
+    /// its name, and with room for `capacity` bytes. With `old` that log of the same database is renamed
+    /// and used again. Nothing that has the name is replaced, and after an error nothing of the log is left.
     ///
     /// Nothing may name the log before this has returned.
     pub(crate) fn create(
         fs: &Arc<dyn FileSystem>,
         path: &Path,
-        id: u64,
+        (db, id): (DbId, u64),
         capacity: u64,
         old: Option<&Path>,
     ) -> io::Result<FileLog> {
         let start = LOG_HEADER_BYTES as u64;
         let capacity = capacity.min(LOG_BYTES_MAX);
+        let header = encode_log_header(db, id);
         let file = match old {
-            Some(old) => {
-                fs.rename(old, path)?;
-                fs.open(path, OpenMode::Write)?
-            }
-            None => fs.open(path, OpenMode::CreateNew)?,
+            Some(old) => reuse(fs, old, path, capacity, &header)?,
+            None => make(fs, &draft_of(path, db), path, capacity, &header)?,
         };
-        // Where the file system cannot take space ahead, the length stands for it, and a full disk
-        // shows itself at a record.
-        file.allocate(capacity)?;
-        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a named
-        // log without a header, or with that of its former life, and call it damaged.
-        // CRASH: until then the file has the header of this log, of a former one, or none; nothing
-        // names it, so it is removed.
-        match old {
-            // Of a former life's records none is worth a write, and there may be megabytes of them
-            // that have not reached the disk.
-            Some(_) => file.write_durable_at(0, &encode_log_header(id))?,
-            None => {
-                file.write_at(0, &encode_log_header(id))?;
-                file.sync_data()?;
-            }
+        if let Err(e) = fs.sync_dir(path.parent().unwrap_or(Path::new("."))) {
+            let _ = fs.remove(path);
+            // Never for want of room, whatever the system says: another file would be tried then, and
+            // the names of others in the folder may be what was not written.
+            return Err(io::Error::other(format!(
+                "its folder cannot be synced: {e}"
+            )));
         }
-        fs.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
         Ok(FileLog {
             file,
             id,
@@ -84,6 +75,81 @@ impl FileLog {
             rounds: Rounds::default(),
         })
     }
+
+    /// Opens a log that a former process wrote, to be read by a replay and synced after it; it takes no
+    /// records.
+    ///
+    /// The handle is open from before the replay until the sync: a write-back that fails meanwhile is told
+    /// to handles that were open, and a later one may not hear of it.
+    pub(crate) fn found(fs: &Arc<dyn FileSystem>, path: &Path, id: u64) -> io::Result<FileLog> {
+        let file = fs.open(path, OpenMode::Write)?;
+        let end = file.len()?;
+        Ok(FileLog {
+            file,
+            id,
+            capacity: 0,
+            is_new: false,
+            tail: AtomicU64::new(end),
+            settle: Settle::new(end.next_multiple_of(RECORD_ALIGN as u64)),
+            synced: AtomicU64::new(0),
+            rounds: Rounds::default(),
+        })
+    }
+}
+
+/// Makes the file of a new log, under a draft's name until its header is durable.
+fn make(
+    fs: &Arc<dyn FileSystem>,
+    draft: &Path,
+    path: &Path,
+    capacity: u64,
+    header: &[u8],
+) -> io::Result<Box<dyn File>> {
+    let written = || {
+        let file = fs.open(draft, OpenMode::Truncate)?;
+        // Where the file system cannot take space ahead, the length stands for it, and a full disk
+        // shows itself at a record.
+        file.allocate(capacity)?;
+        file.write_at(0, header)?;
+        // PERSIST: the header before the name of a log. Reversed, a crash could leave a file with
+        // that name which does not say whose it is, and which nobody may remove.
+        // CRASH: until the rename there is a draft, which the next opening removes; from then on a
+        // log that says whose it is, and that is removed if nothing names it.
+        file.sync_data()?;
+        fs.rename_new(draft, path)?;
+        Ok(file)
+    };
+    written().inspect_err(|_| {
+        let _ = fs.remove(draft);
+    })
+}
+
+/// Makes the file `old` of a log that is not needed any more that of another one.
+fn reuse(
+    fs: &Arc<dyn FileSystem>,
+    old: &Path,
+    path: &Path,
+    capacity: u64,
+    header: &[u8],
+) -> io::Result<Box<dyn File>> {
+    if let Err(e) = fs.rename_new(old, path) {
+        let _ = fs.remove(old);
+        return Err(e);
+    }
+    let written = || {
+        let file = fs.open(path, OpenMode::Write)?;
+        file.allocate(capacity)?;
+        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a named
+        // log with the header of its former life, and call it damaged. Of that life's records none is
+        // worth a write, and there may be megabytes of them that have not reached the disk.
+        // CRASH: until then the header is that of the former log, of this one, or parts of both; each
+        // says whose the file is. Nothing names it, so the next opening removes it.
+        file.write_durable_at(0, header)?;
+        Ok(file)
+    };
+    written().inspect_err(|_| {
+        let _ = fs.remove(path);
+    })
 }
 
 impl Log for FileLog {
@@ -151,7 +217,12 @@ impl Log for FileLog {
     }
 
     fn is_synced(&self) -> bool {
-        self.synced.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed)
+        self.durable_end().is_some()
+    }
+
+    fn durable_end(&self) -> Option<u64> {
+        let tail = self.tail.load(Ordering::Relaxed);
+        (self.synced.load(Ordering::Acquire) >= tail).then_some(tail)
     }
 
     fn bytes(&self) -> u64 {
@@ -170,18 +241,17 @@ impl Log for FileLog {
     }
 
     fn seal(&self, next_seq: u64) -> io::Result<()> {
-        let at = self.tail.load(Ordering::Relaxed);
         // PERSIST: every record before the word that they are. Reversed, replay would report what a
         // crash took as damage.
-        if at == LOG_HEADER_BYTES as u64 || self.synced.load(Ordering::Acquire) != at {
+        let Some(at) = self
+            .durable_end()
+            .filter(|at| *at > LOG_HEADER_BYTES as u64)
+        else {
             return Ok(());
-        }
-        seal_file(&*self.file, self.id, at, next_seq)
+        };
+        // A full file grows by a line.
+        Payload::new().with_record(self.id, at, next_seq, 0, |record| {
+            self.file.write_at(at, record)
+        })
     }
-}
-
-/// Seals the log `id` in a file, whose records end at `at` and are durable; see [`Log::seal`].
-pub(crate) fn seal_file(file: &dyn File, id: u64, at: u64, next_seq: u64) -> io::Result<()> {
-    // A full file grows by a line.
-    Payload::new().with_record(id, at, next_seq, 0, |record| file.write_at(at, record))
 }

@@ -5,9 +5,10 @@
 //! |  at | size | field    |                                       |
 //! |-----|------|----------|---------------------------------------|
 //! |   0 |    4 | magic    | "TLOG"                                |
-//! |   4 |    4 | version  | 1                                     |
+//! |   4 |    4 | version  | 2                                     |
 //! |   8 |    8 | log id   | ascending, never reused               |
-//! |  16 |   44 | zero     |                                       |
+//! |  16 |   16 | database | its id; the same for all logs         |
+//! |  32 |   28 | zero     |                                       |
 //! |  60 |    4 | checksum | crc32c of bytes 0..60                 |
 //!
 //! A record, 64-aligned; zeros fill it up to the next multiple of 64:
@@ -41,6 +42,7 @@
 //! position makes the image of a record that a user stored as a value no record.
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::types::DbId;
 
 /// Size of the log's header.
 pub(crate) const LOG_HEADER_BYTES: usize = 64;
@@ -58,7 +60,9 @@ pub(crate) const PAYLOAD_BYTES_MAX: usize = (u32::MAX as usize) & !7;
 pub(crate) const LOG_BYTES_MAX: u64 = (u32::MAX as u64) * RECORD_ALIGN as u64;
 
 const MAGIC: [u8; 4] = *b"TLOG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const AT_DATABASE: usize = 16;
+const AT_ZERO: usize = AT_DATABASE + DbId::BYTES;
 
 const _: () = assert!(
     RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,
@@ -75,12 +79,13 @@ const _: () = assert!(
 );
 const _: () = assert!(crate::types::KEY_BYTES_MAX <= KEY_SIZE_MAX, "any key fits");
 
-/// The header of log `id`.
-pub(crate) fn encode_log_header(id: u64) -> [u8; LOG_HEADER_BYTES] {
+/// The header of log `id` of the database `db`.
+pub(crate) fn encode_log_header(db: DbId, id: u64) -> [u8; LOG_HEADER_BYTES] {
     let mut bytes = [0u8; LOG_HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
     bytes[8..16].copy_from_slice(&id.to_le_bytes());
+    bytes[AT_DATABASE..AT_ZERO].copy_from_slice(&db.0);
     let crc = codec::checksum(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
@@ -92,8 +97,22 @@ pub(crate) fn log_id(bytes: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|id| u64::from_le_bytes(*id))
 }
 
-/// Accepts only the header of log `id`; `base` is the offset that errors name.
-pub(crate) fn check_log_header(bytes: &[u8], id: u64, base: u64) -> Result<(), DecodeError> {
+/// The database that a log says that it belongs to. The checksum is not looked at: where a file is used
+/// again a crash can tear the header, but its version and database are the same before and after.
+pub(crate) fn log_database(bytes: &[u8]) -> Option<DbId> {
+    let rest = bytes.strip_prefix(&MAGIC)?;
+    let rest = rest.strip_prefix(&VERSION.to_le_bytes())?;
+    DbId::at(rest.get(AT_DATABASE - 8..)?)
+}
+
+/// Accepts only the header of log `id`, of the database `db` if that is known; `base` is the offset that
+/// errors name.
+pub(crate) fn check_log_header(
+    bytes: &[u8],
+    db: Option<DbId>,
+    id: u64,
+    base: u64,
+) -> Result<(), DecodeError> {
     let mut r = Reader::new("log header", base, bytes);
     let checked = r.bytes(60)?;
     let (stored, computed) = (r.u32()?, codec::checksum(checked));
@@ -127,10 +146,16 @@ pub(crate) fn check_log_header(bytes: &[u8], id: u64, base: u64) -> Result<(), D
         let (expected, found) = (format!("log {id}"), format!("log {found}"));
         return Err(DecodeError::new("log header", base + 8, expected, found));
     }
-    if checked[16..].iter().any(|&b| b != 0) {
+    let found = DbId::at(&checked[AT_DATABASE..]).unwrap_or_default();
+    if let Some(db) = db.filter(|db| *db != found) {
+        let (expected, found) = (format!("database {db}"), format!("database {found}"));
+        let at = base + AT_DATABASE as u64;
+        return Err(DecodeError::new("log header", at, expected, found));
+    }
+    if checked[AT_ZERO..].iter().any(|&b| b != 0) {
         return Err(DecodeError::new(
             "log header",
-            base + 16,
+            base + AT_ZERO as u64,
             "zeros",
             "other bytes",
         ));

@@ -32,7 +32,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use file::{FileLog, seal_file};
+pub(crate) use file::FileLog;
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
 pub(crate) use replay::{replay_file, replay_pool};
@@ -97,6 +97,10 @@ pub(crate) trait Log: Send + Sync {
 
     /// Whether everything appended is durable, when nothing is being appended.
     fn is_synced(&self) -> bool;
+
+    /// Where the last record ends, if everything that was reserved is written and durable. Of a log that takes
+    /// no more records this stays.
+    fn durable_end(&self) -> Option<u64>;
 
     /// Bytes reserved so far, header included.
     fn bytes(&self) -> u64;

@@ -14,6 +14,7 @@ use crate::parts::log::record::{Payload, record_bytes};
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
 use crate::parts::log::{Log, Placed, Slot};
+use crate::types::DbId;
 
 /// A log in an extent of the pool.
 pub(crate) struct PoolLog {
@@ -35,8 +36,12 @@ struct Moving {
 }
 
 impl PoolLog {
-    /// Makes an empty log of the extent, durable on return. `medium` is the pool's.
-    pub(crate) fn create(extent: Arc<Extent>, id: u64, medium: Medium) -> io::Result<PoolLog> {
+    /// Makes an empty log of the extent, of the database `db`, durable on return. `medium` is the pool's.
+    pub(crate) fn create(
+        extent: Arc<Extent>,
+        (db, id): (DbId, u64),
+        medium: Medium,
+    ) -> io::Result<PoolLog> {
         let start = LOG_HEADER_BYTES as u64;
         let Some(mut claim) = extent.claim(0, LOG_HEADER_BYTES) else {
             return Err(io::Error::new(
@@ -44,7 +49,7 @@ impl PoolLog {
                 format!("an extent of {} bytes is too small for a log", extent.len()),
             ));
         };
-        claim.write_streaming(0, &encode_log_header(id), Purpose::Log);
+        claim.write_streaming(0, &encode_log_header(db, id), Purpose::Log);
         // PERSIST: the header, before the manifest names the log. Reversed, recovery would find a
         // named log without a header and call it damaged.
         extent.region().fence(Purpose::Log);
@@ -161,21 +166,27 @@ impl Log for PoolLog {
             || self.synced.load(Ordering::Acquire) == self.moving.tail.load(Ordering::Relaxed)
     }
 
+    fn durable_end(&self) -> Option<u64> {
+        let durable = match self.fence_is_enough() {
+            true => self.moving.settle.written(),
+            false => self.synced.load(Ordering::Acquire),
+        };
+        (durable == self.moving.tail.load(Ordering::Relaxed)).then_some(durable)
+    }
+
     fn bytes(&self) -> u64 {
         self.moving.tail.load(Ordering::Relaxed)
     }
 
     fn seal(&self, next_seq: u64) -> io::Result<()> {
-        let at = self.moving.tail.load(Ordering::Relaxed);
-        let durable = match self.fence_is_enough() {
-            true => self.moving.settle.written(),
-            false => self.synced.load(Ordering::Acquire),
-        };
         // PERSIST: every record before the word that they are. Reversed, replay would report what a
         // crash took as damage.
-        if at == LOG_HEADER_BYTES as u64 || durable != at {
+        let Some(at) = self
+            .durable_end()
+            .filter(|at| *at > LOG_HEADER_BYTES as u64)
+        else {
             return Ok(());
-        }
+        };
         let mut payload = Payload::new();
         let bytes = record_bytes(payload.len_bytes());
         if bytes > self.extent.len().min(LOG_BYTES_MAX) - at {

@@ -17,6 +17,7 @@ use crate::parts::log::layout::{
     encode_log_header,
 };
 use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
+use crate::types::DbId;
 
 /// Bytes read from a file at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -133,7 +134,7 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
     }
 }
 
-/// Hands every record of log `id` in `span` to `f`, oldest first.
+/// Hands every record of log `id` of the database `db` in `span` to `f`, oldest first.
 ///
 /// An error names the offset of damage, or is the first that `f` returned. On `Dax` the records are
 /// durable on return. On `Mapped` those that were synced are; a caller that wants all of them to be
@@ -141,24 +142,24 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
 pub(crate) fn replay_pool<E: From<DecodeError>>(
     region: &Region,
     span: Span,
-    id: u64,
+    (db, id): (DbId, u64),
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, E> {
     let mut bytes = PoolBytes { region, span };
-    replay(&mut bytes, id, false, f).map_err(|stop| match stop {
+    replay(&mut bytes, (db, id), false, f).map_err(|stop| match stop {
         Stop::Damage(e) | Stop::Fault(e) => E::from(e),
         Stop::Caller(e) => e,
     })
 }
 
-/// Hands every record of log `id` in the file at `path` to `f`, oldest first.
+/// Hands every record of log `id` of the database `db` in the file at `path` to `f`, oldest first.
 ///
 /// A file whose creation a crash interrupted is an empty log. `fault` converts what the file system
 /// refuses. The records are durable on return.
 pub(crate) fn replay_file<E: From<DecodeError>>(
     fs: &Arc<dyn FileSystem>,
     path: &Path,
-    id: u64,
+    (db, id): (DbId, u64),
     fault: &dyn Fn(io::Error) -> E,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, E> {
@@ -170,7 +171,7 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
         buffer: Vec::new(),
         start: 0,
     };
-    replay(&mut bytes, id, true, f).map_err(|stop| match stop {
+    replay(&mut bytes, (db, id), true, f).map_err(|stop| match stop {
         Stop::Damage(e) => E::from(e),
         Stop::Fault(e) => fault(e),
         Stop::Caller(e) => e,
@@ -181,7 +182,7 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
 #[cfg(feature = "decoders")]
 pub(super) fn replay_slice(
     bytes: &[u8],
-    id: u64,
+    (db, id): (DbId, u64),
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), DecodeError>,
 ) -> Result<ReplayEnd, DecodeError> {
     struct Slice<'a>(&'a [u8]);
@@ -200,14 +201,14 @@ pub(super) fn replay_slice(
             Ok(())
         }
     }
-    replay(&mut Slice(bytes), id, true, f).map_err(|stop| match stop {
+    replay(&mut Slice(bytes), (db, id), true, f).map_err(|stop| match stop {
         Stop::Damage(e) | Stop::Fault(e) | Stop::Caller(e) => e,
     })
 }
 
 /// Whether `found` may be what a crash left of the header of log `id` while it was created.
-fn is_unfinished(found: &[u8], id: u64) -> bool {
-    let whole = encode_log_header(id);
+fn is_unfinished(found: &[u8], db: DbId, id: u64) -> bool {
+    let whole = encode_log_header(db, id);
     let pieces = found.chunks(8).zip(whole.chunks(8));
     found.len() <= whole.len()
         && pieces
@@ -217,15 +218,15 @@ fn is_unfinished(found: &[u8], id: u64) -> bool {
 
 fn replay<B: Bytes, E>(
     bytes: &mut B,
-    id: u64,
+    (db, id): (DbId, u64),
     may_be_unfinished: bool,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, Stop<B::Fault, E>> {
     let base = bytes.base();
     let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
     let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
-    if let Err(e) = check_log_header(head, id, base) {
-        let unfinished = may_be_unfinished && is_unfinished(head, id);
+    if let Err(e) = check_log_header(head, Some(db), id, base) {
+        let unfinished = may_be_unfinished && is_unfinished(head, db, id);
         let first = LOG_HEADER_BYTES as u64;
         if !unfinished || later_records(bytes, 0, first, id)?.any() {
             return Err(Stop::Damage(e));

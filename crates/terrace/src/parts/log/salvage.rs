@@ -79,7 +79,7 @@ pub(crate) fn salvage(
     let head_bytes = span.len.min(LOG_HEADER_BYTES as u64) as usize;
     let head = walk.window.get(0, head_bytes)?;
     let known = id.or_else(|| log_id(head));
-    if let Err(e) = check_log_header(head, known.unwrap_or_default(), span.off) {
+    if let Err(e) = check_log_header(head, None, known.unwrap_or_default(), span.off) {
         walk.problem(e.offset, e.to_string())?;
     }
     walk.found.id = known;

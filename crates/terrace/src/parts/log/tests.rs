@@ -16,9 +16,11 @@ use super::record::{Verdict, judge};
 use super::replay::ReplayEnd;
 use super::{FileLog, Log, Payload, PoolLog, replay_file, replay_pool};
 use crate::parts::codec::DecodeError;
-use crate::types::SEQ_MAX;
+use crate::types::{DbId, SEQ_MAX};
 
 const FILE: &str = "/db/000001.log";
+/// The database whose logs these are.
+const DB: DbId = DbId(*b"sixteen bytes id");
 
 /// One record as a test knows it: its first sequence number and its entries.
 #[derive(Clone, PartialEq, Eq)]
@@ -122,14 +124,25 @@ type Replayed = (Vec<Batch>, Result<ReplayEnd, Failure>);
 
 fn read_pool(extent: &Extent, id: u64) -> Replayed {
     let mut found = Vec::new();
-    let end = replay_pool(extent.region(), extent.span(), id, &mut collect(&mut found));
+    let end = replay_pool(
+        extent.region(),
+        extent.span(),
+        (DB, id),
+        &mut collect(&mut found),
+    );
     (found, end)
 }
 
 fn read_file(fs: &Arc<dyn FileSystem>, id: u64) -> Replayed {
     let mut found = Vec::new();
     let fault = |_| Failure::Io;
-    let end = replay_file(fs, Path::new(FILE), id, &fault, &mut collect(&mut found));
+    let end = replay_file(
+        fs,
+        Path::new(FILE),
+        (DB, id),
+        &fault,
+        &mut collect(&mut found),
+    );
     (found, end)
 }
 
@@ -153,7 +166,7 @@ fn small_log(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<Batch>, Vec<u64>, u64)
     let mut rng = fastrand::Rng::with_seed(seed);
     let extent = pool.alloc(16 << 10).unwrap();
     overwrite(&extent, &[], || 0);
-    let log = PoolLog::create(Arc::clone(&extent), 7, Medium::Dram).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), (DB, 7), Medium::Dram).unwrap();
     let all = batches(&mut rng, 5, 90);
     let mut ends = Vec::new();
     for batch in &all {
@@ -200,9 +213,9 @@ fn logs_round_trip() {
         let all = batches(&mut rng, round, if round % 3 == 0 { 5000 } else { 60 });
         let extent = pool.alloc(1 << 20).unwrap();
         overwrite(&extent, &[], || rng.u8(..));
-        let in_pool = PoolLog::create(Arc::clone(&extent), id, Medium::Dram).unwrap();
+        let in_pool = PoolLog::create(Arc::clone(&extent), (DB, id), Medium::Dram).unwrap();
         let _ = fs.remove(Path::new(FILE));
-        let in_file = FileLog::create(&fs, Path::new(FILE), id, 1 << 20, None).unwrap();
+        let in_file = FileLog::create(&fs, Path::new(FILE), (DB, id), 1 << 20, None).unwrap();
         let logs: [&dyn Log; 2] = [&in_pool, &in_file];
         for log in logs {
             all.iter().for_each(|batch| batch.append(log));
@@ -230,8 +243,8 @@ fn full_logs_refuse() {
     let machine = Machine::new(2, Medium::Dax);
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
-    let in_pool = PoolLog::create(Arc::clone(&extent), 1, Medium::Dram).unwrap();
-    let in_file = FileLog::create(&fs, Path::new(FILE), 1, 16 << 10, None).unwrap();
+    let in_pool = PoolLog::create(Arc::clone(&extent), (DB, 1), Medium::Dram).unwrap();
+    let in_file = FileLog::create(&fs, Path::new(FILE), (DB, 1), 16 << 10, None).unwrap();
     let mut rng = fastrand::Rng::with_seed(33);
     let logs: [&dyn Log; 2] = [&in_pool, &in_file];
     for log in logs {
@@ -397,12 +410,12 @@ fn earlier_users_leave_nothing() {
     for round in 0..200 {
         let (first, second) = (2 * round + 1, 2 * round + 2);
         let extent = pool.alloc(32 << 10).unwrap();
-        let old = PoolLog::create(Arc::clone(&extent), first, Medium::Dram).unwrap();
+        let old = PoolLog::create(Arc::clone(&extent), (DB, first), Medium::Dram).unwrap();
         let count = rng.usize(20..60);
         batches(&mut rng, count, 200)
             .iter()
             .for_each(|b| b.append(&old));
-        let new = PoolLog::create(Arc::clone(&extent), second, Medium::Dram).unwrap();
+        let new = PoolLog::create(Arc::clone(&extent), (DB, second), Medium::Dram).unwrap();
         let count = rng.usize(..20);
         let all = batches(&mut rng, count, 200);
         all.iter().for_each(|b| b.append(&new));
@@ -423,7 +436,7 @@ fn images_of_records_are_data() {
     let (extent, mut all, _, len) = small_log(&pool, 41);
     let image = bytes_of(&extent, len);
     // The value of the next record lies at a multiple of 64, as records do.
-    let log = PoolLog::create(Arc::clone(&extent), 7, Medium::Dram).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), (DB, 7), Medium::Dram).unwrap();
     all.iter().for_each(|b| b.append(&log));
     let at = log.bytes();
     let entry = (1, 0, vec![9; 16], image);
@@ -457,7 +470,7 @@ fn only_new_files_are_prefaulted() {
         log.prefault(at, len);
         faults.operations() - before
     };
-    let new = FileLog::create(&fs, Path::new(FILE), 1, 16 << 10, None).unwrap();
+    let new = FileLog::create(&fs, Path::new(FILE), (DB, 1), 16 << 10, None).unwrap();
     assert!(new.is_cold());
     assert_eq!(operations(&new, 0, 1 << 20), 1);
     assert_eq!(operations(&new, 16 << 10, 1), 0);
@@ -467,7 +480,7 @@ fn only_new_files_are_prefaulted() {
     new.sync().unwrap();
     drop(new);
     let path = Path::new("/db/000002.log");
-    let old = FileLog::create(&fs, path, 2, 16 << 10, Some(Path::new(FILE))).unwrap();
+    let old = FileLog::create(&fs, path, (DB, 2), 16 << 10, Some(Path::new(FILE))).unwrap();
     assert!(!old.is_cold());
 }
 

@@ -14,6 +14,7 @@ use super::salvage::salvage;
 use super::state::State;
 use crate::parts::codec::Reader;
 use crate::parts::codec::decoders::refused;
+use crate::types::DbId;
 
 /// The generation that is asked for.
 const GENERATION: u64 = 3;
@@ -77,6 +78,7 @@ fn header() -> Vec<u8> {
     let header = Header {
         generation: GENERATION,
         file_bytes: 4096,
+        db: DbId(*b"0123456789abcdef"),
     };
     encode_header(header).to_vec()
 }

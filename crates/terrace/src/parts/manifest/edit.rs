@@ -224,6 +224,25 @@ fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
 }
 
 impl Change {
+    /// Whether the change names something that has entries.
+    pub(super) fn adds_data(&self) -> bool {
+        matches!(
+            self,
+            Change::TableAdded(_) | Change::FileAdded(_) | Change::RepositoryExtentAdded { .. }
+        )
+    }
+
+    /// Whether what the change forgets gives room back, in the pool or on a disk.
+    pub(crate) fn frees(&self) -> bool {
+        matches!(
+            self,
+            Change::LogRetired { .. }
+                | Change::TableRemoved { .. }
+                | Change::FileRemoved { .. }
+                | Change::RepositoryExtentRemoved { .. }
+        )
+    }
+
     /// Whether the change is of something in the pool.
     pub(crate) fn is_of_pool(&self) -> bool {
         match self {

@@ -24,10 +24,10 @@ use crate::canary::{self, Canary};
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
 use crate::parts::manifest::home::{Home, room_for};
+use crate::types::{DbId, draft_of};
 
 /// The name of the file.
 pub(crate) const NAME: &str = "MANIFEST";
-const DRAFT: &str = "MANIFEST.new";
 /// The least room of a generation.
 const ROOM_MIN: u64 = 256 << 10;
 /// BOUND: a longer file is not read into memory; a manifest of a million tables is shorter.
@@ -37,6 +37,7 @@ pub(crate) const BYTES_MAX: u64 = 1 << 30;
 pub(super) struct FileHome {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    db: DbId,
     /// None until the first generation is written.
     file: Option<Box<dyn File>>,
     room: u64,
@@ -44,11 +45,12 @@ pub(super) struct FileHome {
 }
 
 impl FileHome {
-    /// A home without a file yet, in the folder `dir`.
-    pub(super) fn new(fs: &Arc<dyn FileSystem>, dir: &Path) -> FileHome {
+    /// A home of the manifest of `db` without a file yet, in the folder `dir`.
+    pub(super) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> FileHome {
         FileHome {
             fs: Arc::clone(fs),
             dir: dir.to_owned(),
+            db,
             file: None,
             room: 0,
             room_min: ROOM_MIN,
@@ -57,13 +59,22 @@ impl FileHome {
 
     /// The home with the file that has the manifest's name.
     pub(super) fn open(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<FileHome, ManifestError> {
-        let mut home = FileHome::new(fs, dir);
+        let mut home = FileHome::new(fs, dir, DbId::default());
         let path = dir.join(NAME);
         let failed = |e| ManifestError::Io(named(&path, e));
         let file = fs.open(&path, OpenMode::Write).map_err(failed)?;
         home.room = file.len().map_err(failed)?;
         home.file = Some(file);
         Ok(home)
+    }
+
+    /// The manifest that was opened is that of `db`.
+    pub(super) fn belongs_to(&mut self, db: DbId) {
+        self.db = db;
+    }
+
+    fn draft_path(&self) -> PathBuf {
+        draft_of(&self.dir.join(NAME), self.db)
     }
 
     /// Makes durable what a killed process had written, and the file's name.
@@ -79,7 +90,7 @@ impl FileHome {
 
     /// Writes the draft of a generation; it has no meaning yet.
     fn draft(&self, image: &[u8], room: u64) -> io::Result<Box<dyn File>> {
-        let file = self.fs.open(&self.dir.join(DRAFT), OpenMode::Truncate)?;
+        let file = self.fs.open(&self.draft_path(), OpenMode::Truncate)?;
         file.allocate(room)?;
         file.write_at(0, image)?;
         Ok(file)
@@ -120,9 +131,10 @@ impl Home for FileHome {
         file.sync_data().map_err(|e| named(&path, e))
     }
 
-    fn replace(&mut self, _: u64, image: &[u8]) -> Result<(), ManifestError> {
+    fn replace(&mut self, _: u64, image: &[u8], _: u64) -> Result<(), ManifestError> {
+        // Four times what there is, so more than what should be kept.
         let room = self.room_of(image.len() as u64);
-        let path = self.dir.join(DRAFT);
+        let path = self.draft_path();
         let file = match self.draft(image, room) {
             Ok(file) => file,
             Err(e) => {
@@ -138,7 +150,12 @@ impl Home for FileHome {
         // CRASH: until the folder is synced either generation may have the name, and both are whole.
         file.sync_data().map_err(final_failure)?;
         let target = self.dir.join(NAME);
-        self.fs.rename(&path, &target).map_err(final_failure)?;
+        let renamed = match self.file {
+            Some(_) => self.fs.rename(&path, &target),
+            // Before the first there is none of this database.
+            None => self.fs.rename_new(&path, &target),
+        };
+        renamed.map_err(final_failure)?;
         self.fs.sync_dir(&self.dir).map_err(final_failure)?;
         self.file = Some(file);
         self.room = room;
@@ -167,10 +184,10 @@ impl Home for FileHome {
 #[cfg(test)]
 impl FileHome {
     /// A home whose generations have little room.
-    pub(super) fn small(fs: &Arc<dyn FileSystem>, dir: &Path, room_min: u64) -> FileHome {
+    pub(super) fn small(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId, room_min: u64) -> FileHome {
         FileHome {
             room_min,
-            ..FileHome::new(fs, dir)
+            ..FileHome::new(fs, dir, db)
         }
     }
 }

@@ -26,9 +26,9 @@ pub(super) trait Home: Send {
     /// known of what is there.
     fn append(&mut self, at: u64, record: &[u8]) -> io::Result<()>;
 
-    /// Makes `image` all there is of a new generation, in one step that is durable on return. A
-    /// failure that `ManifestError::is_final` denies leaves everything as it was.
-    fn replace(&mut self, generation: u64, image: &[u8]) -> Result<(), ManifestError>;
+    /// Makes `image` all there is of a new generation, in one step that is durable on return, with room for
+    /// `kept` bytes more. A failure that `ManifestError::is_final` denies leaves everything as it was.
+    fn replace(&mut self, generation: u64, image: &[u8], kept: u64) -> Result<(), ManifestError>;
 
     /// The bytes of the generation in use, and the offset that errors give to the first of them.
     fn read(&self) -> Result<(Cow<'_, [u8]>, u64), ManifestError>;

@@ -3,10 +3,11 @@
 //! |  at | size | field      |                                                       |
 //! |-----|------|------------|-------------------------------------------------------|
 //! |   0 |    4 | magic      | "TMAN"                                                |
-//! |   4 |    4 | version    | 1                                                     |
+//! |   4 |    4 | version    | 3                                                     |
 //! |   8 |    8 | generation | ascending; in a pool the superblock names the valid one |
 //! |  16 |    8 | file bytes | the least length of the file; 0 in a pool             |
-//! |  24 |   36 | zero       |                                                       |
+//! |  24 |   16 | database   | its id                                                |
+//! |  40 |   20 | zero       |                                                       |
 //! |  60 |    4 | checksum   | crc32c of bytes 0..60                                 |
 //!
 //! A record, one edit:
@@ -28,6 +29,7 @@
 use terrace_media::Span;
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::types::DbId;
 
 /// Size of the header, and where the first record begins.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -44,7 +46,9 @@ const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
 /// The version that this program writes.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
+const AT_DATABASE: usize = 24;
+const AT_ZERO: usize = AT_DATABASE + DbId::BYTES;
 
 const _: () = assert!(
     RECORD_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4,
@@ -101,6 +105,8 @@ pub(crate) struct Header {
     pub(crate) generation: u64,
     /// The least length of the file; 0 in a pool.
     pub(crate) file_bytes: u64,
+    /// Whose manifest it is.
+    pub(crate) db: DbId,
 }
 
 /// The bytes of a header.
@@ -110,9 +116,17 @@ pub(crate) fn encode_header(header: Header) -> [u8; HEADER_BYTES] {
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
     bytes[8..16].copy_from_slice(&header.generation.to_le_bytes());
     bytes[16..24].copy_from_slice(&header.file_bytes.to_le_bytes());
+    bytes[AT_DATABASE..AT_ZERO].copy_from_slice(&header.db.0);
     let crc = codec::checksum(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+/// The database that a header says that the manifest is of; its checksum is not looked at.
+pub(crate) fn manifest_database(bytes: &[u8]) -> Option<DbId> {
+    let rest = bytes.strip_prefix(&MAGIC)?;
+    let rest = rest.strip_prefix(&VERSION.to_le_bytes())?;
+    DbId::at(rest.get(AT_DATABASE - 8..)?)
 }
 
 /// The version in a sound header of a later one; magic and checksum stay where they are.
@@ -158,20 +172,26 @@ pub(crate) fn decode_header(bytes: &[u8], base: u64) -> Result<Header, DecodeErr
     let header = Header {
         generation: r.u64()?,
         file_bytes: r.u64()?,
+        db: DbId::at(&checked[AT_DATABASE..]).unwrap_or_default(),
     };
-    if checked[24..].iter().any(|&b| b != 0) {
-        return refuse(24, "zeros".into(), "other bytes".into());
+    if checked[AT_ZERO..].iter().any(|&b| b != 0) {
+        return refuse(AT_ZERO as u64, "zeros".into(), "other bytes".into());
     }
     Ok(header)
 }
 
 /// Accepts only the header of `generation`; `base` is the offset that errors name.
-pub(crate) fn check_header(bytes: &[u8], generation: u64, base: u64) -> Result<(), DecodeError> {
-    let found = decode_header(bytes, base)?.generation;
-    if found == generation {
-        return Ok(());
+pub(crate) fn check_header(
+    bytes: &[u8],
+    generation: u64,
+    base: u64,
+) -> Result<Header, DecodeError> {
+    let header = decode_header(bytes, base)?;
+    if header.generation == generation {
+        return Ok(header);
     }
-    let (expected, found) = (format!("generation {generation}"), found.to_string());
+    let expected = format!("generation {generation}");
+    let found = header.generation.to_string();
     Err(DecodeError::new(
         "manifest header",
         base + 8,

@@ -30,6 +30,7 @@ pub(crate) mod salvage;
 mod state;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
@@ -40,6 +41,7 @@ pub(crate) use writer::Manifest;
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use terrace_media::{AllocError, PoolError};
 
@@ -64,6 +66,8 @@ pub(crate) enum ManifestError {
     Pool(PoolError),
     /// The record could not be made durable.
     Io(io::Error),
+    /// A file of the database was removed or replaced under it.
+    Gone(PathBuf),
     /// An earlier commit failed; the first failure as text.
     Failed(String),
 }
@@ -76,6 +80,7 @@ impl ManifestError {
             ManifestError::Newer { .. }
             | ManifestError::Pool(_)
             | ManifestError::Io(_)
+            | ManifestError::Gone(_)
             | ManifestError::Failed(_) => true,
         }
     }
@@ -95,6 +100,11 @@ impl fmt::Display for ManifestError {
             ManifestError::Draft(e) => write!(f, "the manifest cannot be written anew: {e}"),
             ManifestError::Pool(e) => e.fmt(f),
             ManifestError::Io(e) => write!(f, "an edit cannot be made durable: {e}"),
+            ManifestError::Gone(path) => write!(
+                f,
+                "{} was removed or replaced while the database was open",
+                path.display()
+            ),
             ManifestError::Failed(first) => write!(f, "an earlier edit failed: {first}"),
         }
     }
@@ -107,7 +117,7 @@ impl Error for ManifestError {
             ManifestError::Alloc(e) => Some(e),
             ManifestError::Pool(e) => Some(e),
             ManifestError::Io(e) | ManifestError::Draft(e) => Some(e),
-            ManifestError::Newer { .. } | ManifestError::Failed(_) => None,
+            ManifestError::Newer { .. } | ManifestError::Gone(_) | ManifestError::Failed(_) => None,
         }
     }
 }

@@ -93,33 +93,41 @@ impl PoolHome {
     }
 
     /// The extents of the next generation: these two exchanged, or larger ones once a state of
-    /// `wanted` bytes leaves less than half of one for edits.
+    /// `wanted` bytes leaves less than half of one for edits. Both are equally long, so that a state that
+    /// fits the one in use fits the next: an edit that takes from the state needs no room of the pool.
     fn next_place(&self, generation: u64, wanted: u64) -> Result<Place, ManifestError> {
         let room = self.place.spare.len();
+        let mut refused = None;
         if wanted > room / 2 {
-            let bytes = room_for(wanted);
-            let grown = self
-                .pool
-                .alloc(bytes)
-                .and_then(|a| self.pool.alloc(bytes).map(|b| (a, b)));
-            match grown {
-                Ok((current, spare)) => {
-                    return Ok(Place {
-                        current,
-                        spare,
-                        generation,
-                    });
+            let pair = |bytes| Ok((self.pool.alloc(bytes)?, self.pool.alloc(bytes)?));
+            // As much as it should have, or as the pool has left: less means to write the state more often.
+            let sizes = [
+                room_for(wanted),
+                wanted.saturating_mul(2),
+                wanted.saturating_add(wanted / 4),
+            ];
+            for bytes in sizes.into_iter().filter(|bytes| *bytes > room) {
+                match pair(bytes) {
+                    Ok((current, spare)) => {
+                        return Ok(Place {
+                            current,
+                            spare,
+                            generation,
+                        });
+                    }
+                    Err(e) => refused = Some(e),
                 }
-                // A full pool must not stop the edits that make room in it.
-                Err(_) if wanted <= room => {}
-                Err(e) => return Err(e.into()),
             }
         }
-        Ok(Place {
-            current: self.place.spare.clone(),
-            spare: self.place.current.clone(),
-            generation,
-        })
+        match refused {
+            Some(e) if wanted > room => Err(ManifestError::Alloc(e)),
+            // A full pool must not stop the edits that make room in it.
+            _ => Ok(Place {
+                current: self.place.spare.clone(),
+                spare: self.place.current.clone(),
+                generation,
+            }),
+        }
     }
 }
 
@@ -141,8 +149,8 @@ impl Home for PoolHome {
         write_durably(&self.place.current, at, record)
     }
 
-    fn replace(&mut self, generation: u64, image: &[u8]) -> Result<(), ManifestError> {
-        let next = self.next_place(generation, image.len() as u64)?;
+    fn replace(&mut self, generation: u64, image: &[u8], kept: u64) -> Result<(), ManifestError> {
+        let next = self.next_place(generation, image.len() as u64 + kept)?;
         if let Err(e) = write_durably(&next.current, 0, image) {
             self.limbo.push(next);
             return Err(ManifestError::Io(e));

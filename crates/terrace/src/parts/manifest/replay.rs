@@ -6,10 +6,12 @@ use crate::parts::manifest::layout::{
     HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_header, record_checksum,
 };
 use crate::parts::manifest::state::State;
+use crate::types::DbId;
 
 /// What the records of a generation add up to.
 #[derive(Debug)]
 pub(super) struct Replayed {
+    pub(super) db: DbId,
     pub(super) state: State,
     pub(super) tail: u64,
     pub(super) number: u64,
@@ -17,8 +19,9 @@ pub(super) struct Replayed {
 
 /// Adds up the records of `generation` in `bytes`; `base` is the offset that errors give to the first.
 pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replayed, DecodeError> {
-    check_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), generation, base)?;
+    let header = check_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), generation, base)?;
     let mut r = Replayed {
+        db: header.db,
         state: State::default(),
         tail: HEADER_BYTES as u64,
         number: 0,

@@ -13,7 +13,10 @@ use super::replay::replay;
 use super::state::State;
 use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
 use crate::parts::codec::{DecodeError, Reader};
-use crate::types::SEQ_MAX;
+use crate::types::{DbId, SEQ_MAX};
+
+/// The database whose manifests these are.
+const DB: DbId = DbId(*b"sixteen bytes id");
 
 fn pool(cap_bytes: u64) -> Pool {
     Pool::create(PoolConfig {
@@ -359,7 +362,7 @@ fn contradictions_are_refused() {
 #[test]
 fn compaction_keeps_the_state() {
     let pool = pool(16 << 20);
-    let manifest = Manifest::create(&pool, 16 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 16 << 10).unwrap();
     let mut editor = Editor::new(75);
     let mut state = State::default();
     for i in 0..3000 {
@@ -384,7 +387,7 @@ fn compaction_keeps_the_state() {
 #[test]
 fn refused_edits_change_nothing() {
     let pool = pool(16 << 20);
-    let manifest = Manifest::create(&pool, 16 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 16 << 10).unwrap();
     let first = Change::LogCreated {
         id: 4,
         place: LogPlace::File,
@@ -409,7 +412,7 @@ fn refused_edits_change_nothing() {
 #[test]
 fn full_pools_take_edits() {
     let pool = pool(1 << 20);
-    let manifest = Manifest::create(&pool, 4 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 4 << 10).unwrap();
     let mut hog = Vec::new();
     while let Ok(extent) = pool.alloc(4 << 10) {
         hog.push(extent);
@@ -458,7 +461,7 @@ fn full_pools_take_edits() {
 
 /// A manifest of a few records: its extent, its bytes, and the state after each record.
 fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, State)>) {
-    let manifest = Manifest::create(pool, 16 << 10).unwrap();
+    let manifest = Manifest::create(pool, DB, 16 << 10).unwrap();
     let span = manifest.spans()[0];
     let mut editor = Editor::new(seed);
     let mut states = Vec::new();

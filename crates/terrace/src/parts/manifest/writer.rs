@@ -2,7 +2,7 @@
 //! and added up again when the database is opened.
 
 use std::borrow::Borrow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use terrace_media::{FileSystem, Pool};
 use crate::parts::codec::DecodeError;
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::{Change, Edit};
-use crate::parts::manifest::file::FileHome;
+use crate::parts::manifest::file::{FileHome, NAME};
 use crate::parts::manifest::home::Home;
 use crate::parts::manifest::layout::{
     HEADER_BYTES, Header, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, Roots, decode_header,
@@ -20,6 +20,12 @@ use crate::parts::manifest::layout::{
 use crate::parts::manifest::pool::PoolHome;
 use crate::parts::manifest::replay::replay;
 use crate::parts::manifest::state::State;
+use crate::parts::manifest::watch::Watch;
+use crate::types::DbId;
+
+/// Room that is left by edits which add data, for those of deletes: logs that come and go, and the edits
+/// that forget data.
+const KEPT_BYTES: u64 = 1024;
 
 /// The manifest of a database, open for edits.
 pub(crate) struct Manifest {
@@ -27,6 +33,8 @@ pub(crate) struct Manifest {
 }
 
 struct Inner {
+    watch: Watch,
+    db: DbId,
     state: State,
     home: Box<dyn Home>,
     generation: u64,
@@ -41,27 +49,34 @@ struct Inner {
 }
 
 impl Manifest {
-    /// Makes the manifest of an empty store, durable on return, in two extents of `extent_bytes`.
+    /// Makes the manifest of the empty store `db`, durable on return, in two extents of `extent_bytes`.
     ///
     /// One that the roots may name from a creation that was not finished is forgotten.
-    pub(crate) fn create(pool: &Pool, extent_bytes: u64) -> Result<Manifest, ManifestError> {
+    pub(crate) fn create(
+        pool: &Pool,
+        db: DbId,
+        extent_bytes: u64,
+    ) -> Result<Manifest, ManifestError> {
         // Above any that left records in these extents: they must not follow the first one.
         let generation = Roots::read(|i| pool.root(i)).generation + 1;
         let home = PoolHome::create(pool, extent_bytes, generation)?;
-        Manifest::begin(Box::new(home), generation)
+        Manifest::begin(Box::new(home), db, generation)
     }
 
-    /// Makes the manifest of an empty store without a pool, durable on return, in a file in `dir`. One
-    /// that is there, of a creation that was not finished, is forgotten.
+    /// Makes the manifest of the empty store `db` without a pool, durable on return, in a file in `dir`
+    /// that must not exist.
     pub(crate) fn create_file(
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
+        db: DbId,
     ) -> Result<Manifest, ManifestError> {
-        Manifest::begin(Box::new(FileHome::new(fs, dir)), 1)
+        Manifest::begin(Box::new(FileHome::new(fs, dir, db)), db, 1)
     }
 
-    fn begin(home: Box<dyn Home>, generation: u64) -> Result<Manifest, ManifestError> {
+    fn begin(home: Box<dyn Home>, db: DbId, generation: u64) -> Result<Manifest, ManifestError> {
         let mut inner = Inner {
+            watch: Watch::default(),
+            db,
             state: State::default(),
             home,
             // Of the one before it, which was never.
@@ -71,7 +86,7 @@ impl Manifest {
             failed: None,
             record: Vec::new(),
         };
-        inner.compact(&State::default())?;
+        inner.compact(&State::default(), 0)?;
         Ok(Manifest {
             inner: Mutex::new(inner),
         })
@@ -96,7 +111,7 @@ impl Manifest {
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
     ) -> Result<Manifest, ManifestError> {
-        let home = FileHome::open(fs, dir)?;
+        let mut home = FileHome::open(fs, dir)?;
         let (bytes, _) = home.read()?;
         let head = bytes.get(..HEADER_BYTES).unwrap_or(&bytes);
         if let Some(version) = newer_version(head) {
@@ -109,6 +124,7 @@ impl Manifest {
             let found = "the end of the file";
             return Err(DecodeError::new("manifest", bytes.len() as u64, expected, found).into());
         }
+        home.belongs_to(header.db);
         Manifest::resume(home, header.generation, |home, _| home.settle())
     }
 
@@ -125,6 +141,8 @@ impl Manifest {
         }
         settle(&home, replayed.tail).map_err(ManifestError::Io)?;
         let inner = Inner {
+            watch: Watch::default(),
+            db: replayed.db,
             state: replayed.state,
             home: Box::new(home),
             generation,
@@ -151,6 +169,7 @@ impl Manifest {
         if edit.is_empty() {
             return Ok(());
         }
+        inner.check_files()?;
         let mut state = inner.state.clone();
         for change in &edit.changes {
             state.apply(change)?;
@@ -160,13 +179,40 @@ impl Manifest {
         let bytes = inner.record.len().next_multiple_of(RECORD_ALIGN) as u64;
         if count == 0 {
             // Of the pool only, which is gone with the process.
-        } else if bytes <= inner.home.room() - inner.tail {
-            inner.append(bytes, count)?;
         } else {
-            inner.compact(&state)?;
+            let kept = match edit.changes.iter().any(Change::adds_data) {
+                true => KEPT_BYTES,
+                false => 0,
+            };
+            if bytes + kept <= inner.home.room() - inner.tail {
+                inner.append(bytes, count)?;
+            } else {
+                inner.compact(&state, kept)?;
+            }
         }
         inner.state = state;
         Ok(())
+    }
+
+    /// Refuses edits from now on when one of these files is not the one that it is now.
+    pub(crate) fn watch(
+        &self,
+        fs: &Arc<dyn FileSystem>,
+        paths: &[PathBuf],
+    ) -> Result<(), ManifestError> {
+        let mut inner = self.inner.lock();
+        let added = paths.iter().try_for_each(|path| inner.watch.add(fs, path));
+        added.map_err(ManifestError::Io)
+    }
+
+    /// An error when one of those files is another one now, or none: before a file is made beside them.
+    pub(crate) fn check_files(&self) -> Result<(), ManifestError> {
+        self.inner.lock().check_files()
+    }
+
+    /// The database whose manifest this is.
+    pub(crate) fn db(&self) -> DbId {
+        self.inner.lock().db
     }
 
     /// Runs `f` on the state; commits wait for it.
@@ -204,6 +250,14 @@ impl Manifest {
 }
 
 impl Inner {
+    /// Refuses to go on when a watched file is not there any more.
+    fn check_files(&mut self) -> Result<(), ManifestError> {
+        match self.watch.lost().map(Path::to_owned) {
+            None => Ok(()),
+            Some(path) => self.fail(ManifestError::Gone(path)),
+        }
+    }
+
     fn fail<T>(&mut self, e: ManifestError) -> Result<T, ManifestError> {
         if e.is_final() {
             self.failed.get_or_insert_with(|| e.to_string());
@@ -224,23 +278,27 @@ impl Inner {
         }
     }
 
-    /// Starts a new generation with `state` as its first record.
-    fn compact(&mut self, state: &State) -> Result<(), ManifestError> {
+    /// Starts a new generation with `state` as its first record, and room for `kept` bytes more.
+    fn compact(&mut self, state: &State, kept: u64) -> Result<(), ManifestError> {
         let changes = state.to_changes();
-        let kept = changes.iter().filter(|change| self.home.keeps(change));
-        let count = encode(&mut self.record, kept);
+        let written = changes.iter().filter(|change| self.home.keeps(change));
+        let count = encode(&mut self.record, written);
         let generation = self.generation + 1;
         RecordHeader::finish(&mut self.record, generation, 0, count);
         let bytes = (HEADER_BYTES + self.record.len()).next_multiple_of(RECORD_ALIGN);
         let mut image = encode_header(Header {
             generation,
             file_bytes: self.home.room_of(bytes as u64),
+            db: self.db,
         })
         .to_vec();
         image.extend_from_slice(&self.record);
         image.resize(bytes, 0);
-        if let Err(e) = self.home.replace(generation, &image) {
+        if let Err(e) = self.home.replace(generation, &image, kept) {
             return self.fail(e);
+        }
+        if let Err(e) = self.watch.replaced(NAME) {
+            return self.fail(ManifestError::Io(e));
         }
         self.generation = generation;
         self.tail = bytes as u64;
@@ -281,7 +339,7 @@ mod testing {
 
     use terrace_media::{FileSystem, Span};
 
-    use super::{FileHome, Manifest, ManifestError, State};
+    use super::{DbId, FileHome, Manifest, ManifestError, State};
 
     impl Manifest {
         /// A copy of the state.
@@ -303,9 +361,10 @@ mod testing {
         pub(crate) fn create_small_file(
             fs: &Arc<dyn FileSystem>,
             dir: &Path,
+            db: DbId,
             room: u64,
         ) -> Result<Manifest, ManifestError> {
-            Manifest::begin(Box::new(FileHome::small(fs, dir, room)), 1)
+            Manifest::begin(Box::new(FileHome::small(fs, dir, db, room)), db, 1)
         }
     }
 }

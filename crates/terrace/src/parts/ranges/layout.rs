@@ -14,6 +14,7 @@
 //! ```
 
 use crate::parts::codec::DecodeError;
+use crate::types::KEY_BYTES_MAX;
 
 /// Set in the keyspace of a range delete.
 pub(crate) const SHADOW: u32 = 1 << 31;
@@ -23,6 +24,9 @@ const _: () = assert!(
     LEN_BYTES == 4,
     "the length of the first key is a word of 32 bits"
 );
+
+/// The longest entry key: two keys and the length of one.
+pub(crate) const ENTRY_KEY_BYTES_MAX: usize = LEN_BYTES + 2 * KEY_BYTES_MAX;
 
 /// The entry key of the range from `begin` to before `end`.
 pub(crate) fn encode(begin: &[u8], end: &[u8]) -> Vec<u8> {

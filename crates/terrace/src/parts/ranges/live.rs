@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::fragment::{Keep, RangeDelete, Readable};
-use super::set::{RangeSet, Spans};
+use super::set::{Key, Last, RangeSet, Spans};
 use crate::canary::{self, Canary};
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
@@ -54,15 +54,28 @@ struct Body {
     tokens: Vec<Arc<()>>,
     /// Range deletes that a view may lack, while the token that such views hold is there.
     unsettled: Vec<(SeqNo, Weak<()>)>,
+    /// The newest range delete so far.
+    newest: SeqNo,
+    /// The newest when the logs were last looked at for the sake of range deletes.
+    looked: SeqNo,
+    /// Range deletes up to this one are durable, in logs that are synced if nowhere else.
+    synced: SeqNo,
+    /// The oldest range delete that is in no log.
+    unlogged: Option<SeqNo>,
 }
 
 impl LiveRanges {
     /// Adds range deletes, which nobody may see before a view with them is installed.
-    pub(crate) fn add(&self, ranges: Vec<RangeDelete>, readable: &Readable) {
+    pub(crate) fn add(&self, ranges: Vec<RangeDelete>, readable: &Readable, logged: bool) {
         let Some(least) = ranges.iter().map(|range| range.seq).min() else {
             return;
         };
+        let newest = ranges.iter().map(|range| range.seq).max();
         let mut body = self.0.lock();
+        body.newest = body.newest.max(newest.unwrap_or(least));
+        if !logged {
+            body.unlogged = Some(body.unlogged.map_or(least, |seq| seq.min(least)));
+        }
         body.runs.add(ranges, Keep::Readable(readable));
         let token = Arc::new(());
         body.unsettled.retain(|(_, token)| token.strong_count() > 0);
@@ -92,12 +105,45 @@ impl LiveRanges {
         (!runs.is_empty()).then(|| Arc::new(RangeSet::of(runs)))
     }
 
+    /// Whether there are range deletes for which nobody has looked at the logs yet; true once for each.
+    pub(crate) fn look(&self) -> bool {
+        let mut body = self.0.lock();
+        let due = !body.runs.0.is_empty() && body.newest > body.looked;
+        body.looked = body.newest;
+        due
+    }
+
+    /// Has the logs looked at again, for all that there are.
+    pub(crate) fn look_again(&self) {
+        self.0.lock().looked = 0;
+    }
+
+    /// All logs up to a number are synced.
+    pub(crate) fn mark_synced(&self, upto: SeqNo) {
+        let mut body = self.0.lock();
+        body.synced = body.synced.max(upto);
+    }
+
+    /// The number up to which a synced log has every range delete, so that a job may act on it before it
+    /// is in a table.
+    pub(crate) fn durable(&self) -> SeqNo {
+        let body = self.0.lock();
+        let unlogged = body
+            .unlogged
+            .map_or(SeqNo::MAX, |seq| seq.saturating_sub(1));
+        body.synced.min(unlogged)
+    }
+
     /// Forgets those up to a number: they are in the bottom, and nothing above it is so old.
     pub(crate) fn trim(&self, upto: SeqNo, readable: &Readable) {
         let mut body = self.0.lock();
         if !body.runs.0.is_empty() {
             let keep = Keep::Readable(readable);
             body.runs.retain(|range| range.seq > upto, keep);
+        }
+        if body.unlogged.is_some_and(|seq| seq <= upto) {
+            // It is in a table now; one that came later cannot be told from it.
+            body.unlogged = (body.newest > upto).then_some(upto + 1);
         }
     }
 
@@ -140,6 +186,18 @@ impl Applicable {
             set: Arc::new(RangeSet::of(vec![spans])),
             upto: SeqNo::MAX,
         }
+    }
+
+    /// Whether nobody can read any version, from the oldest to the newest of `seqs`, of the keys from `first`
+    /// on that are before `last`.
+    pub(crate) fn hides_all(
+        &self,
+        first: Key<'_>,
+        last: Last<'_>,
+        seqs: (SeqNo, SeqNo),
+        stripes: &Stripes,
+    ) -> bool {
+        self.set.hides_all(first, last, seqs, self.upto, stripes)
     }
 
     /// Whether nobody can read a version, because of one of them.

@@ -37,4 +37,4 @@ pub(crate) use fragment::{Keep, RangeDelete, Readable, fragment};
 pub(crate) use late::{Ages, LateKeys, Newer};
 pub(crate) use list::in_list;
 pub(crate) use live::{Applicable, LiveRanges};
-pub(crate) use set::{Key, RangeSet, Spans, pieces_bytes};
+pub(crate) use set::{Key, Last, RangeSet, Spans, pieces_bytes};

@@ -9,6 +9,15 @@ use crate::types::SeqNo;
 /// A keyspace and a key.
 pub(crate) type Key<'a> = (u32, &'a [u8]);
 
+/// Where a stretch of keys ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Last<'a> {
+    /// With this key.
+    Key(Key<'a>),
+    /// Before this one, of the same keyspace; empty: with the keyspace.
+    Before(&'a [u8]),
+}
+
 /// A piece of the key space, and the numbers of the range deletes over it, the newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fragment {
@@ -228,24 +237,24 @@ impl RangeSet {
         })
     }
 
-    /// Whether range deletes above `newest` cover all keys between two, both included, which no snapshot tells
-    /// apart from versions down to `oldest`.
+    /// Whether range deletes above `newest` and up to `upto` cover all keys from one to another, which no
+    /// snapshot tells apart from versions down to `oldest`.
     pub(crate) fn hides_all(
         &self,
-        (first, last): (Key<'_>, Key<'_>),
+        first: Key<'_>,
+        last: Last<'_>,
         (oldest, newest): (SeqNo, SeqNo),
+        upto: SeqNo,
         stripes: &Stripes,
     ) -> bool {
-        if first.0 != last.0 {
-            return false;
-        }
         self.runs.iter().any(|run| {
             let Some(i) = run.position(first.0, first.1) else {
                 return false;
             };
             let suits = |f: &Fragment| {
                 let mut seqs = f.seqs.iter();
-                seqs.any(|&range| range > newest && stripes.same(range, oldest))
+                let suits = |range| range > newest && range <= upto && stripes.same(range, oldest);
+                seqs.any(|&range| suits(range))
             };
             let mut end: &[u8] = match suits(&run.fragments[i]) {
                 true => &run.fragments[i].end,
@@ -258,7 +267,10 @@ impl RangeSet {
                 }
                 end = &next.end;
             }
-            end.is_empty() || last.1 < end
+            match last {
+                Last::Key((keyspace, key)) => keyspace == first.0 && (end.is_empty() || key < end),
+                Last::Before(before) => compare_ends(before, end).is_le(),
+            }
         })
     }
 }

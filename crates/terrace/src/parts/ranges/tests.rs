@@ -51,7 +51,7 @@ fn stripes(at: &[SeqNo]) -> Stripes {
         let sequencer = Sequencer::default();
         sequencer.start_after(seq);
         let clock = Arc::new(terrace_media::ManualClock::new());
-        list.register(&sequencer, &Time::new(clock, 0));
+        list.register_number(&sequencer, &Time::new(clock, 0));
     }
     list.stripes()
 }
@@ -95,7 +95,7 @@ fn sets_agree_with_a_plain_list() {
         let all = ranges(&mut rng, 1 + seed as usize / 3);
         let live = LiveRanges::default();
         for range in &all {
-            live.add(vec![range.clone()], &Readable::default());
+            live.add(vec![range.clone()], &Readable::default(), true);
         }
         let set = live.set_above(|| None).unwrap();
         let upto = rng.u64(..all.len() as u64 * 2 + 2);
@@ -152,7 +152,7 @@ fn sets_agree_with_a_plain_list() {
                 let suits = |r: &&RangeDelete| r.seq > seqs.1 && stripes.same(r.seq, seqs.0);
                 all.iter().filter(suits).any(|r| r.has(1, k))
             });
-            let found = set.hides_all(((1, low), (1, high)), seqs, &stripes);
+            let found = set.hides_all((1, low), Last::Key((1, high)), seqs, SEQ_MAX, &stripes);
             assert!(found >= all_hidden && found <= each_hidden, "seed {seed}");
         }
         live.trim(upto, &Readable::default());
@@ -181,14 +181,18 @@ fn sets_have_what_some_read_needs() {
         let mut moments = Vec::new();
         let mut visible = 0;
         for range in &all {
-            live.add(vec![range.clone()], &Readable::of(&snapshots, &sequencer));
+            live.add(
+                vec![range.clone()],
+                &Readable::of(&snapshots, &sequencer),
+                true,
+            );
             // Some become visible late, and some snapshots go.
             if rng.bool() {
                 visible = range.seq;
                 sequencer.start_after(visible);
             }
             if rng.u8(..4) == 0 {
-                moments.push(snapshots.register(&sequencer, &time).seq);
+                moments.push(snapshots.register_number(&sequencer, &time));
             }
             if rng.u8(..8) == 0 && !moments.is_empty() {
                 let gone = moments.swap_remove(rng.usize(..moments.len()));
@@ -198,7 +202,7 @@ fn sets_have_what_some_read_needs() {
         let set = live.set_above(|| None).unwrap();
         let plain = LiveRanges::default();
         for range in &all {
-            plain.add(vec![range.clone()], &Readable::default());
+            plain.add(vec![range.clone()], &Readable::default(), true);
         }
         few += set.len();
         many += plain.set_above(|| None).unwrap().len();
@@ -247,7 +251,7 @@ fn ranges_over_one_another_take_little() {
                 seq: SeqNo::from(n),
             };
             late.add(std::slice::from_ref(&range));
-            live.add(vec![range], &Readable::later());
+            live.add(vec![range], &Readable::later(), true);
             pieces = pieces.max(live.set_above(|| None).unwrap().len());
         }
         assert!(pieces < 64, "{pieces}");
@@ -303,10 +307,10 @@ fn jobs_apply_only_what_every_view_has() {
         end: b"b".to_vec(),
         seq,
     };
-    live.add(vec![range(10)], &Readable::default());
+    live.add(vec![range(10)], &Readable::default(), true);
     assert_eq!(live.settled_upto(), 9, "no view has it yet");
     let older_views = live.take_tokens();
-    live.add(vec![range(20)], &Readable::default());
+    live.add(vec![range(20)], &Readable::default(), true);
     let hides = |seq| {
         let settled = live.settled(100, None).unwrap();
         settled.hides((1, b"a"), seq, &Stripes::default())

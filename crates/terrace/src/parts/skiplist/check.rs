@@ -8,7 +8,8 @@ use super::node::{Node, Target};
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
-use crate::types::{KEY_BYTES_MAX, SEQ_MAX, key_hash};
+use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
+use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 
 /// Nodes checked while the gate is held once.
 const CHUNK: usize = 256;
@@ -105,7 +106,11 @@ impl SkipList {
     fn check_node(&self, node: &Node<'_>) -> Result<(), DecodeError> {
         node.checked_value()?;
         let hash = key_hash(node.header.keyspace, node.key);
-        if node.header.hash != hash || node.key.len() > KEY_BYTES_MAX {
+        let key_bytes_max = match node.header.kind == EntryKind::RangeDelete as u8 {
+            true => ENTRY_KEY_BYTES_MAX,
+            false => KEY_BYTES_MAX,
+        };
+        if node.header.hash != hash || node.key.len() > key_bytes_max {
             return Err(DecodeError {
                 what: "hash in a skip-list node",
                 offset: node.off,

@@ -7,7 +7,8 @@
 
 use super::layout::{HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, Header, checksum};
 use crate::parts::codec;
-use crate::types::{KEY_BYTES_MAX, key_hash};
+use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
+use crate::types::key_hash;
 
 /// A node whose checksum is right.
 #[derive(Debug, Clone, Copy)]
@@ -63,9 +64,7 @@ pub(crate) struct Front {
 pub(crate) fn front(bytes: &[u8]) -> Option<Front> {
     let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?);
     let height = usize::from(header.height);
-    // The key of a range delete has two keys and the length of one.
-    let key_max = 2 * KEY_BYTES_MAX + size_of::<u32>();
-    let fits = (1..=HEIGHT_MAX).contains(&height) && header.key_len as usize <= key_max;
+    let fits = (1..=HEIGHT_MAX).contains(&height) && header.key_len as usize <= ENTRY_KEY_BYTES_MAX;
     fits.then(|| Front {
         key_end: (HEADER_BYTES + 8 * height) as u64 + u64::from(header.key_len),
         bytes: header.node_bytes() as u64,

@@ -9,13 +9,14 @@ use super::build::{BlockBuilder, RawEntry};
 use super::compress::{Compressor, decompress};
 use super::layout::{
     BlockKind, Compression, FOOTER_BYTES, Features, Footer, FooterError, Handle, TRAILER_BYTES,
-    check_block, encode_trailer, keyspace_bytes, split_key,
+    check_block, encode_trailer, keyspace_bytes, split_key, table_owner,
 };
 use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete, RangeDeletes};
 use super::walk::BlockCursor;
 use crate::parts::codec::decoders::refused;
 use crate::parts::skiplist::Target;
+use crate::types::DbId;
 
 /// The table and the place that blocks are said to be of.
 const NUMBER: u64 = 7;
@@ -30,6 +31,8 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             mend: |bytes| seal(bytes, FOOTER_BYTES - 4),
             run: |bytes| match Footer::decode(bytes, NUMBER, FILE_BYTES) {
                 Ok(footer) => {
+                    let owner = Some((footer.db, footer.number));
+                    same("the owner", &table_owner(bytes), &owner)?;
                     same("a footer", &&footer.encode()[..], &&bytes[..FOOTER_BYTES])?;
                     Ok(Seen::Accepted(u64::from(footer.features.0)))
                 }
@@ -123,6 +126,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
 fn footers() -> Vec<Vec<u8>> {
     let handle = |offset, size| Handle { offset, size };
     let footer = |features, both: bool| Footer {
+        db: DbId(*b"0123456789abcdef"),
         number: NUMBER,
         file_bytes: FILE_BYTES,
         features: Features(features),

@@ -52,7 +52,7 @@
 //! |  at | size | field         |                                                        |
 //! |-----|------|---------------|--------------------------------------------------------|
 //! |   0 |    4 | magic         | "TSST"                                                 |
-//! |   4 |    4 | version       | 1; the footer of every version is as long              |
+//! |   4 |    4 | version       | 2; the footer of every version is as long              |
 //! |   8 |    8 | table number  | of the file that the table was written to              |
 //! |  16 |    8 | file bytes    | with the footer                                        |
 //! |  24 |    4 | features      | bits that a reader must know: 1 range deletes,         |
@@ -62,12 +62,14 @@
 //! |  44 |   12 | filter        | handle, zero for none                                  |
 //! |  56 |   12 | range deletes | handle, zero for none                                  |
 //! |  68 |   12 | properties    | handle                                                 |
-//! |  80 |   44 | zero          |                                                        |
+//! |  80 |   16 | database      | the id of the one that wrote the table                 |
+//! |  96 |   28 | zero          |                                                        |
 //! | 124 |    4 | checksum      | crc32c of bytes 0..124                                 |
 
 pub(crate) use crate::types::Compression;
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::types::DbId;
 
 /// Size of the footer.
 pub(crate) const FOOTER_BYTES: usize = 128;
@@ -121,15 +123,16 @@ pub(crate) mod property {
 }
 
 const MAGIC: [u8; 4] = *b"TSST";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const KIND_MASK: u64 = 0x3f;
 const RESERVED_BIT: u64 = 0x40;
 const EXPIRY_BIT: u64 = 0x80;
 const FEATURES_KNOWN: u32 = Features::RANGE_DELETES | Features::TWO_LEVELS | Features::EXPIRIES;
-const ZERO_FROM: usize = 80;
+const AT_DATABASE: usize = 80;
+const ZERO_FROM: usize = AT_DATABASE + DbId::BYTES;
 const CHECKSUM_AT: usize = 124;
 
-const _: () = assert!(ZERO_FROM == 32 + 4 * Handle::FOOTER_BYTES, "four handles");
+const _: () = assert!(AT_DATABASE == 32 + 4 * Handle::FOOTER_BYTES, "four handles");
 const _: () = assert!(CHECKSUM_AT + 4 == FOOTER_BYTES, "the checksum comes last");
 const _: () = assert!(TRAILER_BYTES == 1 + 4, "form and checksum");
 const _: () = assert!(
@@ -462,6 +465,7 @@ impl Features {
 /// The footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Footer {
+    pub(crate) db: DbId,
     pub(crate) number: u64,
     pub(crate) file_bytes: u64,
     pub(crate) features: Features,
@@ -486,6 +490,15 @@ impl From<DecodeError> for FooterError {
     }
 }
 
+/// The database and the number of the table that `bytes` are the footer of; nothing else is looked at.
+pub(crate) fn table_owner(bytes: &[u8]) -> Option<(DbId, u64)> {
+    let rest = bytes
+        .strip_prefix(&MAGIC)?
+        .strip_prefix(&VERSION.to_le_bytes())?;
+    let number = u64::from_le_bytes(*rest.first_chunk()?);
+    Some((DbId::at(rest.get(AT_DATABASE - 8..)?)?, number))
+}
+
 impl Footer {
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = Vec::with_capacity(FOOTER_BYTES);
@@ -495,16 +508,12 @@ impl Footer {
         out.extend_from_slice(&self.file_bytes.to_le_bytes());
         put_word(&mut out, self.features.0);
         put_word(&mut out, 0);
-        let handles = [
-            self.index,
-            self.filter.unwrap_or_default(),
-            self.range_deletes.unwrap_or_default(),
-            self.properties,
-        ];
-        for handle in handles {
+        let optional = [self.filter, self.range_deletes].map(Option::unwrap_or_default);
+        for handle in [self.index, optional[0], optional[1], self.properties] {
             out.extend_from_slice(&handle.offset.to_le_bytes());
             put_word(&mut out, handle.size);
         }
+        out.extend_from_slice(&self.db.0);
         let mut bytes = [0u8; FOOTER_BYTES];
         bytes[..out.len()].copy_from_slice(&out);
         let crc = codec::checksum(&bytes[..CHECKSUM_AT]);
@@ -524,8 +533,8 @@ impl Footer {
         let checked = r.bytes(CHECKSUM_AT)?;
         let (stored, computed) = (r.u32()?, codec::checksum(checked));
         let mut r = Reader::new(what, base, checked);
-        let refuse = |at: u64, expected: String, found: String| -> FooterError {
-            DecodeError::new(what, base + at, expected, found).into()
+        let refuse = |at: u64, expected: String, found: String| {
+            FooterError::Damaged(DecodeError::new(what, base + at, expected, found))
         };
         let magic = r.bytes(4)?;
         if magic != MAGIC {
@@ -536,27 +545,23 @@ impl Footer {
         }
         let version = r.u32()?;
         if version != VERSION {
-            return Err(FooterError::Newer {
-                found: format!("version {version}"),
-                known: format!("version {VERSION}"),
-            });
+            let (found, known) = (format!("version {version}"), format!("version {VERSION}"));
+            return Err(FooterError::Newer { found, known });
         }
         let found = r.u64()?;
         if found != number {
-            let (expected, found) = (format!("table {number}"), format!("table {found}"));
-            return Err(refuse(8, expected, found));
+            let expected = format!("table {number}");
+            return Err(refuse(8, expected, format!("table {found}")));
         }
         let found = r.u64()?;
         if found != file_bytes {
-            let (expected, found) = (format!("{found} bytes"), format!("{file_bytes}"));
-            return Err(refuse(16, expected, found));
+            return Err(refuse(16, format!("{found} bytes"), file_bytes.to_string()));
         }
         let features = Features(r.u32()?);
         if features.0 & !FEATURES_KNOWN != 0 {
-            return Err(FooterError::Newer {
-                found: format!("features {:#x}", features.0),
-                known: format!("features {FEATURES_KNOWN:#x}"),
-            });
+            let known = format!("features {FEATURES_KNOWN:#x}");
+            let found = format!("features {:#x}", features.0);
+            return Err(FooterError::Newer { found, known });
         }
         if r.u32()? != 0 || checked[ZERO_FROM..].iter().any(|&b| b != 0) {
             return Err(refuse(28, "zeros".into(), "other bytes".into()));
@@ -573,12 +578,12 @@ impl Footer {
             }
             Ok((handle != Handle::default()).then_some(handle))
         };
-        let (index, filter, range_deletes, properties) =
-            (handle()?, handle()?, handle()?, handle()?);
-        let (Some(index), Some(properties)) = (index, properties) else {
+        let (index, filter, range_deletes) = (handle()?, handle()?, handle()?);
+        let (Some(index), Some(properties)) = (index, handle()?) else {
             return Err(refuse(32, "an index and properties".into(), "none".into()));
         };
         Ok(Footer {
+            db: DbId::at(&checked[AT_DATABASE..]).unwrap_or_default(),
             number,
             file_bytes,
             features,

@@ -38,7 +38,7 @@ pub(crate) mod decoders;
 mod fetch;
 mod heads;
 mod index;
-mod layout;
+pub(crate) mod layout;
 mod multi;
 mod properties;
 mod ranges;

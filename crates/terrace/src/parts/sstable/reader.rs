@@ -23,7 +23,7 @@ use crate::parts::cache::Pin;
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::FilterBlock;
 use crate::parts::skiplist::Target;
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{DbId, EntryKind, SeqNo};
 
 /// The end of the file is read at once: footer, properties and a small index are in it.
 const TAIL_BYTES: u64 = 16 << 10;
@@ -172,6 +172,11 @@ impl SsTable {
             .file
             .advise(0, table.file.file_bytes(), Advice::Random);
         Ok(table)
+    }
+
+    /// The database that wrote the table.
+    pub(crate) fn db(&self) -> DbId {
+        self.footer.db
     }
 
     /// The table's number.

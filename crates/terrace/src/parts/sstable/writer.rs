@@ -20,7 +20,7 @@ use super::ranges::{self, RangeDelete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::filter::FilterBuilder;
 use crate::parts::ranges::{Keep, fragment};
-use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, key_hash};
+use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of, key_hash};
 
 /// Memory that the writer keeps between blocks; what a large value needed is given back.
 const KEEP_BYTES: usize = 1 << 20;
@@ -28,6 +28,8 @@ const KEEP_BYTES: usize = 1 << 20;
 /// How a table is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SstOptions {
+    /// Whose table it is.
+    pub(crate) db: DbId,
     /// A data block is closed when its content has this many bytes. Larger: denser, fewer index
     /// entries, more bytes read for one key.
     pub(crate) block_bytes: usize,
@@ -47,6 +49,7 @@ pub(crate) struct SstOptions {
 impl Default for SstOptions {
     fn default() -> SstOptions {
         SstOptions {
+            db: DbId::default(),
             block_bytes: 4 << 10,
             restart_interval: 16,
             index_block_bytes: 32 << 10,
@@ -83,6 +86,8 @@ pub(crate) struct Finished {
 pub(crate) struct SstWriter {
     fs: Arc<dyn FileSystem>,
     path: PathBuf,
+    /// Where it is until it is whole.
+    draft: PathBuf,
     number: u64,
     options: SstOptions,
     out: Appender,
@@ -132,12 +137,14 @@ impl SstWriter {
             true => OpenMode::CreateNewDirect,
             false => OpenMode::CreateNew,
         };
+        let draft = draft_of(path, options.db);
         let file = fs
-            .open(path, mode)
-            .map_err(|e| Error::io("create", path, e))?;
+            .open(&draft, mode)
+            .map_err(|e| Error::io("create", &draft, e))?;
         Ok(SstWriter {
             fs: Arc::clone(fs),
             path: path.to_owned(),
+            draft,
             number,
             out: Appender::new(file, options.write_bytes),
             compressor,
@@ -346,11 +353,6 @@ impl SstWriter {
         3 * 8 * self.hashes.len() as u64 + 3 * self.index.len_bytes() as u64
     }
 
-    /// The table's number.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Keyspace and key of the first entry, when there is one.
     pub(crate) fn first_entry(&self) -> Option<(u32, &[u8])> {
         let (first, _) = self.properties.entries.as_ref()?;
@@ -362,9 +364,33 @@ impl SstWriter {
         self.properties.entry_count
     }
 
-    /// Writes what is left and makes the table durable, the file first and then its name. After an
-    /// error the file is the caller's to remove.
+    /// Writes what is left and makes the table durable, the file first and then its name. Nothing that has
+    /// the name is replaced, and after an error nothing of the table is left.
     pub(crate) fn finish(mut self) -> Result<Finished> {
+        let whole = self.finish_draft().and_then(|file_bytes| {
+            // CRASH: before the name is durable, the file is a draft, whole or in part, or has its
+            // name and says in its footer whose it is; nothing names it, so recovery removes it.
+            let renamed = self.fs.rename_new(&self.draft, &self.path);
+            renamed.map_err(|e| Error::io("give its name to", &self.path, e))?;
+            Ok(file_bytes)
+        });
+        let file_bytes = whole.inspect_err(|_| {
+            let _ = self.fs.remove(&self.draft);
+        })?;
+        let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        if let Err(e) = self.fs.sync_dir(&dir) {
+            let _ = self.fs.remove(&self.path);
+            return Err(Error::unsynced_folder(&dir, e));
+        }
+        Ok(Finished {
+            number: self.number,
+            file_bytes,
+            properties: self.properties,
+        })
+    }
+
+    /// Writes what is left of the draft and makes it durable; returns its length.
+    fn finish_draft(&mut self) -> Result<u64> {
         if self.failed {
             return Err(self.has_failed());
         }
@@ -390,20 +416,10 @@ impl SstWriter {
         let file_bytes = self.out.position();
         // PERSIST: the file, then its name, and the manifest only after `finish` has returned.
         // Reversed, a crash could leave a manifest that names a file that is short or not there.
-        // CRASH: before the name is durable, the file may be there in part under its name or not at
-        // all; nothing names it, so recovery removes it.
-        if let Err(e) = self.out.sync() {
-            return Err(self.fail("sync", e));
+        match self.out.sync() {
+            Ok(()) => Ok(file_bytes),
+            Err(e) => Err(self.fail("sync", e)),
         }
-        let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
-        if let Err(e) = self.fs.sync_dir(&dir) {
-            return Err(Error::io("sync the folder", &dir, e));
-        }
-        Ok(Finished {
-            number: self.number,
-            file_bytes,
-            properties: self.properties,
-        })
     }
 
     /// Everything after the data blocks.
@@ -452,6 +468,7 @@ impl SstWriter {
         let payload = (&self.properties.encode()[..], Compression::None);
         let properties = write_block(&mut self.out, payload, BlockKind::Properties, number)?;
         let footer = Footer {
+            db: self.options.db,
             number,
             file_bytes: self.out.position() + layout::FOOTER_BYTES as u64,
             features: Features(features),
@@ -465,9 +482,10 @@ impl SstWriter {
 
     /// Gives the table up and removes its file. A file that cannot be removed is left for recovery.
     pub(crate) fn abandon(self) -> Result<()> {
-        let SstWriter { fs, path, out, .. } = self;
+        let SstWriter { fs, draft, out, .. } = self;
         drop(out);
-        fs.remove(&path).map_err(|e| Error::io("remove", &path, e))
+        fs.remove(&draft)
+            .map_err(|e| Error::io("remove", &draft, e))
     }
 }
 

@@ -10,7 +10,7 @@ use terrace_media::{
     Span, Survive,
 };
 
-use super::{Batch, FILE, Failure, batches, read_file, read_pool};
+use super::{Batch, DB, FILE, Failure, batches, read_file, read_pool};
 use crate::parts::log::{FileLog, Log, PoolLog};
 
 fn config(machine: &Machine) -> PoolConfig {
@@ -41,7 +41,7 @@ fn pool_logs_survive_crashes() {
         let pool = Pool::create(config(&machine)).unwrap();
         let extent = pool.alloc(64 << 10).unwrap();
         let span = extent.span();
-        let log = PoolLog::create(extent, 3, medium).unwrap();
+        let log = PoolLog::create(extent, (DB, 3), medium).unwrap();
         let all = batches(&mut fastrand::Rng::with_seed(52), 60, 300);
         let durable = Arc::new(AtomicU64::new(0));
         let crashes = Arc::new(AtomicU64::new(0));
@@ -116,7 +116,7 @@ fn file_logs_survive_crashes() {
             );
         }
     })));
-    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None).unwrap();
+    let log = FileLog::create(&fs, Path::new(FILE), (DB, 3), 1 << 20, None).unwrap();
     named.store(true, Ordering::Relaxed);
     for (i, batch) in all.iter().enumerate() {
         batch.append(&log);
@@ -147,7 +147,7 @@ fn used_again_a_file_shows_nothing_old() {
     let machine = Machine::new(57, Medium::Dax);
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
-    let first = FileLog::create(&fs, Path::new(FILE), 3, 256 << 10, None).unwrap();
+    let first = FileLog::create(&fs, Path::new(FILE), (DB, 3), 256 << 10, None).unwrap();
     let old = batches(&mut fastrand::Rng::with_seed(58), 60, 3000);
     old.iter().for_each(|batch| batch.append(&first));
     first.sync().unwrap();
@@ -176,7 +176,7 @@ fn used_again_a_file_shows_nothing_old() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         })));
-        let log = FileLog::create(&fs, Path::new(FILE), id, 256 << 10, Some(aside)).unwrap();
+        let log = FileLog::create(&fs, Path::new(FILE), (DB, id), 256 << 10, Some(aside)).unwrap();
         durable.store(0, Ordering::Relaxed);
         let (found, end) = read_file(&fs, id);
         assert!(found.is_empty() && !end.unwrap().torn, "it begins empty");
@@ -205,7 +205,7 @@ fn gaps_in_flight_are_not_damage() {
     let machine = Machine::new(55, Medium::Dax);
     let pool = Pool::create(config(&machine)).unwrap();
     let extent = pool.alloc(64 << 10).unwrap();
-    let log = PoolLog::create(Arc::clone(&extent), 3, Medium::Dax).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), (DB, 3), Medium::Dax).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(56), 5, 200);
     all[0].append(&log);
     let (mut p1, mut p2) = (all[1].payload(), all[2].payload());
@@ -242,8 +242,8 @@ fn syncs_settle_no_gap() {
     fs.create_dir_all(Path::new("/db")).unwrap();
     let pool = Pool::create(config(&machine)).unwrap();
     let extent = pool.alloc(128 << 10).unwrap();
-    let in_pool = PoolLog::create(Arc::clone(&extent), 3, Medium::Mapped).unwrap();
-    let in_file = FileLog::create(&fs, Path::new(FILE), 3, 128 << 10, None).unwrap();
+    let in_pool = PoolLog::create(Arc::clone(&extent), (DB, 3), Medium::Mapped).unwrap();
+    let in_file = FileLog::create(&fs, Path::new(FILE), (DB, 3), 128 << 10, None).unwrap();
     let mut rng = fastrand::Rng::with_seed(66);
     let mut all = batches(&mut rng, 4, 10);
     for batch in &mut all {
@@ -279,7 +279,7 @@ fn unsynced_files_are_prefixes() {
     let machine = Machine::new(67, Medium::Dax);
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
-    let log = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None).unwrap();
+    let log = FileLog::create(&fs, Path::new(FILE), (DB, 3), 1 << 20, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(68), 20, 4000);
     let mut lengths = [0; 21];
     for (i, batch) in all.iter().enumerate() {
@@ -307,8 +307,8 @@ fn parallel_appends_are_all_there() {
         fs.create_dir_all(Path::new("/db")).unwrap();
         let pool = Pool::create(config(&machine)).unwrap();
         let extent = pool.alloc(2 << 20).unwrap();
-        let in_pool = PoolLog::create(Arc::clone(&extent), 3, medium).unwrap();
-        let in_file = FileLog::create(&fs, Path::new(FILE), 3, 2 << 20, None).unwrap();
+        let in_pool = PoolLog::create(Arc::clone(&extent), (DB, 3), medium).unwrap();
+        let in_file = FileLog::create(&fs, Path::new(FILE), (DB, 3), 2 << 20, None).unwrap();
         let logs: [&dyn Log; 2] = [&in_pool, &in_file];
         let mut orders = Vec::new();
         for log in logs {
@@ -361,7 +361,7 @@ fn file_faults_stop_the_log() {
         let faulty = FaultFs::new(Arc::clone(&plain));
         faulty.fail_at(n, io::ErrorKind::StorageFull, false);
         let fs: Arc<dyn FileSystem> = Arc::new(faulty.clone());
-        let Ok(log) = FileLog::create(&fs, Path::new(FILE), 3, 1 << 20, None) else {
+        let Ok(log) = FileLog::create(&fs, Path::new(FILE), (DB, 3), 1 << 20, None) else {
             continue;
         };
         let mut failed = false;
@@ -401,7 +401,7 @@ fn short_and_failing_reads() {
     let machine = Machine::new(61, Medium::Dax);
     let plain = machine.fs();
     plain.create_dir_all(Path::new("/db")).unwrap();
-    let log = FileLog::create(&plain, Path::new(FILE), 3, 1 << 20, None).unwrap();
+    let log = FileLog::create(&plain, Path::new(FILE), (DB, 3), 1 << 20, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(62), 30, 2000);
     all.iter().for_each(|batch| batch.append(&log));
     let faulty = FaultFs::new(plain);
@@ -435,7 +435,7 @@ fn failed_syncs_of_the_pool_stay() {
     };
     let pool = Pool::create(config).unwrap();
     let extent = pool.alloc(64 << 10).unwrap();
-    let log = PoolLog::create(extent, 3, Medium::Mapped).unwrap();
+    let log = PoolLog::create(extent, (DB, 3), Medium::Mapped).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(64), 3, 100);
     all[0].append(&log);
     log.sync().unwrap();

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use terrace_media::{FileSystem, Machine, Medium, OpenMode, Span};
 
-use super::{FILE, Failure, read_file};
+use super::{DB, FILE, Failure, read_file};
 use crate::parts::log::Payload;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN, encode_log_header};
 use crate::parts::log::salvage::{Piece, Salvaged, salvage};
 
 /// A log of one entry a record; `settled`: whether the last record says that those before it are.
 fn log(records: u64, settled: bool) -> Vec<u8> {
-    let mut bytes = encode_log_header(7).to_vec();
+    let mut bytes = encode_log_header(DB, 7).to_vec();
     for number in 1..=records {
         let mut payload = Payload::new();
         payload.push(1, 0, b"key", format!("value {number}").as_bytes());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrace_media::{Extent, FileSystem, Machine, Medium, OpenMode, Survive};
 
-use super::{Batch, FILE, Failure, batches, overwrite, pool, read_file, read_pool};
+use super::{Batch, DB, FILE, Failure, batches, overwrite, pool, read_file, read_pool};
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{FileLog, Log, PoolLog};
 
@@ -18,7 +18,7 @@ fn folder(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
 
 /// A sealed log in a file, of which nothing was synced before its end; its records and their bytes.
 fn sealed_file(fs: &Arc<dyn FileSystem>, seed: u64) -> (Vec<Batch>, Vec<u8>) {
-    let log = FileLog::create(fs, Path::new(FILE), 7, 16 << 10, None).unwrap();
+    let log = FileLog::create(fs, Path::new(FILE), (DB, 7), 16 << 10, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(seed), 6, 90);
     all.iter().for_each(|batch| batch.append(&log));
     log.sync().unwrap();
@@ -91,13 +91,13 @@ fn only_what_is_durable_is_sealed() {
         assert!(not_synced);
         before_sync
     };
-    let file = FileLog::create(&fs, Path::new(FILE), 7, 16 << 10, None).unwrap();
+    let file = FileLog::create(&fs, Path::new(FILE), (DB, 7), 16 << 10, None).unwrap();
     let before = seals(&file, &|| read_file(&fs, 7).1.unwrap().bytes);
     assert_eq!(before, file.bytes(), "nothing was synced");
     for medium in [Medium::Dax, Medium::Mapped] {
         let extent = pool.alloc(16 << 10).unwrap();
         overwrite(&extent, &[], || 0);
-        let log = PoolLog::create(Arc::clone(&extent), 7, medium).unwrap();
+        let log = PoolLog::create(Arc::clone(&extent), (DB, 7), medium).unwrap();
         let before = seals(&log, &|| read_pool(&extent, 7).1.unwrap().bytes);
         // On `Dax` a record is durable when its writer returns.
         let sealed = log.bytes() + RECORD_ALIGN as u64;
@@ -106,7 +106,7 @@ fn only_what_is_durable_is_sealed() {
     }
     // A place that is never written.
     let extent: Arc<Extent> = pool.alloc(16 << 10).unwrap();
-    let log = PoolLog::create(Arc::clone(&extent), 8, Medium::Dax).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), (DB, 8), Medium::Dax).unwrap();
     all[0].append(&log);
     let _ = log.reserve(all[1].payload().len_bytes());
     all[2].append(&log);
@@ -120,8 +120,8 @@ fn a_full_log_can_be_sealed() {
     let (_machine, fs) = folder(65);
     let pool = pool();
     let extent = pool.alloc(4096).unwrap();
-    let file = FileLog::create(&fs, Path::new(FILE), 7, extent.len(), None).unwrap();
-    let log = PoolLog::create(Arc::clone(&extent), 7, Medium::Dax).unwrap();
+    let file = FileLog::create(&fs, Path::new(FILE), (DB, 7), extent.len(), None).unwrap();
+    let log = PoolLog::create(Arc::clone(&extent), (DB, 7), Medium::Dax).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(66), 200, 40);
     for log in [&file as &dyn Log, &log] {
         for batch in &all {

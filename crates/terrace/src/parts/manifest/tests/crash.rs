@@ -9,7 +9,7 @@ use terrace_media::{
     Backing, Machine, Medium, Pool, PoolConfig, PoolFaults, Prefault, Span, Survive,
 };
 
-use super::{Editor, one};
+use super::{DB, Editor, one};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, LogPlace, Manifest, ManifestError};
 use crate::types::SEQ_MAX;
@@ -62,7 +62,7 @@ fn edits_are_atomic() {
     for medium in [Medium::Dax, Medium::Mapped] {
         let machine = Machine::new(91, medium);
         let pool = Pool::create(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
         // The states between which the machine is: before and after the edit in flight.
         let between = Arc::new(Mutex::new((State::default(), State::default())));
         let crashes = Arc::new(AtomicU64::new(0));
@@ -123,10 +123,13 @@ fn creation_is_atomic() {
             }
             drop(pool);
             let pool = Pool::open(config(&after)).unwrap();
-            Manifest::create(&pool, 8 << 10).unwrap().verify().unwrap();
+            Manifest::create(&pool, DB, 8 << 10)
+                .unwrap()
+                .verify()
+                .unwrap();
         }
     })));
-    Manifest::create(&pool, 8 << 10).unwrap();
+    Manifest::create(&pool, DB, 8 << 10).unwrap();
     assert!(machine.points() >= 2);
 }
 
@@ -137,7 +140,7 @@ fn created_again_is_empty() {
     drop(Pool::create(config(&machine)).unwrap());
     for round in 0..3 {
         let pool = Pool::open(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
         let first = manifest.spans()[0].off;
         assert_eq!(first, pool.root(0));
         for id in 0..10 - round {
@@ -152,7 +155,7 @@ fn created_again_is_empty() {
         assert_eq!(manifest.state().logs.len() as u64, 10 - round);
         drop((manifest, pool));
         let pool = Pool::open(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
         assert_eq!(
             manifest.spans()[0].off,
             first,
@@ -169,7 +172,7 @@ fn created_again_is_empty() {
 fn growth_is_atomic() {
     let machine = Machine::new(94, Medium::Dax);
     let pool = Pool::create(config(&machine)).unwrap();
-    let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
     let known = Arc::new(AtomicU64::new(0));
     let acknowledged = Arc::clone(&known);
     machine.on_persist(Some(Box::new(move |machine, point| {
@@ -213,7 +216,7 @@ fn failed_syncs_stay() {
             ..config(&machine)
         };
         let pool = Pool::create(config).unwrap();
-        let manifest = Manifest::create(&pool, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
         faults.fail_sync(n, io::ErrorKind::Other, false);
         let mut editor = Editor::new(96);
         let mut states = BTreeMap::from([(0, State::default())]);

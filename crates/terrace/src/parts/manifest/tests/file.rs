@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
 
-use super::{Editor, one};
+use super::{DB, Editor, one};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
 use crate::types::SEQ_MAX;
@@ -85,7 +85,7 @@ fn images(machine: &Machine, index: u64) -> Vec<(String, terrace_media::Image)> 
 #[test]
 fn edits_in_a_file_are_atomic() {
     let (machine, fs) = machine(191);
-    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
     let between = Arc::new(Mutex::new((State::default(), State::default())));
     let crashes = Arc::new(AtomicU64::new(0));
     let (states, count) = (Arc::clone(&between), Arc::clone(&crashes));
@@ -132,11 +132,18 @@ fn creation_of_the_file_is_atomic() {
                 Err(e) => panic!("{e}"),
             }
             let fs = machine.fs();
-            Manifest::create_file(&fs, dir()).unwrap().verify().unwrap();
+            if fs.exists(&dir().join("MANIFEST")).unwrap() {
+                // A creation that begins again removes it: it says whose it is.
+                fs.remove(&dir().join("MANIFEST")).unwrap();
+            }
+            Manifest::create_file(&fs, dir(), DB)
+                .unwrap()
+                .verify()
+                .unwrap();
             assert_eq!(recover(&machine).unwrap(), State::default());
         }
     })));
-    Manifest::create_file(&fs, dir()).unwrap();
+    Manifest::create_file(&fs, dir(), DB).unwrap();
     assert!(machine.points() >= 3);
 }
 
@@ -153,7 +160,7 @@ fn failed_calls_lose_nothing() {
             let (machine, inner) = machine(195);
             let faults = FaultFs::new(inner);
             let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
-            let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+            let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
             faults.fail_at(n, kind, false);
             let mut editor = Editor::new(196);
             let mut state = State::default();
@@ -206,7 +213,7 @@ fn a_full_disk_refuses_and_comes_back() {
     let (_machine, inner) = machine(197);
     let faults = FaultFs::new(inner);
     let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
-    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
     faults.fill_up(true);
     let create = |id| {
         let place = LogPlace::File;
@@ -247,7 +254,7 @@ fn contents(fs: &Arc<dyn FileSystem>) -> io::Result<Vec<u8>> {
 #[test]
 fn damage_in_the_file_is_found() {
     let (_machine, fs) = machine(198);
-    let manifest = Manifest::create_small_file(&fs, dir(), ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
     let mut editor = Editor::new(199);
     let mut states = vec![State::default()];
     let mut state = State::default();
@@ -288,5 +295,5 @@ fn damage_in_the_file_is_found() {
     later[60..64].copy_from_slice(&crc.to_le_bytes());
     damage(&fs, &later);
     let refused = Manifest::open_file(&fs, dir());
-    assert!(matches!(refused, Err(ManifestError::Newer { version: 3 })));
+    assert!(matches!(refused, Err(ManifestError::Newer { version: 4 })));
 }

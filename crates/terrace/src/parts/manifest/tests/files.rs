@@ -1,6 +1,6 @@
 //! Changes of table files: what decoding refuses, and what the state does.
 
-use super::{Change, Editor, FileMeta, Reader, State, one};
+use super::{Change, DB, Editor, FileMeta, Reader, State, one};
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::manifest::Manifest;
 use crate::types::{KEY_BYTES_MAX, SEQ_MAX};
@@ -219,7 +219,7 @@ fn contradictions_about_files_are_refused() {
 #[test]
 fn files_are_remembered() {
     let pool = super::pool(16 << 20);
-    let manifest = Manifest::create(&pool, 16 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 16 << 10).unwrap();
     let file = Editor::new(95).file();
     let number = file.number;
     manifest.commit(one(Change::FileAdded(file))).unwrap();

@@ -187,7 +187,7 @@ fn later_formats_are_refused_by_name() {
     write(&fs, file(), tiny(Compression::None), &small_model()).unwrap();
     let good = bytes_of(&*fs, file());
     let footer_at = good.len() - FOOTER_BYTES;
-    for (at, value) in [(4, 2u8), (24, 0x80), (27, 1)] {
+    for (at, value) in [(4, 3u8), (24, 0x80), (27, 1)] {
         let mut bytes = good.clone();
         bytes[footer_at + at] = value;
         let crc = codec::checksum(&bytes[footer_at..footer_at + 124]);

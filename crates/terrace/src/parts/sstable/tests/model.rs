@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::{MultiRead, Place, Properties, Verified};
 use super::*;
+use crate::types::DbId;
 
 /// Keys that share much, keys that share nothing, the empty one, many versions.
 fn random_model(rng: &mut fastrand::Rng, rows: usize) -> Model {
@@ -68,6 +69,7 @@ fn random_model(rng: &mut fastrand::Rng, rows: usize) -> Model {
 fn random_options(rng: &mut fastrand::Rng) -> SstOptions {
     let compressions = compressions();
     SstOptions {
+        db: DbId(*b"sixteen bytes id"),
         block_bytes: [1, 64, 300, 4096][rng.usize(..4)],
         restart_interval: [1, 2, 3, 16][rng.usize(..4)],
         index_block_bytes: [1, 80, 32 << 10][rng.usize(..3)],

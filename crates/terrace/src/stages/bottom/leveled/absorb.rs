@@ -52,7 +52,7 @@ impl Absorb {
         }
         // The snapshots are looked at now and not before: those that a writer of the last moment
         // came after must be among them.
-        let durable = drain.durable;
+        let durable = drain.durable.max(self.body.ground.ranges.durable());
         let begin = || {
             let version = self.body.version();
             let live = &self.body.ground.ranges;

@@ -35,8 +35,10 @@ const STEP_BYTES: usize = 1 << 20;
 struct Plan {
     body: Arc<Body>,
     picked: Picked,
-    /// What was live when the compaction began, for all parts.
-    version: Arc<Version>,
+    /// What was live when the compaction began, for all parts. `None` while it waits for room: the version keeps
+    /// files of tables that are gone since, and they may be the room that it waits for.
+    /// LOCK: before the body's, which is taken under it.
+    version: Mutex<Option<Arc<Version>>>,
     /// LOCK: held for a look.
     parts: Mutex<Parts>,
 }
@@ -60,6 +62,11 @@ impl Drop for Plan {
 }
 
 impl Plan {
+    fn version(&self) -> Arc<Version> {
+        let mut version = self.version.lock();
+        Arc::clone(version.get_or_insert_with(|| self.body.version()))
+    }
+
     /// Whether the tables can change their level as they are.
     fn moves(&self) -> bool {
         let [run] = self.picked.upper.as_slice() else {
@@ -69,7 +76,7 @@ impl Plan {
             return false;
         }
         // Down to the last level it is rewritten, so that what nobody reads goes.
-        let last = self.picked.to == self.version.levels.len();
+        let last = self.picked.to == self.version().levels.len();
         let stale = run
             .tables
             .iter()
@@ -117,7 +124,7 @@ impl Plan {
     }
 
     fn output(&self, span: &Span) -> Output {
-        let version = Arc::clone(&self.version);
+        let version = self.version();
         let all = self.picked.tables().flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
         // Those of the tables alone. What is above may be older than an ingest here, and in no log: a crash
@@ -201,7 +208,7 @@ impl Range {
 impl Compact {
     pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
         let plan = Plan {
-            version: body.version(),
+            version: Mutex::new(Some(body.version())),
             body: Arc::clone(body),
             picked,
             parts: Mutex::new(Parts {
@@ -269,6 +276,7 @@ impl Compact {
     /// theirs have ended.
     fn give_room_back(&mut self) {
         let aborted = self.current.take().map(|range| range.span);
+        *self.plan.version.lock() = None;
         let written = std::mem::take(&mut self.plan.parts.lock().written);
         self.left.extend(aborted);
         self.left.extend(written.into_iter().map(|(span, _)| span));

@@ -52,18 +52,19 @@ use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
 use crate::parts::memory::Memory;
-use crate::parts::ranges::Spans;
+use crate::parts::ranges::{RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, Ground, Intake, Job, Pressure, RangeRequest, Source, Sources, Urgency,
 };
-use crate::types::{Compression, SeqNo};
+use crate::types::{Compression, DbId, SeqNo};
 
 use source::RunSource;
 use version::{Table, Version};
 
 /// Where tables are, and what is kept of them in memory.
 pub(super) struct Shelf {
+    db: DbId,
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     blocks: Arc<SstCache>,
@@ -72,7 +73,7 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    fn new(folder: &Folder, options: &LeveledOptions, memory: Arc<Memory>) -> Shelf {
+    fn new(folder: &Folder, db: DbId, options: &LeveledOptions, memory: Arc<Memory>) -> Shelf {
         let options = options.clone();
         let held_max = memory.limits.held_bytes;
         let held = match memory.is_limited() {
@@ -80,6 +81,7 @@ impl Shelf {
             false => |_: &SsTable| 0,
         };
         Shelf {
+            db,
             fs: Arc::clone(&folder.fs),
             dir: folder.dir.clone(),
             open: FileCache::within(options.open_files_max, held_max, held),
@@ -100,6 +102,7 @@ impl Shelf {
     fn table_options(&self, level: u32) -> SstOptions {
         let options = &self.options;
         SstOptions {
+            db: self.db,
             block_bytes: options.block_bytes,
             filter_bits_per_key: options.filter_bits_per_key,
             compression: self.compression(level),
@@ -287,6 +290,10 @@ impl Bottom for Leveled {
         let stop = options.debt_stop_bytes;
         let runs = (options.runs_compact, options.runs_slow);
         self.body.between(runs, (stop / 8, stop / 2)).part
+    }
+
+    fn is_covered(&self, ranges: &RangeSet) -> bool {
+        vanish::covers_any(&self.body.version(), ranges)
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

@@ -250,6 +250,7 @@ impl Output {
     /// The table being written; begins one.
     fn writer(&mut self) -> Result<Option<&mut SstWriter>> {
         if self.writer.is_none() {
+            self.body.ground.manifest.check_files()?;
             let number = self.body.ground.next_id();
             let shelf = &self.body.shelf;
             let path = shelf.path(number);
@@ -289,12 +290,9 @@ impl Output {
             return Ok(());
         };
         self.charged = 0;
-        let number = writer.number();
         let finished = writer.finish();
         let _ = self.lease.set(0);
-        let finished = finished.inspect_err(|_| {
-            let _ = self.shelf().fs.remove(&self.shelf().path(number));
-        })?;
+        let finished = finished?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.body.ground.counters.add(counted, finished.file_bytes);
         let of_level = &self.body.written[self.level as usize];

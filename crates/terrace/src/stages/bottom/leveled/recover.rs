@@ -1,18 +1,25 @@
-//! This file opens the bottom: the manifest names the tables, everything else in the folder goes.
+//! This file opens the bottom: the manifest names the tables, and other tables of the database go.
 
 use std::sync::Arc;
 
-use super::version::{Table, Version, file_name, file_number};
+use super::version::{Table, Version, file_name};
 use super::{Body, Leveled, Shelf};
 use crate::error::{Error, Result};
+use crate::stages::names::{is_table_of, table_file_number};
 use crate::stages::{Folder, Ground};
 
 /// Opens the bottom over the tables that the manifest names.
 ///
-/// CRASH: a file that is not named was being written, or was not removed yet.
+/// CRASH: a table of this database that is not named had just been written, or was not removed yet.
+/// What does not say that it is one stays, and its number is not given out.
 pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> {
     let options = &ground.options.bottom.leveled;
-    let shelf = Shelf::new(folder, options, Arc::clone(&ground.memory));
+    let shelf = Shelf::new(
+        folder,
+        ground.manifest.db(),
+        options,
+        Arc::clone(&ground.memory),
+    );
     let shelf = Arc::new(shelf);
     let metas = ground
         .manifest
@@ -23,12 +30,16 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
         .map_err(|e| Error::io("list", &shelf.dir, e))?;
     let named = |number: u64| metas.iter().any(|meta| meta.number == number);
     for name in &found {
-        let Some(number) = file_number(name) else {
+        let Some(number) = table_file_number(name) else {
             continue;
         };
-        ground.skip_ids(number + 1);
-        if !named(number) {
-            let path = shelf.dir.join(name);
+        let path = shelf.dir.join(name);
+        if named(number) {
+            ground.skip_ids(number + 1);
+        } else if !is_table_of(&*shelf.fs, &path, shelf.db, number) {
+            ground.pass_over(number);
+        } else {
+            ground.skip_ids(number + 1);
             shelf
                 .fs
                 .remove(&path)

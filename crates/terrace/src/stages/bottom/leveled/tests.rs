@@ -11,6 +11,7 @@ use crate::options::{MIB, Options};
 use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
 use crate::stages::Folder;
+use crate::types::DbId;
 
 fn shelf() -> Arc<Shelf> {
     let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
@@ -19,7 +20,12 @@ fn shelf() -> Arc<Shelf> {
         dir: "nowhere".into(),
     };
     let options = Options::default().bottom.leveled;
-    Arc::new(Shelf::new(&folder, &options, Memory::unlimited()))
+    Arc::new(Shelf::new(
+        &folder,
+        DbId::default(),
+        &options,
+        Memory::unlimited(),
+    ))
 }
 
 fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {

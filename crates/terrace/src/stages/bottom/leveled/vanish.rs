@@ -2,8 +2,10 @@
 //! had: nothing of them is read or written.
 //!
 //! A table goes when one range delete that is durable, newer than all of it and that no snapshot
-//! tells apart from it covers all its keys. What the table hid further down is hidden by the same range
-//! delete, which stays for as long as anything below it is left.
+//! tells apart from it covers all its keys, and all that range deletes of its own cover. Durable is what
+//! another table has, and what a synced log has: so on a disk that is full a range delete gives room back before
+//! anything is written for it. What the table hid further down is hidden by the same range delete, which stays
+//! for as long as anything below it is left.
 //!
 //! CRASH: one edit forgets the tables; a file that stays behind is removed when the database is opened.
 
@@ -12,8 +14,11 @@ use std::sync::{Arc, Weak};
 
 use super::Body;
 use super::version::{Table, Version};
+use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::{Applicable, Key, Last, RangeDelete, RangeSet};
+use crate::parts::snapshots::Stripes;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
 
@@ -24,6 +29,8 @@ pub(super) struct Looked {
     oldest: Option<SeqNo>,
     dropped: Arc<Vec<u32>>,
     busy: usize,
+    /// Up to where range deletes above are durable.
+    durable: SeqNo,
 }
 
 /// Tables that are covered whole.
@@ -32,12 +39,38 @@ pub(super) struct Vanish {
     tables: Vec<Table>,
 }
 
+/// Whether nobody can read anything of a table, because of range deletes of which `hides` says whether they
+/// hide all keys and numbers of a stretch.
+fn is_hidden(table: &Table, hides: impl Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool) -> bool {
+    let meta = &table.meta;
+    let seqs = (meta.seq_first, meta.seq_last);
+    let own = |r: &RangeDelete| hides((r.keyspace, &r.begin), Last::Before(&r.end), seqs);
+    let entries = || hides(table.first(), Last::Key(table.last()), seqs);
+    (meta.entries == 0 || entries()) && table.ranges.iter().all(own)
+}
+
+/// Whether some table would be hidden if these range deletes were durable.
+pub(super) fn covers_any(version: &Version, ranges: &RangeSet) -> bool {
+    // A snapshot that holds a table today may be gone before the range delete has come down.
+    let stripes = Stripes::default();
+    let hides = |first: Key<'_>, last: Last<'_>, seqs| {
+        ranges.hides_all(first, last, seqs, SeqNo::MAX, &stripes)
+    };
+    version.tables().any(|table| is_hidden(table, hides))
+}
+
 /// The job that drops what is covered whole; its tables are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     let (mut busy, version) = body.choosing();
-    let ranges = version.ranges.clone();
     let dropped = body.ground.dropped.all();
-    if ranges.is_none() && dropped.is_empty() {
+    let live = &body.ground.ranges;
+    let durable = live.durable();
+    // Of those above the tables only what is in a synced log: a crash would take another one, and not give
+    // back what it had hidden.
+    let ranges: Vec<Applicable> = (version.ranges.clone().map(Applicable::lasting).into_iter())
+        .chain(live.applicable(durable, None))
+        .collect();
+    if ranges.is_empty() && dropped.is_empty() {
         return None;
     }
     let stripes = body.ground.snapshots.stripes();
@@ -46,30 +79,30 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
         oldest: stripes.oldest(),
         dropped: Arc::clone(&dropped),
         busy: busy.numbers.len(),
+        durable,
     };
     let before = &busy.looked;
     let same = Weak::ptr_eq(&before.version, &now.version)
         && before.oldest == now.oldest
         && Arc::ptr_eq(&before.dropped, &now.dropped)
-        && before.busy == now.busy;
-    if same {
+        && before.busy == now.busy
+        && before.durable == now.durable;
+    if same || canary::breaks(Canary::RoomKept) {
         return None;
     }
-    // Those of the tables alone: they are as durable as the tables themselves.
-    let spans = crate::parts::ranges::RangeSet::of(ranges.into_iter().collect());
-    let covered = |table: &&Table| {
-        let meta = &table.meta;
-        let span = (table.first(), table.last());
-        // A table with range deletes of its own may cover something further down.
-        meta.range_deletes == 0
-            && !busy.numbers.contains(&meta.number)
-            && spans.hides_all(span, (meta.seq_first, meta.seq_last), &stripes)
+    let hides = |first: Key<'_>, last: Last<'_>, seqs| {
+        let mut all = ranges.iter();
+        all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
     };
+    let free = |table: &&Table| !busy.numbers.contains(&table.number());
     // Of a dropped keyspace no snapshot reads.
-    let unread =
-        |table: &&Table| table.is_dropped(&dropped) && !busy.numbers.contains(&table.number());
-    let gone = |table: &&Table| covered(table) || unread(table);
-    let tables: Vec<Table> = version.tables().filter(gone).cloned().collect();
+    let gone = |table: &&Table| table.is_dropped(&dropped) || is_hidden(table, hides);
+    let tables: Vec<Table> = version
+        .tables()
+        .filter(free)
+        .filter(gone)
+        .cloned()
+        .collect();
     if tables.is_empty() {
         busy.looked = now;
         return None;

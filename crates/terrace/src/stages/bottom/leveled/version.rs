@@ -7,14 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Keep, Key, RangeDelete, Spans};
 use crate::parts::sstable::SsTable;
-pub(super) use crate::stages::names::{
-    table_file_name as file_name, table_file_number as file_number,
-};
+pub(super) use crate::stages::names::table_file_name as file_name;
 
 use super::Shelf;
 
@@ -126,7 +124,17 @@ impl Table {
         shelf.open.get_or_open(number, || {
             let path = shelf.path(number);
             let (fs, mode) = (&*shelf.fs, shelf.read_mode());
-            SsTable::open(fs, &path, number, mode, &shelf.blocks).map(Arc::new)
+            let table = SsTable::open(fs, &path, number, mode, &shelf.blocks)?;
+            if table.db() != shelf.db {
+                return Err(Error::corruption(format!(
+                    "{} is a table of another database, {}, and this one is {}: restore the file from \
+                     a copy, or rebuild what is left with \"terrace repair\"",
+                    path.display(),
+                    table.db(),
+                    shelf.db
+                )));
+            }
+            Ok(Arc::new(table))
         })
     }
 

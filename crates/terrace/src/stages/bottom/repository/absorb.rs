@@ -31,6 +31,8 @@ pub(super) struct Absorb {
     drain: Option<Drain>,
     stripes: Stripes,
     dropped: Arc<Vec<u32>>,
+    /// So many of the dropped keyspaces are among them.
+    dropped_before: usize,
     /// What hides entries of the drain.
     ranges: Option<Applicable>,
     /// Up to then whatever expires is a tombstone.
@@ -58,6 +60,8 @@ impl Absorb {
         body.ages.raise(drain.seq_last);
         Absorb {
             stripes: body.ground.snapshots.stripes(),
+            // Before the list, which has these and maybe more.
+            dropped_before: body.ground.dropped.count(),
             dropped: body.ground.dropped.all(),
             ranges: body.ground.ranges.applicable(drain.durable, None),
             horizon: body.ground.horizon(),
@@ -336,7 +340,8 @@ impl Job for Absorb {
             // PERSIST: the copies and the dead flags before the edit that removes the table.
             // Reversed, a power loss on `Mapped` could lose entries, or bring deleted keys back.
             body.sync(&relinker)?;
-            relinker.purged.clear();
+            // It has left out those that it knew of.
+            relinker.purged = relinker.purged.min(self.dropped_before);
         }
         let (forget, seq_last) = (drain.forget, drain.seq_last);
         let brought = std::mem::take(&mut self.brought);

@@ -98,8 +98,9 @@ pub(super) struct Relinker {
     /// marked dead, since the copies may not be durable yet; so whatever kills a copy before the
     /// extent is removed kills its original too (P3).
     moved: HashMap<u64, u64>,
-    /// Dropped keyspaces whose nodes have been looked for since the last drain.
-    purged: Vec<u32>,
+    /// How many of the dropped keyspaces have been looked for since the last drain that may have brought nodes
+    /// of them.
+    purged: usize,
 }
 
 impl Relinker {

@@ -42,8 +42,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     }
     let dropped = body.ground.dropped.all();
     // All of them, not one: whoever is told that there is nothing to do asks again only after a change.
-    while let Some(&keyspace) = dropped.iter().find(|id| !relinker.purged.contains(id)) {
-        relinker.purged.push(keyspace);
+    while let Some(keyspace) = body.ground.dropped.next(&mut relinker.purged) {
         let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
         if first != 0 && body.list.node(first)?.header.keyspace == keyspace {
             relinker.reclaiming = Some(0);

@@ -147,7 +147,7 @@ pub(crate) fn recover(
                 reclaiming_word,
                 resume,
                 moved,
-                purged: Vec::new(),
+                purged: 0,
             }),
             head,
         }),

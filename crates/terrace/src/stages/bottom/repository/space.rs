@@ -350,7 +350,7 @@ mod tests {
         let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
         config.granule = 4096;
         let pool = Pool::create(config).unwrap();
-        let manifest = Manifest::create(&pool, 64 << 10).unwrap();
+        let manifest = Manifest::create(&pool, crate::types::DbId::default(), 64 << 10).unwrap();
         let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
         let ground = Arc::new(Ground::new(
             pool.clone(),

@@ -96,7 +96,7 @@ pub(crate) fn recover(
     for table in &tables {
         ranges.extend(in_list(&table.list)?);
     }
-    ground.ranges.add(ranges, &Readable::later());
+    ground.ranges.add(ranges, &Readable::later(), true);
     Ok((Elastic::over(Arc::clone(ground), tables), recovered))
 }
 

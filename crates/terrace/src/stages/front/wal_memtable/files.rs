@@ -4,8 +4,9 @@
 //! A log is needed for as long as a memtable, or a table of a buffer in memory, has its entries. The
 //! edit that puts those into named files retires it; then its file may become the file of another log.
 //!
-//! CRASH: a log file that the manifest does not name is one that was being made, or was not needed any
-//! more; opening the database removes it.
+//! CRASH: a log file of this database that the manifest does not name had just been made, or was not
+//! needed any more; opening the database removes it. What does not say that it is one stays
+//! (`stages/names.rs`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +18,10 @@ use terrace_media::{FileSystem, OpenMode};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
-use crate::parts::log::{FileLog, seal_file};
-use crate::stages::Folder;
-use crate::stages::names::{log_file_id, log_file_name};
-use crate::types::SeqNo;
+use crate::parts::log::{FileLog, Log};
+use crate::stages::names::{is_log_of, log_file_id, log_file_name};
+use crate::stages::{Folder, Ground};
+use crate::types::{DbId, SeqNo};
 
 /// Files that are kept for logs to come: at least so many, and as many as one drain retires together, which
 /// take a quarter of what logs may.
@@ -30,8 +31,13 @@ use crate::types::SeqNo;
 /// BOUND: never more than the second of these, nor, beyond the first, than logs may take together.
 const IDLE: (u64, u64) = (2, 16);
 
+/// BOUND: of more logs than these that are left unsynced, the oldest is synced when another one comes: each
+/// keeps its file open.
+const UNSYNCED: usize = 64;
+
 /// The log files of one database.
 pub(super) struct LogFiles {
+    db: DbId,
     folder: Folder,
     /// A larger file is not kept for another log.
     kept_bytes_max: u64,
@@ -40,15 +46,16 @@ pub(super) struct LogFiles {
     /// What all logs together may take.
     bytes_max: u64,
     files: Mutex<Files>,
-    /// LOCK: one caller syncs what is left to be synced; taken before `files`.
-    syncing: Mutex<()>,
 }
 
-/// Where the records of a log that takes no more end, and the number that follows the last.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LogEnd {
-    pub(super) at: u64,
-    pub(super) next_seq: SeqNo,
+/// A log that nobody writes any more and that is to be synced.
+#[derive(Clone)]
+struct Unsynced {
+    /// The log itself, not its name: a file that was opened later may not hear of what could not be written,
+    /// and a log whose sync has failed goes on failing (L4).
+    log: Arc<dyn Log>,
+    /// The number behind its last, if it is to be sealed.
+    next_seq: Option<SeqNo>,
 }
 
 #[derive(Default)]
@@ -58,7 +65,7 @@ struct Files {
     /// Files of logs that are not needed any more.
     idle: Vec<PathBuf>,
     /// Logs that are needed, of memtables that have become tables, and not known to be synced.
-    unsynced: BTreeMap<u64, Option<LogEnd>>,
+    unsynced: BTreeMap<u64, Unsynced>,
     /// No log comes any more.
     closed: bool,
 }
@@ -66,15 +73,15 @@ struct Files {
 impl LogFiles {
     /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
     /// together may take `bytes_max`.
-    pub(super) fn new(folder: Folder, kept_bytes_max: u64, bytes_max: u64) -> LogFiles {
+    pub(super) fn new(folder: Folder, db: DbId, kept_bytes_max: u64, bytes_max: u64) -> LogFiles {
         let drained = bytes_max / 4 / kept_bytes_max.max(1);
         LogFiles {
+            db,
             folder,
             kept_bytes_max,
             idle_max: drained.clamp(IDLE.0, IDLE.1) as usize,
             bytes_max,
             files: Mutex::default(),
-            syncing: Mutex::default(),
         }
     }
 
@@ -94,40 +101,36 @@ impl LogFiles {
             true => self.files.lock().idle.pop(),
             false => None,
         };
-        let log = FileLog::create(&self.folder.fs, &path, id, bytes, old.as_deref());
-        match &log {
-            Ok(_) => {
-                self.files.lock().live.insert(id, bytes);
-            }
-            Err(_) => {
-                // Nothing names it; what cannot be removed now is removed when the database is opened.
-                let _ = self.folder.fs.remove(&path);
-            }
+        let log = FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref());
+        if log.is_ok() {
+            self.files.lock().live.insert(id, bytes);
         }
         log
     }
 
-    /// Finds the files of the logs that the manifest names, and removes those of all others. Returns
-    /// an id above all in their names.
-    pub(super) fn find(&self, named: &[u64]) -> Result<u64> {
+    /// Finds the files of the logs that the manifest names, and removes those of other logs of the
+    /// database. Their ids, and those that others have in names of their files, are not given out again.
+    pub(super) fn find(&self, named: &[u64], ground: &Ground) -> Result<()> {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
-        let mut next = 0;
         for id in names.iter().filter_map(|name| log_file_id(name)) {
-            next = next.max(id + 1);
             let path = self.path(id);
             if named.contains(&id) {
+                ground.skip_ids(id + 1);
                 let len = fs.open(&path, OpenMode::Read).and_then(|file| file.len());
                 let len = len.map_err(|e| Error::io("read the log", &path, e))?;
                 self.files.lock().live.insert(id, len);
+            } else if !is_log_of(&**fs, &path, self.db) {
+                ground.pass_over(id);
             } else {
+                ground.skip_ids(id.saturating_add(1));
                 fs.remove(&path)
                     .map_err(|e| Error::io("remove the log, which is not needed,", &path, e))?;
             }
         }
         let files = self.files.lock();
         match named.iter().find(|id| !files.live.contains_key(id)) {
-            None => Ok(next),
+            None => Ok(()),
             Some(&id) => Err(Error::corruption(format!(
                 "{} is missing, and the manifest names it: restore the folder from a copy, or \
                  rebuild what is left with \"terrace repair\"",
@@ -141,32 +144,47 @@ impl LogFiles {
         self.files.lock().live.get(&id).copied().unwrap_or(0)
     }
 
-    /// Log `id` is to be synced, and then sealed at its `end` if that is known, when the next caller asks
-    /// for that: nobody else has it any more.
-    pub(super) fn leave_unsynced(&self, id: u64, end: Option<LogEnd>) {
-        self.files.lock().unsynced.insert(id, end);
+    /// Log `id` is to be synced when the next caller asks for that, and then sealed if `next_seq` is known,
+    /// which follows its last number. It takes no more records.
+    pub(super) fn leave_unsynced(
+        &self,
+        id: u64,
+        log: Arc<dyn Log>,
+        next_seq: Option<SeqNo>,
+    ) -> io::Result<()> {
+        let oldest = {
+            let mut files = self.files.lock();
+            files.unsynced.insert(id, Unsynced { log, next_seq });
+            let oldest = files.unsynced.first_key_value();
+            oldest
+                .filter(|_| files.unsynced.len() > UNSYNCED)
+                .map(|(id, left)| (*id, left.clone()))
+        };
+        oldest.map_or(Ok(()), |(id, left)| self.sync_one(id, &left))
     }
 
-    /// Syncs the logs that were left unsynced before the call. Callers share what another one of them
-    /// has under way.
+    /// Syncs the logs that were left unsynced before the call, oldest first.
     pub(super) fn sync_left(&self) -> io::Result<()> {
-        if canary::breaks(Canary::LeftUnsynced) || self.files.lock().unsynced.is_empty() {
+        if canary::breaks(Canary::LeftUnsynced) {
             return Ok(());
         }
-        let _one = self.syncing.lock();
         let left = self.files.lock().unsynced.clone();
-        for (id, end) in left {
-            let file = self.folder.fs.open(&self.path(id), OpenMode::Write);
-            let synced = file.and_then(|file| file.sync_data().map(|()| file));
-            let mut files = self.files.lock();
-            // One that was retired meanwhile may be gone, and nobody needs it.
-            if files.unsynced.contains_key(&id) {
-                let file = synced?;
-                files.unsynced.remove(&id);
-                if let Some(end) = end {
-                    // One that cannot be sealed is as good as it was.
-                    let _ = seal_file(&*file, id, end.at, end.next_seq);
-                }
+        for (id, left) in left {
+            self.sync_one(id, &left)?;
+        }
+        Ok(())
+    }
+
+    fn sync_one(&self, id: u64, left: &Unsynced) -> io::Result<()> {
+        let synced = left.log.sync();
+        let mut files = self.files.lock();
+        // One that was retired meanwhile may be gone, and nobody needs it.
+        if files.unsynced.contains_key(&id) {
+            synced?;
+            files.unsynced.remove(&id);
+            if let Some(next_seq) = left.next_seq {
+                // One that cannot be sealed is as good as it was.
+                let _ = left.log.seal(next_seq);
             }
         }
         Ok(())

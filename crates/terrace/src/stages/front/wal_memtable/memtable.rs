@@ -164,7 +164,7 @@ pub(super) struct Memtable {
     /// Where the memtable will lie in the pool.
     pub(super) extent: Arc<Extent>,
     /// What makes it durable. `None` after a replay: the old log is kept by `kept`.
-    pub(super) log: Option<Box<dyn Log>>,
+    pub(super) log: Option<Arc<dyn Log>>,
     /// Where the log is, when it is in the pool.
     pub(super) log_extent: Option<Arc<Extent>>,
     /// The extent of the log that this memtable was replayed from.
@@ -476,4 +476,10 @@ impl Source for Memtable {
     fn seqs(&self) -> (SeqNo, SeqNo) {
         Memtable::seqs(self)
     }
+}
+
+/// Ends the log of a memtable that takes no more, so that damage in it is not taken for a crash. One that
+/// cannot be ended is as good as it was.
+pub(super) fn seal(log: &dyn Log, memtable: &Memtable) {
+    let _ = log.seal(memtable.seqs().1 + 1);
 }

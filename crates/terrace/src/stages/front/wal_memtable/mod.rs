@@ -37,7 +37,6 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
-use crate::parts::log::Log;
 use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
@@ -47,7 +46,7 @@ use crate::stages::{
 use crate::types::{Durability, SeqNo};
 
 use fault_in::Cold;
-use files::{LogEnd, LogFiles};
+use files::LogFiles;
 use memtable::{Arenas, Memtable};
 use replay::FoundLog;
 
@@ -180,7 +179,7 @@ fn settle(
     }
     // The log stays what the entries live by. It is not synced here, which would make every buffered
     // byte wait for the disk: the next sync that somebody asks for has to find it.
-    // LOCK: before the memtable is forgotten; whoever syncs looks there first, and then here.
+    // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here then.
     let Some(log) = &memtable.log else {
         // Replayed: recovery has left its log to be synced.
         return Ok(false);
@@ -188,22 +187,12 @@ fn settle(
     let synced = log.is_synced();
     log_files.trim(memtable.id, log.bytes());
     match synced {
-        true => seal(&**log, memtable),
-        false => {
-            let end = LogEnd {
-                at: log.bytes(),
-                next_seq: memtable.seqs().1 + 1,
-            };
-            log_files.leave_unsynced(memtable.id, Some(end));
-        }
+        true => memtable::seal(&**log, memtable),
+        false => log_files
+            .leave_unsynced(memtable.id, Arc::clone(log), Some(memtable.seqs().1 + 1))
+            .map_err(|e| append_failed(ground, e))?,
     }
     Ok(synced && !memtable.has_unlogged())
-}
-
-/// Ends the log of a memtable that takes no more, so that damage in it is not taken for a crash. One that
-/// cannot be ended is as good as it was.
-fn seal(log: &dyn Log, memtable: &Memtable) {
-    let _ = log.seal(memtable.seqs().1 + 1);
 }
 
 /// Never `Full`, whatever the system says: that would promise that nothing of the write shows and that others
@@ -235,14 +224,19 @@ impl WalMemtable {
         sealed.chain([&shown.active]).cloned().collect()
     }
 
-    /// Makes everything written so far durable against power loss.
-    fn sync(&self) -> Result<()> {
-        for memtable in self.memtables() {
+    /// Makes everything durable against power loss that was written up to memtable `id`.
+    ///
+    /// Oldest first, so that a failed sync leaves a prefix durable: logs that are left unsynced are older than
+    /// those of all memtables. A memtable that is flushed meanwhile may be among both.
+    fn sync(&self, id: u64) -> Result<()> {
+        let memtables = self.memtables();
+        self.sync_left()?;
+        for memtable in memtables.iter().filter(|memtable| memtable.id <= id) {
             if let Some(log) = &memtable.log {
                 log.sync().map_err(|e| append_failed(&self.ground, e))?;
             }
         }
-        self.sync_left()
+        Ok(())
     }
 
     /// Syncs the logs that memtables have left unsynced when they became tables in memory.
@@ -257,6 +251,7 @@ impl Front for WalMemtable {
         &self,
         batch: &mut Batch,
         durability: Durability,
+        refusals: u64,
         install: &dyn Fn(),
     ) -> Result<Written> {
         let sequencer = &self.ground.sequencer;
@@ -265,6 +260,10 @@ impl Front for WalMemtable {
         let commit = self.commit.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::closed());
+        }
+        // Under the lock under which the drop takes its number: an acknowledged write is before the drop.
+        if self.ground.dropped.refusals() != refusals {
+            return Ok(Written::KeyspaceDropped);
         }
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
@@ -329,7 +328,8 @@ impl Front for WalMemtable {
         }
         if !ranges.is_empty() {
             // Whoever may see them reads through a view that has them (D1).
-            self.ground.ranges.add(ranges, &self.ground.readable());
+            let readable = self.ground.readable();
+            self.ground.ranges.add(ranges, &readable, logged);
             if !canary::breaks(Canary::RangeUnseen) {
                 install();
             }
@@ -345,7 +345,7 @@ impl Front for WalMemtable {
         }
         if durability == Durability::Sync {
             // Earlier logs too: what is durable is a prefix of what was acknowledged.
-            self.sync()?;
+            self.sync(memtable.id)?;
         }
         Ok(Written::Done { spare_due })
     }
@@ -353,6 +353,11 @@ impl Front for WalMemtable {
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
         let _commit = self.commit.lock();
         Ok(self.rotate_held(full, install))
+    }
+
+    fn hold_off_writers(&self, f: &mut dyn FnMut()) {
+        let _commit = self.commit.lock();
+        f();
     }
 
     fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>> {
@@ -413,7 +418,9 @@ impl Front for WalMemtable {
     }
 
     fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
-        let _one = self.making.lock();
+        let Some(_one) = self.making.try_lock() else {
+            return Ok(Spare::Underway);
+        };
         let small = {
             let mut spare = self.spare.lock();
             match spare.take() {
@@ -512,6 +519,12 @@ impl Front for WalMemtable {
         memtable.has_unlogged() || memtable.bump.used() > memtable.spare_due_at()
     }
 
+    fn sync_logs(&self) -> Result<SeqNo> {
+        // Before the sync: it may miss what becomes visible meanwhile.
+        let upto = self.ground.sequencer.visible();
+        self.sync(u64::MAX).map(|()| upto)
+    }
+
     fn close(&self) -> Result<Vec<u64>> {
         let active = {
             let _commit = self.commit.lock();
@@ -523,13 +536,12 @@ impl Front for WalMemtable {
         if !sequencer.wait_visible(sequencer.last_taken()) {
             return Err(not_published());
         }
+        self.sync(active.id)?;
         for memtable in self.memtables() {
             if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| append_failed(&self.ground, e))?;
-                seal(&**log, &memtable);
+                memtable::seal(&**log, &memtable);
             }
         }
-        self.sync_left()?;
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();

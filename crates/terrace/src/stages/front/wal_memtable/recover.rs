@@ -36,15 +36,18 @@ pub(crate) fn recover(
     let memtable = ground.options.front.memtable_bytes;
     let log_files = Arc::new(LogFiles::new(
         files,
+        ground.manifest.db(),
         log_bytes(memtable),
         ground.options.front.log_bytes_max,
     ));
-    let logs = ground.manifest.with_state(|state| state.logs.clone());
+    let (logs, closed) = ground
+        .manifest
+        .with_state(|state| (state.logs.clone(), state.closed));
     let is_file = |place: &LogPlace| *place == LogPlace::File;
     let in_files = logs.iter().filter(|(_, place)| is_file(place));
     let named: Vec<u64> = in_files.map(|(id, _)| *id).collect();
     if !ground.pool_outlives() {
-        ground.skip_ids(log_files.find(&named)?);
+        log_files.find(&named, ground)?;
     }
     let mut found = VecDeque::new();
     for (id, place) in logs {
@@ -53,7 +56,7 @@ pub(crate) fn recover(
             LogPlace::Pool(span) => FoundPlace::Pool(ground.pool.adopt(span)?),
             LogPlace::File => FoundPlace::File,
         };
-        found.push_back(FoundLog::new(id, place, &log_files));
+        found.push_back(FoundLog::new(id, place, &log_files, closed));
     }
     let arenas = Arc::new(Arenas::new(&ground.memory));
     if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {

@@ -21,7 +21,7 @@ use super::memtable::{Arenas, Memtable};
 use super::{Sealed, WalMemtable};
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parts::log::{LogEntry, RecordView, replay_file, replay_pool};
+use crate::parts::log::{FileLog, LogEntry, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
@@ -39,6 +39,8 @@ pub(super) struct FoundLog {
     done: u64,
     /// What a memtable of the others takes, once they were measured.
     exact: Option<Measured>,
+    /// A close has synced it.
+    synced: bool,
 }
 
 /// Bytes of memtables.
@@ -57,7 +59,7 @@ pub(super) enum FoundPlace {
 }
 
 impl FoundLog {
-    pub(super) fn new(id: u64, place: FoundPlace, log_files: &LogFiles) -> FoundLog {
+    pub(super) fn new(id: u64, place: FoundPlace, log_files: &LogFiles, synced: bool) -> FoundLog {
         let bytes = match &place {
             FoundPlace::Pool(extent) => extent.len(),
             FoundPlace::File => log_files.bytes(id),
@@ -68,6 +70,7 @@ impl FoundLog {
             bytes,
             done: 0,
             exact: None,
+            synced,
         }
     }
 }
@@ -75,6 +78,8 @@ impl FoundLog {
 /// What replaying one log has made.
 struct Ended {
     log: FoundLog,
+    /// Its file, if it is to be synced.
+    file: Option<Arc<FileLog>>,
     replayed: Replayed,
     /// How many entries of the log are in memtables now, and the number of the last of them.
     taken: u64,
@@ -118,6 +123,14 @@ impl Replayer {
         let mut ranges = Vec::new();
         let mut expiring = false;
         let (mut at, mut taken, mut seq_last) = (0, log.done, 0);
+        let file = match log.place {
+            FoundPlace::File if !log.synced && !self.ground.options.read_only => {
+                let path = self.log_files.path(log.id);
+                let file = FileLog::found(self.log_files.fs(), &path, log.id);
+                Some(file.map_err(|e| Error::io("open the log", &path, e))?)
+            }
+            FoundPlace::File | FoundPlace::Pool(_) => None,
+        };
         let replayed = self.read_log(&log, read, &mut |entry, seq| {
             expiring |= entry.kind == EntryKind::PutExpiring as u8;
             at += 1;
@@ -143,6 +156,7 @@ impl Replayer {
         let in_parts = memtable.is_in_place() && taken > log.done;
         Ok(Ended {
             log,
+            file: file.map(Arc::new),
             replayed,
             taken,
             seq_last,
@@ -190,15 +204,22 @@ impl Replayer {
             read(record.bytes());
             Ok(())
         };
+        let db = self.ground.manifest.db();
         let end = match &log.place {
             FoundPlace::Pool(extent) => {
                 let region = self.ground.pool.region();
-                replay_pool(region, extent.span(), log.id, &mut record)
+                replay_pool(region, extent.span(), (db, log.id), &mut record)
             }
             FoundPlace::File => {
                 let path = self.log_files.path(log.id);
                 let fault = |e| Error::io("read the log", &path, e);
-                replay_file(self.log_files.fs(), &path, log.id, &fault, &mut record)
+                replay_file(
+                    self.log_files.fs(),
+                    &path,
+                    (db, log.id),
+                    &fault,
+                    &mut record,
+                )
             }
         };
         let end = end.map_err(|e| self.name_log(e, log))?;
@@ -277,9 +298,11 @@ impl WalMemtable {
         let Some(mut memtable) = ended.memtable.take() else {
             return Ok(ReplayTaken::Unfinished(ReplayEnded(ended)));
         };
-        if let FoundPlace::File = log.place {
+        if let Some(file) = ended.file.take() {
             // A process crash leaves records in the page cache only.
-            self.log_files.leave_unsynced(log.id, None);
+            self.log_files
+                .leave_unsynced(log.id, file, None)
+                .map_err(|e| super::append_failed(&self.ground, e))?;
         }
         if !ended.fits {
             // PERSIST: the log before a table that has some of its entries. Reversed, a power loss could leave
@@ -291,7 +314,7 @@ impl WalMemtable {
             (log.done, log.exact) = (ended.taken, None);
         }
         let ranges = std::mem::take(&mut ended.ranges);
-        self.ground.ranges.add(ranges, &Readable::later());
+        self.ground.ranges.add(ranges, &Readable::later(), true);
         self.ground.sequencer.start_after(ended.seq_last);
         let sealed = Sealed {
             memtable: Arc::new(memtable),

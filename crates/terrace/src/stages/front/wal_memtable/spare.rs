@@ -115,11 +115,12 @@ pub(super) fn new_memtable(
     };
     let id = ground.next_id();
     let mut memtable = Memtable::new(id, extent, table_bytes, arenas, in_place)?;
-    let (log, place): (Box<dyn Log>, LogPlace) = match log_extent {
+    let (log, place): (Arc<dyn Log>, LogPlace) = match log_extent {
         None => {
+            ground.manifest.check_files()?;
             let failed = |e| Error::io("create the log", &log_files.path(id), e);
             let log = log_files.create(id, log_bytes).map_err(failed)?;
-            (Box::new(log), LogPlace::File)
+            (Arc::new(log), LogPlace::File)
         }
         Some(extent) => {
             let span = extent.span();
@@ -128,8 +129,9 @@ pub(super) fn new_memtable(
                 let text = format!("a log cannot be created: {e}");
                 Error::new(crate::ErrorKind::Io, text).because(e)
             };
-            let log = PoolLog::create(extent, id, pool.medium()).map_err(failed)?;
-            (Box::new(log), LogPlace::Pool(span))
+            let log = PoolLog::create(extent, (ground.manifest.db(), id), pool.medium())
+                .map_err(failed)?;
+            (Arc::new(log), LogPlace::Pool(span))
         }
     };
     // PERSIST: the log's name before its first record (W2). Reversed, a crash would lose every

@@ -1,0 +1,406 @@
+//! This file creates databases, in folders that may have files of others, and tells which files of a
+//! folder are a database's own.
+//!
+//! A creation begins with a mark: an empty file whose name has the ids of the database and of its pool.
+//! Then come the pool or MANIFEST, the stages, OPTIONS, a word in the pool or in MANIFEST that says that
+//! OPTIONS was there, and last the mark goes.
+//!
+//! Invariants
+//!   C1  Without OPTIONS there is no database. Any other trace of one then means that OPTIONS is lost,
+//!       and nothing is created, removed or hidden; unless a mark proves what was found to be of a
+//!       creation that did not end.
+//!   C2  What is removed carries the id of the mark, in its name or in its header.
+//!   C3  The word is set when OPTIONS is durable. What has it is of no creation that did not end.
+//!
+//! CRASH: before the mark is durable nothing else is there. After it, what is there carries the ids of the
+//! mark; the next opening removes it and begins again, under the same mark. With OPTIONS the database
+//! is whole; the next opening sets the word if it is missing, and removes the mark.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_media::{FileSystem, OpenMode, Pool, PoolError, PoolHeader};
+
+use super::open::{DbBuilder, MANIFEST_BYTES, REDO_ROOTS, uuid_text};
+use super::{Db, RecoveryReport};
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::options::file::{Fixed, NAME as OPTIONS};
+use crate::parts::manifest::layout::{HEADER_BYTES, manifest_database};
+use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
+use crate::parts::redo::RedoArea;
+use crate::stages::Ground;
+use crate::stages::names::{is_log_of, is_table_of, log_file_id, table_file_number};
+use crate::types::{DbId, draft_owner};
+
+/// The name of the file that a database is locked by. It is empty, and stays when it is found.
+pub(super) const LOCK: &str = "LOCK";
+/// Superblock word that is set when everything of a new database is in the pool.
+pub(super) const CREATED_ROOT: usize = 10;
+/// The first bytes of a pool.
+const POOL_MAGIC: &[u8; 8] = b"TERRPOOL";
+
+/// The mark of a creation that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) db: DbId,
+    /// The identity of the pool, which is not that of the database: a copy has the id of its source,
+    /// and a pool of its own.
+    pub(super) pool: DbId,
+}
+
+impl Mark {
+    fn name(&self) -> String {
+        format!("CREATING-{}-{}", self.db, self.pool)
+    }
+
+    fn parse(name: &str) -> Option<Mark> {
+        let (db, pool) = name.strip_prefix("CREATING-")?.split_once('-')?;
+        let (db, pool) = (DbId::parse(db)?, DbId::parse(pool)?);
+        Some(Mark { db, pool })
+    }
+}
+
+/// The names in a folder; none if there is no such folder.
+fn names_in(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
+    match fs.list(dir) {
+        Ok(names) => Ok(names),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Error::io("list", dir, e)),
+    }
+}
+
+/// The first bytes of a file, none of what cannot be read.
+fn head_of(fs: &dyn FileSystem, path: &Path, len: usize) -> Vec<u8> {
+    let mut head = vec![0; len];
+    let file = fs.open(path, OpenMode::Read);
+    match file.and_then(|file| file.read_exact_at(0, &mut head)) {
+        Ok(()) => head,
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether the file `name` is proved to be one of the database `db`, but for its OPTIONS and LOCK.
+fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
+    let path = dir.join(name);
+    if let Some(number) = table_file_number(name) {
+        return is_table_of(fs, &path, db, number);
+    }
+    if log_file_id(name).is_some() {
+        return is_log_of(fs, &path, db);
+    }
+    if name == MANIFEST {
+        return manifest_database(&head_of(fs, &path, HEADER_BYTES)) == Some(db);
+    }
+    draft_owner(name) == Some(db)
+}
+
+/// What makes the file `name` a trace of a database, unless it is of the one that `mark` is of.
+fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Option<&'static str> {
+    if mark.is_some_and(|mark| is_own(fs, dir, name, mark.db)) {
+        return None;
+    }
+    let path = dir.join(name);
+    if name == MANIFEST {
+        Some("a manifest")
+    } else if log_file_id(name).is_some() {
+        Some("a log")
+    } else if let Some(number) = table_file_number(name) {
+        // Of another program it may be, under the same name.
+        let owner = crate::stages::names::table_file_owner(fs, &path);
+        owner.is_some_and(|(_, n)| n == number).then_some("a table")
+    } else if draft_owner(name).is_some() {
+        Some("a draft")
+    } else {
+        let head = head_of(fs, &path, POOL_MAGIC.len());
+        (head == POOL_MAGIC).then_some("a pool")
+    }
+}
+
+impl Db {
+    /// Removes the database in the folder `path`, and its pool unless that is a device. Files that are
+    /// not proved to be the database's stay, and so does the folder if there are any.
+    ///
+    /// # Errors
+    /// `Invalid` when there is no database, `Locked` when it is open, `Corruption` when it cannot be told
+    /// which files are its own, `Io`.
+    ///
+    /// ```
+    /// # let place = tempfile::tempdir()?;
+    /// # let folder = place.path().join("db");
+    /// # let db = terrace::Db::open(&folder, terrace::testing::small_options())?;
+    /// # use terrace::{Db, ErrorKind};
+    /// let refused = Db::destroy(&folder).map_err(|e| e.kind());
+    /// assert_eq!(refused, Err(ErrorKind::Locked));
+    /// db.close()?;
+    /// Db::destroy(&folder)?;
+    /// assert!(!folder.exists());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn destroy(path: impl AsRef<Path>) -> Result<()> {
+        let mut builder = Db::builder(path);
+        builder.options.error_if_missing = true;
+        builder.fix_path()?;
+        let lock = builder.lock_folder()?;
+        let Some(fixed) = Fixed::read(&builder.fs, &builder.path)? else {
+            return Err(Error::invalid("the database went away meanwhile"));
+        };
+        let mut pool = fixed.pool_path.as_ref().map(|at| builder.path.join(at));
+        if let Some(at) = &pool {
+            let header = builder.fs.open(at, OpenMode::Read);
+            let header = header.ok().and_then(|f| PoolHeader::read(&*f, at).ok());
+            let own = header.is_some_and(|h| DbId(h.uuid).to_string() == fixed.pool_uuid);
+            if !own || !at.is_file() {
+                pool = None;
+            }
+        }
+        builder.remove_own(fixed.id, pool);
+        drop(lock);
+        if builder
+            .fs
+            .exists(&builder.path.join(OPTIONS))
+            .unwrap_or(true)
+        {
+            let e = std::io::ErrorKind::PermissionDenied.into();
+            return Err(Error::io("remove", &builder.path.join(OPTIONS), e));
+        }
+        // Others may have files there.
+        let _ = std::fs::remove_dir(&builder.path);
+        Ok(())
+    }
+}
+
+impl DbBuilder {
+    /// Refuses a folder without OPTIONS that has anything of a database.
+    pub(super) fn check_no_trace(&self) -> Result<()> {
+        let names = names_in(&*self.fs, &self.path)?;
+        let mark = names.iter().find_map(|name| Mark::parse(name));
+        let own_pool = self.options.pool.path.as_ref().map(|p| self.path.join(p));
+        for name in &names {
+            let path = self.path.join(name);
+            // Of a pool that is to be used its own words tell.
+            let judged = Some(&path) != own_pool.as_ref() || mark.is_none();
+            let nascent = mark.is_some() && name.ends_with(".creating");
+            if let Some(what) = trace(&*self.fs, &self.path, name, mark)
+                && judged
+                && !nascent
+            {
+                return Err(self.options_lost(&path, what));
+            }
+        }
+        let Some(mark) = mark.filter(|_| names.iter().any(|name| name == MANIFEST)) else {
+            return Ok(());
+        };
+        // One that was not finished in time may be torn, and says nothing.
+        match Manifest::open_file(&self.fs, &self.path) {
+            Ok(m) if m.db() == mark.db && m.with_state(|state| state.created) => {
+                Err(self.options_lost(&self.path.join(MANIFEST), "a manifest"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn options_lost(&self, path: &Path, what: &str) -> Error {
+        Error::corruption(format!(
+            "{} is {what} of a database whose OPTIONS is missing, and a new database would hide or \
+             destroy what is left of it: restore OPTIONS from a copy, rebuild what is left with \
+             \"terrace repair {} DEST\", or move it away",
+            path.display(),
+            self.path.display()
+        ))
+    }
+
+    /// Makes a new identity.
+    pub(super) fn new_id(&self) -> Result<DbId> {
+        match &self.machine {
+            Some(machine) => Ok(DbId(machine.new_uuid())),
+            None => terrace_media::random_id().map(DbId).map_err(|e| {
+                Error::new(
+                    crate::ErrorKind::Io,
+                    format!("the system gives no random bytes for the identity of a database: {e}"),
+                )
+            }),
+        }
+    }
+
+    /// Begins a creation: from now on what carries these ids is of a creation that has not ended.
+    pub(super) fn begin_creation(&self, db: DbId) -> Result<Mark> {
+        let mark = Mark {
+            db,
+            pool: self.new_id()?,
+        };
+        let path = self.path.join(mark.name());
+        let made = self.fs.open(&path, OpenMode::CreateNew);
+        made.map_err(|e| Error::io("create", &path, e))?;
+        self.sync_mark()?;
+        Ok(mark)
+    }
+
+    /// Makes the mark durable.
+    fn sync_mark(&self) -> Result<()> {
+        // PERSIST: the mark before anything that it is to prove. Reversed, a crash could leave files
+        // that no later creation may remove.
+        let synced = self.fs.sync_dir(&self.path);
+        synced.map_err(|e| Error::io("sync", &self.path, e))
+    }
+
+    /// Makes the ground of a new database.
+    pub(super) fn create(&self, report: &mut RecoveryReport) -> Result<Ground> {
+        report.created = true;
+        self.check_no_trace()?;
+        let names = names_in(&*self.fs, &self.path)?;
+        let found = names.iter().find_map(|name| Mark::parse(name));
+        let mark = match found {
+            Some(mark) => {
+                // The process that made it may have been killed before it was durable.
+                self.sync_mark()?;
+                mark
+            }
+            None => self.begin_creation(self.new_id()?)?,
+        };
+        let mut options = self.options.clone();
+        options.design = Some(options.design_of_new());
+        let pool = match self.make_pool(&options, mark) {
+            Ok(pool) => pool,
+            Err(e) => {
+                if found.is_none() {
+                    // Nothing was made under it.
+                    let _ = self.fs.remove(&self.path.join(mark.name()));
+                }
+                return Err(e);
+            }
+        };
+        for name in &names {
+            let own = is_own(&*self.fs, &self.path, name, mark.db);
+            if found.is_some() && (own || name.ends_with(&format!(".{}.creating", mark.pool))) {
+                let path = self.path.join(name);
+                let removed = self.fs.remove(&path);
+                removed.map_err(|e| Error::io("remove what a creation left,", &path, e))?;
+            }
+        }
+        self.new_ground(pool, mark.db, options)
+    }
+
+    /// Makes the pool, or takes the one that the same creation has made before it was interrupted.
+    fn make_pool(&self, options: &Options, mark: Mark) -> Result<Pool> {
+        let mut config = self.pool_config(options)?;
+        config.uuid = Some(mark.pool.0);
+        let path = match Pool::create(config) {
+            Err(PoolError::Exists { path }) => path,
+            other => return Ok(other?),
+        };
+        let pool = Pool::open(self.pool_config(options)?)?;
+        if pool.root(CREATED_ROOT) != 0 || pool.uuid() != mark.pool.0 {
+            return Err(Error::invalid(format!(
+                "{} is the pool of a database that is not in {}, or whose OPTIONS is missing there: \
+                 name another pool, open the database that it belongs to, restore OPTIONS from a copy, \
+                 or rebuild what is left with \"terrace repair\"",
+                path.display(),
+                self.path.display()
+            )));
+        }
+        Ok(pool)
+    }
+
+    /// The ground of a copy, of which nobody knows before it is complete, in a pool of its own.
+    pub(super) fn ground_of_copy(&self, mark: Mark, made_pool: &mut bool) -> Result<Ground> {
+        let mut config = self.pool_config(&self.options)?;
+        config.uuid = Some(mark.pool.0);
+        let pool = Pool::create(config)?;
+        *made_pool = true;
+        self.new_ground(pool, mark.db, self.options.clone())
+    }
+
+    fn new_ground(&self, pool: Pool, db: DbId, options: Options) -> Result<Ground> {
+        let manifest = match options.pool.path {
+            None => Manifest::create_file(&self.fs, &self.path, db)?,
+            Some(_) => {
+                let bytes = MANIFEST_BYTES.min(options.pool.size_bytes / 32);
+                Manifest::create(&pool, db, bytes)?
+            }
+        };
+        self.ground_on(pool, manifest, options)
+    }
+
+    /// The ground of a pool without a redo area.
+    pub(super) fn ground_on(
+        &self,
+        pool: Pool,
+        manifest: Manifest,
+        options: Options,
+    ) -> Result<Ground> {
+        let extent = pool.alloc(RedoArea::BYTES)?;
+        let span = extent.span();
+        let redo = RedoArea::create(&pool, extent)?;
+        pool.set_roots(&[(REDO_ROOTS[0], span.off), (REDO_ROOTS[1], span.len)])?;
+        let clock = Arc::clone(&self.clock);
+        Ok(Ground::new(pool, manifest, redo, options, clock))
+    }
+
+    /// Says in the pool and in the folder that the database is complete.
+    pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
+        let (db, pool) = (ground.manifest.db(), uuid_text(&ground.pool));
+        // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, OPTIONS
+        // before the word that it was there (C3), and the word before the mark goes. Between them,
+        // opening finds OPTIONS, sets the word and removes the mark.
+        Fixed::of(&ground.options, db, pool).write_new(&self.fs, &self.path)?;
+        match ground.pool_outlives() {
+            true => ground.pool.set_roots(&[(CREATED_ROOT, 1)])?,
+            false => self.mark_created(&ground.manifest)?,
+        }
+        self.sweep(db)
+    }
+
+    pub(super) fn mark_created(&self, manifest: &Manifest) -> Result<()> {
+        let changes = vec![Change::Created];
+        let named = manifest.commit(Edit { changes });
+        named.map_err(|e| self.name(e))
+    }
+
+    /// Removes the drafts of the database `db` that a crash has left, and the mark of its creation, which
+    /// has ended.
+    pub(super) fn sweep(&self, db: DbId) -> Result<()> {
+        for name in names_in(&*self.fs, &self.path)? {
+            let own_mark = Mark::parse(&name).is_some_and(|mark| mark.db == db);
+            if own_mark || draft_owner(&name) == Some(db) {
+                let path = self.path.join(name);
+                let removed = self.fs.remove(&path);
+                removed.map_err(|e| Error::io("remove what a crash has left,", &path, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes from the folder what is proved to be of the database `db`, OPTIONS first, the mark and LOCK
+    /// last, and the folder if it is empty then. What cannot be removed stays.
+    pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
+        let fs = &*self.fs;
+        if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
+            let _ = fs.remove(&self.path.join(OPTIONS));
+            // PERSIST: the end of the database before that of its parts. Reversed, a crash could leave
+            // one that opens and lacks some of them.
+            let _ = fs.sync_dir(&self.path);
+        }
+        let names = names_in(fs, &self.path).unwrap_or_default();
+        for name in &names {
+            if is_own(fs, &self.path, name, db) {
+                let _ = fs.remove(&self.path.join(name));
+            }
+        }
+        if let Some(pool) = pool {
+            let _ = fs.remove(&pool);
+        }
+        for name in &names {
+            if Mark::parse(name).is_some_and(|mark| mark.db == db) {
+                let _ = fs.remove(&self.path.join(name));
+            }
+        }
+        let lock = self.path.join(LOCK);
+        let empty = fs
+            .open(&lock, OpenMode::Read)
+            .and_then(|file| file.is_empty());
+        if empty.unwrap_or(false) {
+            let _ = fs.remove(&lock);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Room that runs out: a database whose manifest, disk or pool has no room left refuses writes as `Full`,
+//! opens again, and has all of its room back when its data is deleted.
+
+use std::sync::Arc;
+
+use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace_media::{Medium, OsFs, QuotaFs};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+use terrace_testkit::watchdog::watch;
+
+/// A value that does not get smaller when it is compressed.
+fn value(n: u32, len: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(u64::from(n));
+    std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
+}
+
+/// A key of up to the longest that there may be.
+fn long_key(n: u32) -> Vec<u8> {
+    let mut key = n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec();
+    key.resize([70, 9000, 30_000, 64 << 10][n as usize % 4], b'k');
+    key
+}
+
+/// Puts pairs with long keys until there is no room for one; how many there were.
+fn fill_with_long_keys(db: &Db, from: u32) -> u32 {
+    for n in from..from + 3000 {
+        if let Err(e) = db.put(long_key(n), b"value") {
+            assert_eq!(e.kind(), ErrorKind::Full, "put {n}: {e:?}");
+            return n - from;
+        }
+    }
+    panic!("the keys of 3000 pairs fit the manifest of a pool of 2 MiB");
+}
+
+fn manifest_fills(workers: Workers) {
+    let folder = scratch().unwrap();
+    let mut options: Options = settings::small_of(Design::Leveled, Medium::Mapped);
+    options.pool.size_bytes = 2_300_000;
+    options.background.workers = workers;
+    let mut db = Db::open(folder.path(), options.clone()).unwrap();
+    for round in 0..4u32 {
+        let count = fill_with_long_keys(&db, round * 10_000);
+        assert!(count > 0, "nothing fits in round {round}");
+        let last = long_key(round * 10_000 + count - 1);
+        assert!(db.get(&last).unwrap().is_some());
+        if round % 2 == 1 {
+            let closed = db.close();
+            assert!(
+                closed
+                    .as_ref()
+                    .err()
+                    .is_none_or(|e| e.kind() == ErrorKind::Full),
+                "{closed:?}"
+            );
+            drop(db);
+            db = Db::open(folder.path(), options.clone()).unwrap();
+            assert!(db.get(&last).unwrap().is_some());
+        }
+        db.delete_range::<&[u8]>(..).unwrap();
+        db.drain().unwrap();
+        assert_eq!(db.iter().unwrap().count(), 0);
+        assert_eq!(
+            db.verify(&mut |_| {}).unwrap().problems,
+            Vec::<String>::new()
+        );
+    }
+}
+
+/// Tables that a range delete covers go while it is in a log only, before anything is written for it; and it
+/// stays a range delete when the process ends there.
+#[test]
+fn what_a_range_delete_covers_goes_at_once() {
+    for (design, medium) in [
+        (Design::Leveled, Medium::Dram),
+        (Design::Leveled, Medium::Mapped),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::MioDbSsd, Medium::Dax),
+    ] {
+        let folder = scratch().unwrap();
+        let options = settings::small_of(design, medium);
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for n in 0..200u32 {
+            db.put(n.to_be_bytes(), value(n, 500)).unwrap();
+        }
+        db.drain().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        let bytes = |db: &Db| {
+            db.metrics()
+                .files
+                .iter()
+                .map(|level| level.bytes)
+                .sum::<u64>()
+        };
+        let before = bytes(&db);
+        assert!(before > 80_000, "{before}");
+        let held = db.snapshot().unwrap();
+        db.delete_range(20u32.to_be_bytes()..).unwrap();
+        while db.step(0).unwrap() {}
+        assert_eq!(bytes(&db), before, "a snapshot reads all of it");
+        drop(held);
+        while db.step(0).unwrap() {}
+        let after = bytes(&db);
+        assert!(
+            after < before / 4,
+            "{design} on {medium}: {after} of {before}"
+        );
+        assert_eq!(db.iter().unwrap().count(), 20);
+        // As a killed process leaves it.
+        let copy = scratch().unwrap();
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let db = Db::open(copy.path(), options).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 20, "{design} on {medium}");
+        assert_eq!(
+            db.verify(&mut |_| {}).unwrap().problems,
+            Vec::<String>::new()
+        );
+    }
+}
+
+/// A pool without room for a larger manifest refuses puts, opens again, and takes puts after deletes.
+#[test]
+fn a_manifest_that_cannot_grow_stops_nothing() {
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        watch(move |watched| watched.op(format!("{workers:?}"), || manifest_fills(workers)));
+    }
+}
+
+/// Puts pairs of 1 kB until the disk has no room for one; how many there were.
+fn fill(db: &Db) -> u32 {
+    for n in 0..20_000u32 {
+        if let Err(e) = db.put(n.to_be_bytes(), value(n, 1000)) {
+            assert_eq!(e.kind(), ErrorKind::Full, "put {n}: {e:?}");
+            return n;
+        }
+    }
+    panic!("a disk of 2 MiB never fills");
+}
+
+/// Gives `then` a database with manual workers on a disk of 2 MiB, and a way to open it again.
+fn on_a_small_disk(then: fn(Db, &QuotaFs, &dyn Fn() -> Db)) {
+    for design in [Design::Leveled, Design::MioDbSsd] {
+        watch(move |watched| {
+            watched.op(format!("{design}"), || {
+                let folder = scratch().unwrap();
+                let fs = QuotaFs::new(Arc::new(OsFs), 2 << 20);
+                let place = Place {
+                    fs: Some(Arc::new(fs.clone())),
+                    ..Place::folder(folder.path().join("db"))
+                };
+                let mut options = settings::small_of(design, Medium::Dram);
+                options.front.memtable_bytes = 64 << 10;
+                options.front.log_bytes_max = 1 << 20;
+                options.bottom.leveled.table_bytes = 64 << 10;
+                options.bottom.leveled.level1_bytes = 128 << 10;
+                let open = || place.open(&options).unwrap();
+                then(open(), &fs, &open);
+            });
+        });
+    }
+}
+
+/// Without threads a put that finds no room for the next log is refused once nothing can give room back.
+#[test]
+fn manual_workers_refuse_a_put_without_room_for_a_log() {
+    on_a_small_disk(|db, fs, _| {
+        db.put(b"first", value(1, 1000)).unwrap();
+        fs.set_room(fs.used());
+        let count = fill(&db);
+        assert!(count > 0);
+        let last = db.get((count - 1).to_be_bytes()).unwrap();
+        assert_eq!(last, Some(value(count - 1, 1000)));
+        fs.set_room(2 << 20);
+        db.put(b"second", value(2, 1000)).unwrap();
+    });
+}
+
+/// A compaction that waits for room holds no files of tables that others have replaced.
+#[test]
+fn a_compaction_that_waits_for_room_holds_none() {
+    on_a_small_disk(|db, _, open| {
+        let count = fill(&db);
+        drop(db);
+        let mut db = open();
+        for cycle in 0..4 {
+            let deleted = db.delete_range::<&[u8]>(..);
+            deleted.unwrap_or_else(|e| panic!("cycle {cycle}: {e:?}"));
+            let _ = db.drain();
+            assert_eq!(db.iter().unwrap().count(), 0);
+            let fit = fill(&db);
+            assert!(fit * 10 >= count * 7, "cycle {cycle}: {fit} fit of {count}");
+            if cycle == 1 {
+                drop(db);
+                db = open();
+            }
+        }
+    });
+}

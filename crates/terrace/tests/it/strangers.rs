@@ -1,0 +1,511 @@
+//! Folders with files of others, and databases of which a part is missing: what is not the database's own
+//! stays byte for byte, and what was there is never hidden.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use terrace::{Db, Design, ErrorKind, Options, PartState, RepairSource};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+
+/// Designs with and without a pool, with and without table files.
+const SHAPES: [(Design, Medium); 5] = [
+    (Design::MioDb, Medium::Dax),
+    (Design::MioDb, Medium::Dram),
+    (Design::MioDbSsd, Medium::Dax),
+    (Design::MioDbSsd, Medium::Dram),
+    (Design::Leveled, Medium::Dram),
+];
+
+fn options((design, medium): (Design, Medium)) -> Options {
+    settings::small_of(design, medium)
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// All files of a folder, and what is in them.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.path().is_file());
+    files
+        .map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, std::fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+fn write_all(folder: &Path, files: &[(&str, &[u8])]) {
+    for (name, content) in files {
+        std::fs::write(folder.join(name), content).unwrap();
+    }
+}
+
+fn check_all(folder: &Path, files: &[(&str, &[u8])], when: &str) {
+    for (name, content) in files {
+        let found = std::fs::read(folder.join(name));
+        assert!(
+            found.as_ref().is_ok_and(|found| found == content),
+            "{when}: {name} is {found:?}"
+        );
+    }
+}
+
+/// Fills a database, so that tables and logs come and go.
+fn work(db: &Db, round: u32) {
+    for n in 0..1500 {
+        db.put(key(n), [(n + round) as u8; 100]).unwrap();
+    }
+    db.drain().unwrap();
+}
+
+fn check(db: &Db, round: u32) {
+    for n in 0..1500 {
+        let found = db.get(key(n)).unwrap();
+        assert_eq!(found, Some(vec![(n + round) as u8; 100]), "key {n}");
+    }
+}
+
+/// Files of others, in names like the database's own and in others.
+const FOREIGN: [(&str, &[u8]); 16] = [
+    ("000009.sst", b"a table of another store"),
+    ("0000000000000003.sst", b"exactly our name, and not ours"),
+    ("0000000000000005.sst", b""),
+    ("0000000000000020.sst", &[0; 300]),
+    ("18446744073709551615.sst", b"the last number there is"),
+    ("00000000000000000007.sst", b"too many digits"),
+    ("wal-2024.log", b"a user's log"),
+    ("wal-+000000000000002.log", b"not a number of ours"),
+    ("MANIFEST-000004", b"of another store"),
+    ("MANIFEST.new", b"mine"),
+    ("OPTIONS-000007", b"of another store"),
+    ("OPTIONS.new", b"mine"),
+    ("CURRENT", b"MANIFEST-000004"),
+    ("LOCK", b""),
+    (".gitkeep", b""),
+    ("notes.txt", b"mine"),
+];
+
+/// A database in a folder with files of others leaves them as they are, and works: when it is created, while
+/// it is open, and when it is opened again.
+#[test]
+fn files_of_others_stay_as_they_are() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        write_all(folder.path(), &FOREIGN);
+        std::fs::create_dir(folder.path().join("lost+found")).unwrap();
+        std::fs::create_dir(folder.path().join("0000000000000011.sst")).unwrap();
+        for round in 0..3 {
+            let db = Db::open(folder.path(), options(shape)).unwrap();
+            work(&db, round);
+            check(&db, round);
+            check_all(
+                folder.path(),
+                &FOREIGN,
+                &format!("{shape:?}, round {round}"),
+            );
+            db.close().unwrap();
+            drop(db);
+            check_all(folder.path(), &FOREIGN, &format!("{shape:?}, closed"));
+        }
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        check(&db, 2);
+        assert!(folder.path().join("lost+found").is_dir());
+        assert!(folder.path().join("0000000000000011.sst").is_dir());
+    }
+}
+
+/// What comes into the folder of a database that exists, while it is closed, stays too: in names that are
+/// exactly those of logs and tables to come, and as the files of another database.
+#[test]
+fn files_that_came_later_stay() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let other = scratch().unwrap();
+        for place in [&folder, &other] {
+            let db = Db::open(place.path(), options(shape)).unwrap();
+            work(&db, 1);
+            // Without a close, so that logs stay.
+            std::mem::forget(db.clone());
+            std::fs::create_dir(place.path().join("copy")).unwrap();
+            for (name, content) in contents(place.path()) {
+                std::fs::write(place.path().join("copy").join(name), content).unwrap();
+            }
+        }
+        let (folder, other) = (folder.path().join("copy"), other.path().join("copy"));
+        let mut foreign: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for (name, content) in contents(&other) {
+            // Tables and logs of the other database, under names that this one does not use.
+            let number: String = name.chars().filter(char::is_ascii_digit).collect();
+            if let Ok(number) = number.parse::<u64>() {
+                let moved =
+                    name.replace(&format!("{number:016}"), &format!("{:016}", number + 200));
+                foreign.insert(moved, content);
+            }
+        }
+        for n in 300..310 {
+            foreign.insert(format!("{n:016}.sst"), b"half a table".to_vec());
+            foreign.insert(format!("wal-{n:016}.log"), vec![0; 100]);
+        }
+        for (name, content) in &foreign {
+            std::fs::write(folder.join(name), content).unwrap();
+        }
+        for round in 2..8 {
+            let db = Db::open(&folder, options(shape)).unwrap();
+            check(&db, round - 1);
+            work(&db, round);
+            check(&db, round);
+            db.close().unwrap();
+        }
+        let found = contents(&folder);
+        for (name, content) in &foreign {
+            assert!(found.get(name) == Some(content), "{shape:?}: {name}");
+        }
+    }
+}
+
+/// Where a name is taken that the database would use, nothing is created and nothing is changed.
+#[test]
+fn a_taken_name_is_refused() {
+    for shape in SHAPES {
+        for (name, content) in [
+            ("MANIFEST", &b"a list of goods"[..]),
+            ("wal-0000000000000001.log", b"a user's log"),
+        ] {
+            let folder = scratch().unwrap();
+            std::fs::write(folder.path().join(name), content).unwrap();
+            let e = Db::open(folder.path(), options(shape)).unwrap_err();
+            assert!(e.to_string().contains(name), "{shape:?}: {e}");
+            let mut found = contents(folder.path());
+            found.remove("LOCK");
+            assert_eq!(found, BTreeMap::from([(name.into(), content.to_vec())]));
+        }
+    }
+}
+
+/// Without OPTIONS, any trace of a database says that it is there: whatever is named when it is opened,
+/// nothing is removed, and nothing new hides it.
+#[test]
+fn a_database_without_options_is_not_new() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        work(&db, 1);
+        db.put("last", "in a log or a memtable").unwrap();
+        db.flush().unwrap();
+        drop(db);
+        std::fs::remove_file(folder.path().join("OPTIONS")).unwrap();
+        let before = contents(folder.path());
+        for other in SHAPES {
+            for pool in [None, Some("pool"), Some("another")] {
+                let mut options = options(other);
+                if pool.is_none() && other.1 != Medium::Dram {
+                    continue;
+                }
+                options.pool.path = pool.map(Into::into);
+                for must_exist in [false, true] {
+                    options.error_if_missing = must_exist;
+                    let e = Db::open(folder.path(), options.clone()).unwrap_err();
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{shape:?}, {other:?}: {e}");
+                    let text = e.to_string();
+                    assert!(
+                        text.contains("OPTIONS") && text.contains("repair"),
+                        "{text}"
+                    );
+                    assert!(!text.contains("create it first"), "{text}");
+                    assert!(
+                        contents(folder.path()) == before,
+                        "{shape:?}, {other:?}, {pool:?}: something was changed"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One part of a database alone is a trace already.
+#[test]
+fn each_part_of_a_database_is_a_trace() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        work(&db, 1);
+        for n in 0..5 {
+            db.put(key(n), "in a log").unwrap();
+        }
+        let parts = contents(folder.path());
+        drop(db);
+        for (name, content) in parts {
+            if name == "LOCK" || name == "OPTIONS" {
+                continue;
+            }
+            let alone = scratch().unwrap();
+            std::fs::write(alone.path().join(&name), &content).unwrap();
+            for other in SHAPES {
+                let e = Db::open(alone.path(), options(other)).unwrap_err();
+                assert!(e.to_string().contains(&name), "{name}: {e}");
+                assert!(std::fs::read(alone.path().join(&name)).unwrap() == content);
+            }
+        }
+    }
+}
+
+/// Only the database's own files go when it is destroyed; one that is open is not.
+#[test]
+fn a_database_is_destroyed_alone() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        work(&db, 1);
+        let refused = Db::destroy(folder.path()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
+        check(&db, 1);
+        db.close().unwrap();
+        drop(db);
+        let late = [
+            (
+                "0000000000990000.sst",
+                &b"exactly our name, and not ours"[..],
+            ),
+            ("notes.txt", b"mine"),
+        ];
+        write_all(folder.path(), &late);
+        Db::destroy(folder.path()).unwrap();
+        check_all(folder.path(), &late, "destroyed");
+        assert_eq!(contents(folder.path()).len(), late.len());
+        let refused = Db::destroy(folder.path()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        work(&db, 2);
+        db.close().unwrap();
+        check_all(folder.path(), &late, "made again");
+    }
+}
+
+/// The database stays open, and locked, until the last of its handles of any kind is gone.
+#[test]
+fn every_handle_keeps_the_database_open() {
+    for shape in SHAPES {
+        for kind in ["keyspace", "snapshot", "iter", "iter of a snapshot"] {
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options(shape)).unwrap();
+            work(&db, 1);
+            let (mut keyspace, mut snapshot, mut iter) = (None, None, None);
+            match kind {
+                "keyspace" => keyspace = Some(db.default_keyspace()),
+                "snapshot" => snapshot = Some(db.snapshot().unwrap()),
+                "iter" => iter = Some(db.iter().unwrap()),
+                _ => iter = Some(db.snapshot().unwrap().iter().unwrap()),
+            }
+            drop(db);
+            let e = Db::open(folder.path(), options(shape)).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Locked, "{shape:?}, {kind}: {e}");
+            let expected = Some(vec![8; 100]);
+            if let Some(keyspace) = &keyspace {
+                assert_eq!(keyspace.get(key(7)).unwrap(), expected);
+                keyspace.put(key(7), [8; 100]).unwrap();
+            }
+            if let Some(snapshot) = &snapshot {
+                assert_eq!(snapshot.get(key(7)).unwrap(), expected);
+                assert_eq!(snapshot.iter().unwrap().count(), 1500);
+            }
+            if let Some(iter) = &mut iter {
+                assert_eq!(iter.by_ref().filter(Result::is_ok).count(), 1500);
+            }
+            drop((keyspace, snapshot, iter));
+            let db = Db::open(folder.path(), options(shape)).unwrap();
+            check(&db, 1);
+        }
+    }
+}
+
+/// A close ends it for all handles at once.
+#[test]
+fn a_close_ends_every_handle() {
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options(shape)).unwrap();
+        work(&db, 1);
+        let (keyspace, snapshot) = (db.default_keyspace(), db.snapshot().unwrap());
+        let mut iter = db.iter().unwrap();
+        db.close().unwrap();
+        let closed = [
+            keyspace.get(key(1)).map(drop).unwrap_err(),
+            snapshot.get(key(1)).map(drop).unwrap_err(),
+            iter.next().unwrap().map(drop).unwrap_err(),
+        ];
+        for e in closed {
+            assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+        }
+    }
+}
+
+/// The name of the variable that tells a child where it works.
+const VARIABLE: &str = "TERRACE_STRANGERS";
+
+/// Works on a database by a relative path while it changes its folder, if it was asked to.
+#[test]
+fn child_that_moves() {
+    let Some(place) = std::env::var_os(VARIABLE) else {
+        return;
+    };
+    let place = Path::new(&place);
+    for (at, shape) in SHAPES.into_iter().enumerate() {
+        let name = format!("db-{at}");
+        std::env::set_current_dir(place.join("here")).unwrap();
+        let db = Db::open(&name, options(shape)).unwrap();
+        work(&db, 1);
+        std::env::set_current_dir(place.join("elsewhere")).unwrap();
+        work(&db, 2);
+        db.checkpoint(place.join(format!("copy-{at}"))).unwrap();
+        db.close().unwrap();
+        drop(db);
+        std::env::set_current_dir(place.join("here")).unwrap();
+        let db = Db::open(&name, options(shape)).unwrap();
+        check(&db, 2);
+    }
+    println!("moved well");
+}
+
+/// A database that was opened by a relative path stays where it was when the process changes its folder.
+#[test]
+fn a_relative_path_is_held() {
+    let place = scratch().unwrap();
+    for folder in ["here", "elsewhere"] {
+        std::fs::create_dir(place.path().join(folder)).unwrap();
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["strangers::child_that_moves", "--exact", "--nocapture"])
+        .env(VARIABLE, place.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    let failed = String::from_utf8_lossy(&child.stderr);
+    assert!(said.contains("moved well"), "{said}\n{failed}");
+    let left = std::fs::read_dir(place.path().join("elsewhere")).unwrap();
+    assert_eq!(left.count(), 0, "something was made in the wrong place");
+}
+
+/// A writer whose files were removed or replaced under it finds out at its next flush, says so, and
+/// writes nothing into what is there instead.
+#[test]
+fn a_writer_whose_files_are_gone_stops() {
+    for shape in SHAPES {
+        for lost in ["LOCK", "OPTIONS", "MANIFEST", "pool", "everything"] {
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options(shape)).unwrap();
+            work(&db, 1);
+            db.put("a", "b").unwrap();
+            let names: Vec<String> = contents(folder.path()).into_keys().collect();
+            if lost != "everything" && !names.iter().any(|name| name == lost) {
+                continue;
+            }
+            for name in names.iter().filter(|n| lost == "everything" || *n == lost) {
+                std::fs::remove_file(folder.path().join(name)).unwrap();
+            }
+            let e = db.flush().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Stopped, "{shape:?}, {lost}: {e}");
+            assert!(e.to_string().contains("removed or replaced"), "{e}");
+            let e = db.put("c", "d").unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Stopped, "{shape:?}, {lost}: {e}");
+            if lost == "everything" {
+                let before = contents(folder.path());
+                drop(db);
+                assert!(contents(folder.path()) == before, "{shape:?}");
+            }
+        }
+    }
+}
+
+/// The files of a database that did work in these rounds and was not closed.
+fn unclosed(shape: (Design, Medium), rounds: std::ops::Range<u32>) -> BTreeMap<String, Vec<u8>> {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(shape)).unwrap();
+    for round in rounds {
+        work(&db, round);
+        for n in 0..300 {
+            db.put(key(n), [(n + round) as u8; 100]).unwrap();
+        }
+    }
+    contents(folder.path())
+}
+
+/// A repair uses no log and no table of another database, whatever their names, and says which it has
+/// left out; also when OPTIONS, the manifest or both are gone, or the manifest is the other's.
+#[test]
+fn a_repair_leaves_out_what_is_of_another_database() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.1 == Medium::Dram) {
+        let own = unclosed(shape, 1..2);
+        // Its numbers are larger, so its entries would be taken for newer ones.
+        let other = unclosed(shape, 2..5);
+        let numbered = |name: &str| name.ends_with(".sst") || name.ends_with(".log");
+        let own_files = own.keys().filter(|name| numbered(name)).count();
+        for lost in [
+            &[][..],
+            &["OPTIONS"],
+            &["MANIFEST"],
+            &["OPTIONS", "MANIFEST"],
+        ] {
+            for swapped in [None, Some("OPTIONS"), Some("MANIFEST")] {
+                if swapped.is_some() && !lost.is_empty() {
+                    continue;
+                }
+                let place = scratch().unwrap();
+                let (from, to) = (place.path().join("from"), place.path().join("to"));
+                std::fs::create_dir(&from).unwrap();
+                for (name, content) in &own {
+                    let lost = lost.contains(&name.as_str());
+                    let content = if swapped == Some(name) {
+                        &other[name]
+                    } else {
+                        content
+                    };
+                    if !lost {
+                        std::fs::write(from.join(name), content).unwrap();
+                    }
+                }
+                let mut foreign = Vec::new();
+                for (name, content) in other.iter().filter(|(name, _)| numbered(name)) {
+                    if !own.contains_key(name) && foreign.len() + 1 < own_files {
+                        std::fs::write(from.join(name), content).unwrap();
+                        foreign.push(name.clone());
+                    }
+                }
+                assert!(!foreign.is_empty(), "{shape:?}: {own_files}");
+                let case = format!("{shape:?}, {lost:?} lost, {swapped:?} swapped");
+                let report = Db::builder(&to)
+                    .options(options(shape))
+                    .repair_of(&RepairSource::new(&from))
+                    .unwrap();
+                let left_out = |name: &str| {
+                    let part = report
+                        .parts
+                        .iter()
+                        .find(|part| part.path == from.join(name));
+                    part.is_some_and(|part| {
+                        part.state == PartState::Ignored && part.note.contains("of the database")
+                    })
+                };
+                for name in foreign.iter().map(String::as_str).chain(swapped) {
+                    assert!(left_out(name), "{case}: {name}, {report:#?}");
+                }
+                let db = Db::open(&to, options(shape)).unwrap();
+                check(&db, 1);
+            }
+        }
+    }
+}
+
+/// Whatever strangers there are, and whichever the design, they stay.
+#[test]
+fn random_strangers_stay() {
+    for seed in 0..24 {
+        let medium = [Medium::Dram, Medium::Dax][seed as usize % 2];
+        if let Err(e) = terrace_testkit::strangers::once(seed, medium) {
+            panic!("seed {seed}: {e}");
+        }
+    }
+}
