@@ -14,7 +14,7 @@ use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
 use crate::parts::memory::Lease;
-use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, fragment};
+use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
 use crate::types::{EntryKind, SeqNo};
@@ -38,8 +38,12 @@ pub(super) struct Output {
     dropped: Arc<Vec<u32>>,
     /// Up to then whatever expires is a tombstone.
     horizon: Millis,
-    /// What hides entries.
+    /// What hides entries, beside the range deletes that come with them.
     hides: Option<Applicable>,
+    /// All range deletes that come with the entries. One with nothing below is not written, so it must hide
+    /// what it covers here. `hides` may lack it: a set keeps the newest over each piece of the key space, and
+    /// a newer one that is not durable yet is not applied.
+    own: Option<Applicable>,
     /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
     ranges: Vec<RangeDelete>,
     /// Where the last table ended that was closed, exclusively.
@@ -68,15 +72,19 @@ impl Output {
         ranges: Vec<RangeDelete>,
         hides: Option<Applicable>,
     ) -> Output {
+        let stripes = body.ground.snapshots.stripes();
+        let readable = Readable::after(stripes.clone());
+        let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
         let mut output = Output {
             horizon: body.ground.horizon(),
             hides,
+            own: (own.len() > 0).then(|| Applicable::lasting(Arc::new(own))),
             ranges: Vec::new(),
             cut: None,
             level,
             run,
             version,
-            stripes: body.ground.snapshots.stripes(),
+            stripes,
             dropped: body.ground.dropped.all(),
             writer: None,
             done: Vec::new(),
@@ -171,7 +179,7 @@ impl Output {
         }
         let key = (entry.keyspace, entry.key);
         let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
-        !self.hides.as_ref().is_some_and(covered)
+        !self.hides.as_ref().is_some_and(covered) && !self.own.as_ref().is_some_and(covered)
     }
 
     /// Whether a tombstone may have something to hide, here or below.
