@@ -20,6 +20,7 @@ use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
 use crate::model;
+use crate::moments;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::script::{Profile, scans_beside_steps};
@@ -55,6 +56,8 @@ pub enum Suite {
     Metamorphic,
     /// Point reads that stand still while much happens.
     Stalled,
+    /// Reads between whose steps the world goes on.
+    Moments,
     /// Files of others in the folder.
     Strangers,
     /// Power cuts of a virtual machine.
@@ -102,7 +105,7 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Power, Space,
+        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Moments, Power, Space,
         Stalled, Strangers,
     };
     let table = [
@@ -151,6 +154,9 @@ pub fn trials() -> Vec<Trial> {
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),
         (C::ForeignFile, Strangers, Dram, 10),
+        (C::TornGet, Moments, Dram, 20),
+        (C::TimeLast, Moments, Dram, 20),
+        (C::TimeFirst, Moments, Dram, 20),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {
         canary,
@@ -161,7 +167,7 @@ pub fn trials() -> Vec<Trial> {
             (Canary::DeadFlag, Suite::Power) => 4,
             (Canary::HidesUnsynced, Suite::Power) => 61,
             (Canary::LeftUnsynced, Suite::Power) => 30,
-            (Canary::PartUnsynced, Suite::Long) => 600_485,
+            (Canary::PartUnsynced, Suite::Long) => 99,
             _ => 0,
         },
         cases_max,
@@ -191,6 +197,7 @@ impl Suite {
             Suite::Damage => "damage",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
+            Suite::Moments => "moments",
             Suite::Strangers => "strangers",
             Suite::Guest => "guest",
         }
@@ -246,6 +253,7 @@ impl Suite {
             Suite::Damage => Specimen::make(seed / 50)?.run(seed).map(|_| ()),
             Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Stalled => stalled::once(seed, medium),
+            Suite::Moments => moments::once(seed, medium),
             Suite::Strangers => strangers::once(seed, medium),
             Suite::Faults if medium == Medium::Dram => faults::once::by_seed(seed),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),

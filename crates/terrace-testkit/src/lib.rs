@@ -19,6 +19,7 @@ pub mod kill;
 pub mod linear;
 pub mod metamorphic;
 pub mod model;
+pub mod moments;
 pub mod oracle;
 pub mod place;
 pub mod script;

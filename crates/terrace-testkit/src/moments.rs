@@ -1,0 +1,375 @@
+//! Reads between whose steps the world goes on: whenever a read asks for the time, and in a point read once
+//! it has its view, writes come in, the clock jumps, and background steps run. Whatever a read gives must be
+//! the state of the database at one instant of the call, for all keys together.
+//!
+//! Everything happens on one thread, so the states that there were are known exactly.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use terrace::{Db, Design, Durability, WriteBatch};
+use terrace_media::{Clock, Medium};
+
+use crate::oracle::Outcome;
+use crate::place::scratch;
+use crate::{settings, watchdog};
+
+/// Keys, so few that every read meets what was just written.
+const KEYS: u8 = 6;
+/// Reads of one case.
+const READS: u32 = 80;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A clock that stands still, and runs what a test wants to happen when somebody asks it.
+#[derive(Default)]
+pub struct Hooked {
+    millis: AtomicU64,
+    /// How many looks at the clock come before the hook's, and the hook.
+    before: Mutex<Option<(u32, Hook)>>,
+    after: Mutex<Option<(u32, Hook)>>,
+    /// Looks of what a hook does are no looks of the read.
+    held: AtomicBool,
+}
+
+impl Hooked {
+    /// A clock that shows so many milliseconds.
+    pub fn at(millis: u64) -> Arc<Hooked> {
+        let clock = Hooked::default();
+        clock.set(millis);
+        Arc::new(clock)
+    }
+
+    /// Shows another time from now on.
+    pub fn set(&self, millis: u64) {
+        self.millis.store(millis, Ordering::SeqCst);
+    }
+
+    /// Runs `hook` at the look that comes after `looks` others, before it has read the time.
+    pub fn before(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
+        *lock(&self.before) = Some((looks, Box::new(hook)));
+    }
+
+    /// The same after it has read the time.
+    pub fn after(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
+        *lock(&self.after) = Some((looks, Box::new(hook)));
+    }
+
+    /// Forgets hooks that have not run.
+    pub fn disarm(&self) {
+        *lock(&self.before) = None;
+        *lock(&self.after) = None;
+    }
+}
+
+impl Hooked {
+    /// Runs `f` without hooks.
+    fn hold(&self, f: impl FnOnce()) {
+        let was = self.held.swap(true, Ordering::SeqCst);
+        f();
+        self.held.store(was, Ordering::SeqCst);
+    }
+
+    /// Runs the hook if its look has come.
+    fn look(&self, hook: &Mutex<Option<(u32, Hook)>>) {
+        if self.held.load(Ordering::SeqCst) {
+            return;
+        }
+        let due = {
+            let mut hook = lock(hook);
+            match &mut *hook {
+                Some((0, _)) => hook.take(),
+                Some((looks, _)) => {
+                    *looks -= 1;
+                    None
+                }
+                None => None,
+            }
+        };
+        if let Some((_, hook)) = due {
+            self.hold(hook);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Clock for Hooked {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.millis.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, _: Duration) {}
+
+    fn unix_millis(&self) -> u64 {
+        self.look(&self.before);
+        let now = self.millis.load(Ordering::SeqCst);
+        self.look(&self.after);
+        now
+    }
+}
+
+/// What reads may give: the keys that are there, with the number of each value.
+type State = BTreeMap<u8, u32>;
+
+/// What the database should have.
+struct Story {
+    now: u64,
+    /// Each key's number and when it expires, 0 for never.
+    entries: BTreeMap<u8, (u32, u64)>,
+    number: u32,
+    /// The states since somebody last cleared them, in order.
+    states: Vec<State>,
+    /// The first call that failed beside a read.
+    failed: Option<String>,
+}
+
+impl Story {
+    /// The state of this instant.
+    fn state(&self) -> State {
+        let alive = |expiry: u64| expiry == 0 || expiry > self.now;
+        let alive = self.entries.iter().filter(|(_, (_, e))| alive(*e));
+        alive.map(|(key, (number, _))| (*key, *number)).collect()
+    }
+
+    fn note(&mut self) {
+        let state = self.state();
+        self.states.push(state);
+    }
+
+    /// Adds a random operation to a batch, and does it here.
+    fn write(&mut self, batch: &mut WriteBatch, rng: &mut fastrand::Rng, ranges: bool) {
+        let key = rng.u8(..KEYS);
+        self.number += 1;
+        let value = self.number.to_be_bytes();
+        match rng.u8(..if ranges { 10 } else { 8 }) {
+            0..4 => {
+                batch.put([key], value);
+                self.entries.insert(key, (self.number, 0));
+            }
+            4..7 => {
+                let ttl = rng.u64(1..12);
+                batch.put_with_ttl([key], value, Duration::from_millis(ttl));
+                self.entries.insert(key, (self.number, self.now + ttl));
+            }
+            7 => {
+                batch.delete([key]);
+                self.entries.remove(&key);
+            }
+            _ => {
+                let end = rng.u8(key..=KEYS);
+                batch.delete_range([key]..[end]);
+                self.entries.retain(|k, _| !(key..end).contains(k));
+            }
+        }
+    }
+}
+
+/// The database, its clock and its story.
+#[derive(Clone)]
+struct World {
+    db: Db,
+    clock: Arc<Hooked>,
+    story: Arc<Mutex<Story>>,
+}
+
+impl World {
+    /// Lets something happen. Without `steps`, no background steps and no range deletes: whoever asks for the
+    /// time may hold the list of snapshots, which these wait for.
+    fn act(&self, rng: &mut fastrand::Rng, steps: bool) -> terrace::Result<()> {
+        match rng.u8(..if steps { 16 } else { 12 }) {
+            0..8 => {
+                let mut batch = WriteBatch::new();
+                let mut story = lock(&self.story);
+                let count = rng.u8(1..4);
+                (0..count).for_each(|_| story.write(&mut batch, rng, steps));
+                let durability = match rng.u8(..4) {
+                    0 => Durability::Volatile,
+                    1 => Durability::Sync,
+                    _ => Durability::Buffered,
+                };
+                self.db.write(batch, durability)?;
+                story.note();
+            }
+            8..12 => {
+                let mut story = lock(&self.story);
+                story.now += rng.u64(1..12);
+                self.clock.set(story.now);
+                story.note();
+            }
+            12 => self.db.flush()?,
+            13 if rng.bool() => self.db.drain()?,
+            _ => {
+                for _ in 0..rng.u8(1..12) {
+                    self.db.step(rng.usize(..))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What acts a few times, beside a read.
+    fn meanwhile(&self, rng: &mut fastrand::Rng, steps: bool) -> impl FnOnce() + Send + use<> {
+        let (world, mut rng) = (self.clone(), rng.fork());
+        move || {
+            let clock = Arc::clone(&world.clock);
+            clock.hold(|| {
+                for _ in 0..rng.u8(1..4) {
+                    if let Err(e) = world.act(&mut rng, steps) {
+                        lock(&world.story).failed.get_or_insert(format!("{e:?}"));
+                    }
+                }
+            });
+        }
+    }
+
+    /// Draws what happens beside the next read, and when.
+    fn arm(&self, rng: &mut fastrand::Rng) -> terrace::Result<()> {
+        // So that what is written beside the read needs no new memtable, and so no background step.
+        self.db.flush()?;
+        let mut story = lock(&self.story);
+        story.states.clear();
+        story.note();
+        drop(story);
+        if rng.u8(..3) > 0 {
+            self.clock.before(rng.u32(..3), self.meanwhile(rng, false));
+        }
+        if rng.u8(..3) > 0 {
+            self.clock.after(rng.u32(..3), self.meanwhile(rng, false));
+        }
+        #[cfg(feature = "canary")]
+        if rng.bool() {
+            terrace::testing::in_the_next_get(self.meanwhile(rng, true));
+        }
+        Ok(())
+    }
+
+    /// The states since `arm`; an error if something failed.
+    fn disarm(&self) -> Outcome<Vec<State>> {
+        self.clock.disarm();
+        #[cfg(feature = "canary")]
+        terrace::testing::in_the_next_get(|| {});
+        let mut story = lock(&self.story);
+        match story.failed.take() {
+            Some(failed) => Err(failed),
+            None => Ok(std::mem::take(&mut story.states)),
+        }
+    }
+}
+
+/// A pair as a key and its value's number.
+fn pair((key, value): (Vec<u8>, Vec<u8>)) -> Outcome<(u8, u32)> {
+    let number = <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
+    match (key.as_slice(), number) {
+        ([key], Ok(number)) => Ok((*key, number)),
+        (key, number) => Err(format!("{key:?} with {number:?} is no pair of these")),
+    }
+}
+
+fn pairs(pairs: impl Iterator<Item = terrace::Result<terrace::KeyValue>>) -> Outcome<State> {
+    pairs
+        .map(|found| pair(found.map_err(|e| format!("{e:?}"))?.into_pair()))
+        .collect()
+}
+
+fn values(keys: &[[u8; 1]], found: Vec<Option<Vec<u8>>>) -> Outcome<State> {
+    let found = keys.iter().zip(found);
+    let found = found.filter_map(|(key, value)| Some((key.to_vec(), value?)));
+    found.map(pair).collect()
+}
+
+/// Reads once, in a way that is drawn; compares it with the states that there were.
+fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
+    let db = &world.db;
+    let failed = |e: terrace::Error| format!("{e:?}");
+    let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key]).collect();
+    world.arm(rng).map_err(failed)?;
+    let (name, found, of) = match rng.u8(..7) {
+        way @ 0..3 => {
+            let key = rng.u8(..KEYS);
+            let value = match way {
+                0 => db.get_with_expiry([key]).map_err(failed)?.map(|v| v.0),
+                _ => db.get([key]).map_err(failed)?,
+            };
+            let found = values(&[[key]], vec![value])?;
+            ("get", found, Some(key))
+        }
+        3 => {
+            let found = db.multi_get(&keys).map_err(failed)?;
+            ("multi_get", values(&keys, found)?, None)
+        }
+        4 => ("iter", pairs(db.iter().map_err(failed)?)?, None),
+        5 => ("iter, backward", pairs(db.iter().map_err(failed)?.rev())?, None),
+        _ => {
+            let snapshot = db.snapshot().map_err(failed)?;
+            let states = world.disarm()?;
+            // Whatever happens from here on, it goes on showing the same.
+            world.arm(rng).map_err(failed)?;
+            let first = values(&keys, snapshot.multi_get(&keys).map_err(failed)?)?;
+            if !states.contains(&first) {
+                return Err(format!("snapshot: {first:?} is none of {states:?}"));
+            }
+            for key in 0..KEYS {
+                let value = snapshot.get([key]).map_err(failed)?;
+                if values(&[[key]], vec![value])?.get(&key) != first.get(&key) {
+                    return Err(format!("snapshot: key {key} is not as in {first:?}"));
+                }
+            }
+            let again = pairs(snapshot.iter().map_err(failed)?)?;
+            if again != first {
+                return Err(format!("snapshot: {again:?} by an iterator, and {first:?}"));
+            }
+            world.disarm()?;
+            return Ok(());
+        }
+    };
+    let states = world.disarm()?;
+    let explains = |state: &State| match of {
+        Some(key) => state.get(&key) == found.get(&key),
+        None => *state == found,
+    };
+    match states.iter().any(explains) {
+        true => Ok(()),
+        false => Err(format!("{name} of {of:?}: {found:?} is none of {states:?}")),
+    }
+}
+
+/// One case, drawn from `seed`.
+pub fn once(seed: u64, medium: Medium) -> Outcome {
+    let _case = watchdog::case(format!("moments on {medium}, seed {seed:#x}"));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let folder = scratch()?;
+    let designs = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
+    let design = designs[rng.usize(..designs.len())];
+    let options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
+    let clock = Hooked::at(1000);
+    let failed = |e: terrace::Error| format!("{e:?}");
+    let db = Db::builder(folder.path())
+        .options(options)
+        .clock(Arc::clone(&clock) as Arc<dyn Clock>)
+        .open()
+        .map_err(failed)?;
+    let world = World {
+        db,
+        clock,
+        story: Arc::new(Mutex::new(Story {
+            now: 1000,
+            entries: BTreeMap::new(),
+            number: 0,
+            states: Vec::new(),
+            failed: None,
+        })),
+    };
+    for number in 0..READS {
+        let _operation = watchdog::operation(("read", number));
+        for _ in 0..rng.u8(..6) {
+            world.act(&mut rng, true).map_err(failed)?;
+        }
+        read(&world, &mut rng).map_err(|e| format!("{design}, read {number}: {e}"))?;
+    }
+    Ok(())
+}
