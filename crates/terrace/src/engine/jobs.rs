@@ -268,6 +268,8 @@ impl Engine {
         self.views
             .install(|| self.pipeline.parts(&self.ground), completion.garbage);
         self.pipeline.front.logs_retired(&retired);
+        // Before the waiters are told of room: a job removes the files that it replaced here.
+        drop(job);
         if frees {
             self.look_for_room();
         }
