@@ -13,9 +13,11 @@ use crate::faults::sweep::{self, Only};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
+use crate::moments;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::soak::Soak;
+use crate::strangers;
 
 /// What the command line asks for: `--name value` pairs.
 pub struct Request {
@@ -331,21 +333,62 @@ pub fn flips(request: &Request) -> Outcome {
 
 /// One history through all designs.
 pub fn metamorphic(request: &Request) -> Outcome {
-    let first = request.number("seed", 0)?;
     let len = request.number("len", 1500)? as usize;
+    cases(
+        request,
+        "metamorphic",
+        50,
+        &format!(" --len {len}"),
+        |seed| metamorphic::run(seed, len),
+    )
+}
+
+/// Reads with writes and jumps of the clock between their steps.
+pub fn moments(request: &Request) -> Outcome {
+    on_each_medium(request, "moments", 500, moments::once)
+}
+
+/// Databases beside the files of others.
+pub fn strangers(request: &Request) -> Outcome {
+    on_each_medium(request, "strangers", 200, strangers::once)
+}
+
+/// Cases that a seed and a medium make up, on one medium after the other.
+fn on_each_medium(
+    request: &Request,
+    name: &str,
+    default: u64,
+    once: fn(u64, Medium) -> Outcome,
+) -> Outcome {
+    let media = request.media()?;
+    cases(request, name, default, "", |seed| {
+        for &medium in &media {
+            once(seed, medium).map_err(|e| format!("{medium}: {e}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Cases that a seed makes up, as many as `--cases` or `--minutes` allow.
+fn cases(
+    request: &Request,
+    name: &str,
+    default: u64,
+    with: &str,
+    once: impl Fn(u64) -> Outcome,
+) -> Outcome {
+    let first = request.number("seed", 0)?;
     let mut done = 0;
-    while request.goes_on("cases", 50, done)? {
+    while request.goes_on("cases", default, done)? {
         let seed = first + done;
-        metamorphic::run(seed, len).map_err(|e| {
-            format!("{e}\nrepeat: metamorphic --cases 1 --seed {seed:#x} --len {len}")
-        })?;
+        once(seed).map_err(|e| format!("{e}\nrepeat: {name} --cases 1 --seed {seed:#x}{with}"))?;
         done += 1;
         if done % 20 == 0 {
             println!("{:.0?}: {done} cases", request.elapsed());
         }
     }
     println!(
-        "metamorphic: seeds {first}..{}, {len} operations each, {:.0?}",
+        "{name}: seeds {first}..{}, {:.0?}",
         first + done,
         request.elapsed()
     );

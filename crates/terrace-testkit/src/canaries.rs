@@ -105,8 +105,8 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Moments, Power, Space,
-        Stalled, Strangers,
+        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Moments, Power,
+        Space, Stalled, Strangers,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),

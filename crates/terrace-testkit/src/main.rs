@@ -33,6 +33,10 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --writers N, --readers N, --spread N (how many times the keys)
   metamorphic  one history through every design, with options hostile in several ways
           --cases N | --minutes M, --seed S, --len N (operations of a history)
+  moments  reads between whose steps others write and the clock jumps
+          --cases N | --minutes M, --seed S, --medium dax|mapped|dram
+  strangers  databases beside files that are not theirs
+          --cases N | --minutes M, --seed S, --medium dax|mapped|dram
   damage  databases with changed bytes, opened, read, verified and used on
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
   faults  every call on files and on the pool fails, one at a time
@@ -82,6 +86,8 @@ fn run(args: &[String]) -> Outcome {
             "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "moments" => campaign::moments(&parse(&["cases", "minutes", "seed", "medium"])?),
+        "strangers" => campaign::strangers(&parse(&["cases", "minutes", "seed", "medium"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),
         "faults" => campaign::faults(&parse(&[
             "seeds",

@@ -303,7 +303,11 @@ fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
             ("multi_get", values(&keys, found)?, None)
         }
         4 => ("iter", pairs(db.iter().map_err(failed)?)?, None),
-        5 => ("iter, backward", pairs(db.iter().map_err(failed)?.rev())?, None),
+        5 => (
+            "iter, backward",
+            pairs(db.iter().map_err(failed)?.rev())?,
+            None,
+        ),
         _ => {
             let snapshot = db.snapshot().map_err(failed)?;
             let states = world.disarm()?;

@@ -31,11 +31,13 @@ const fn part(
     }
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 9] = [
     part("power", campaign::power, ("cases", 10), true),
     part("kill", campaign::kill, ("rounds", 50), true),
     part("linear", campaign::linear, ("runs", 6), true),
     part("metamorphic", campaign::metamorphic, ("cases", 5), false),
+    part("moments", campaign::moments, ("cases", 200), false),
+    part("strangers", campaign::strangers, ("cases", 100), false),
     part("damage", campaign::damage, ("cases", 1000), false),
     part("faults", campaign::faults, ("seeds", 1), true),
     part("soak", campaign::soak, ("minutes", 5), true),
