@@ -13,23 +13,15 @@ use crate::parts::ranges::pieces_bytes;
 use crate::stages::{Spare, SpareBytes, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
+use super::admission::SpaceWait;
 use super::throttle::{Headroom, Lack};
 use super::{Engine, governor};
 
 /// How long a stopped writer sleeps before it looks again, when nobody wakes it.
 pub(super) const WAIT: Duration = Duration::from_millis(20);
-/// How long a put waits in a full pool that nothing can free space in, before it looks again.
-const STUCK: Duration = Duration::from_millis(5);
 /// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
 /// and have written of it.
 pub(super) const RANGE_COPIES: u64 = 6;
-/// BOUND: how often it looks in vain before it gives up. More than once, since whoever holds a lock for a
-/// moment may hide a job.
-const LOOKS: u32 = 4;
-/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
-/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
-/// no clock is read: a machine that stood still has not let readers go on either.
-const LOOKS_HELD: u32 = 100;
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
@@ -214,7 +206,7 @@ impl Engine {
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         let started = Instant::now();
         let mut stalled = None;
-        let mut looks = 0;
+        let mut wait = SpaceWait::default();
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -229,7 +221,7 @@ impl Engine {
                 Err(e) => break Err(e),
             }
             self.jobs.wake_all();
-            match self.wait_for_spare(batch, stalled.is_none(), &mut looks) {
+            match self.wait_for_spare(batch, stalled.is_none(), &mut wait) {
                 Ok(Some(reason)) => stalled = Some(reason),
                 Ok(None) => {}
                 Err(e) => break Err(e),
@@ -248,7 +240,7 @@ impl Engine {
         self: &Arc<Self>,
         batch: &Batch,
         first: bool,
-        looks: &mut u32,
+        wait: &mut SpaceWait,
     ) -> Result<Option<StallReason>> {
         let patience = self.patience();
         let front = &self.pipeline.front;
@@ -258,7 +250,7 @@ impl Engine {
             match self.spare_lacks(&self.headroom(), bytes) {
                 Some(Lack::Logs) => return self.wait_for_logs(first).map(Some),
                 Some(Lack::Pool) if !deletes_only => {
-                    return self.wait_for_space(patience, first, looks).map(Some);
+                    return self.wait_for_space(patience, first, wait).map(Some);
                 }
                 None | Some(Lack::Pool) => {}
             }
@@ -266,10 +258,10 @@ impl Engine {
             match self.prepare_spare(Some(batch))? {
                 Spare::Ready => return Ok(None),
                 Spare::PoolFull => {
-                    return self.wait_for_space(patience, first, looks).map(Some);
+                    return self.wait_for_space(patience, first, wait).map(Some);
                 }
                 Spare::DiskFull(why) => {
-                    let waits = self.may_find_room(first) || self.may_let_go(&why, looks);
+                    let waits = self.may_find_room(first) || self.may_let_go(&why, wait);
                     if self.jobs.workers() == Workers::Manual {
                         // The caller runs the jobs that can give room back; it is refused once there is none.
                         return match self.step(0)? {
@@ -289,7 +281,7 @@ impl Engine {
         let reason = StallReason::MemtablesSealed;
         if let Some(why) = self.disk_full()
             && !self.may_find_room(first)
-            && !self.may_let_go(&why, looks)
+            && !self.may_let_go(&why, wait)
         {
             return Err(why);
         }
@@ -328,7 +320,7 @@ impl Engine {
 
     /// Whether background work that a full disk has stopped should be given another try before a
     /// write is refused. Without threads, once for each write.
-    fn may_find_room(&self, first: bool) -> bool {
+    pub(super) fn may_find_room(&self, first: bool) -> bool {
         if first && self.jobs.workers() == Workers::Manual {
             self.look_for_room();
         }
@@ -336,56 +328,10 @@ impl Engine {
     }
 
     /// Whether readers who hold what a memtable needs may let go of it soon.
-    fn may_let_go(&self, why: &Error, looks: &mut u32) -> bool {
+    fn may_let_go(&self, why: &Error, wait: &mut SpaceWait) -> bool {
         let source = std::error::Error::source(why);
         let held = source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some());
-        *looks += u32::from(held);
-        // A wait for a change is four times as long as one in a pool that is stuck.
-        held && self.jobs.workers() != Workers::Manual && *looks < LOOKS_HELD / 4
-    }
-
-    /// At how many looks in vain whoever needs space gives up. To be asked before the look at what is free, so
-    /// that what readers let go of in between is not missed: they hold back extents with a view, and
-    /// superseded entries with a snapshot.
-    pub(super) fn patience(&self) -> u32 {
-        let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
-        if held { LOOKS_HELD } else { LOOKS }
-    }
-
-    /// Lets background work free space. `Full` when a disk is what that waits for, or when none could free
-    /// any at so many looks as the patience is.
-    pub(super) fn wait_for_space(
-        self: &Arc<Self>,
-        patience: u32,
-        first: bool,
-        looks: &mut u32,
-    ) -> Result<StallReason> {
-        if let Some(why) = self.disk_full()
-            && !self.may_find_room(first)
-        {
-            return Err(why);
-        }
-        let reason = StallReason::PoolFull;
-        if self.jobs.workers() == Workers::Manual {
-            // Nobody else would let go meanwhile.
-            return if self.step_for_space()? {
-                Ok(reason)
-            } else {
-                Err(self.full_error())
-            };
-        }
-        if !self.is_stuck()? {
-            *looks = 0;
-            self.jobs.wait_changed(WAIT);
-            return Ok(reason);
-        }
-        *looks += 1;
-        if *looks > patience {
-            return Err(self.full_error());
-        }
-        // Nobody would notify: nothing runs, and readers let go silently.
-        std::thread::sleep(STUCK);
-        Ok(reason)
+        held && self.jobs.workers() != Workers::Manual && wait.goes_on_for_readers()
     }
 
     /// Makes a spare.
@@ -410,17 +356,5 @@ impl Engine {
         } else {
             None
         }
-    }
-
-    pub(super) fn full_error(&self) -> Error {
-        let usage = self.ground.pool.usage();
-        Error::new(
-            ErrorKind::Full,
-            format!(
-                "the pool is full: {} of {} bytes are in use and the rest is kept for moving data; \
-                 delete data, or reopen with a larger pool.size_bytes",
-                usage.allocated, usage.cap
-            ),
-        )
     }
 }

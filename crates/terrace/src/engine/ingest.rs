@@ -41,6 +41,7 @@ use crate::stages::{Completion, Intake, SealedTable, Spare, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
+use super::admission::SpaceWait;
 use super::commit::WAIT;
 
 /// How far above the last number taken an ingest chooses its own: so many entries may be written
@@ -413,7 +414,7 @@ impl Engine {
 
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
-        let (mut first, mut looks) = (true, 0);
+        let (mut first, mut wait) = (true, SpaceWait::default());
         for _ in 0..SPARES_MAX {
             self.check_writable()?;
             let front = &self.pipeline.front;
@@ -431,7 +432,7 @@ impl Engine {
                 Spare::Underway => self.jobs.wait_changed(WAIT),
                 Spare::DiskFull(why) => return Err(why),
                 Spare::PoolFull if sealed == 0 => {
-                    self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;
+                    self.wait_for_space(patience, std::mem::take(&mut first), &mut wait)?;
                 }
                 Spare::PoolFull => self.wait_until(&|| front.sealed_count() == 0)?,
             }
@@ -467,7 +468,7 @@ impl Engine {
         };
         let started = Instant::now();
         let mut stalled = None;
-        let mut looks = 0;
+        let mut wait = SpaceWait::default();
         let sealed = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -481,7 +482,7 @@ impl Engine {
                 }
             }
             self.jobs.wake_all();
-            match self.wait_for_space(patience, stalled.is_none(), &mut looks) {
+            match self.wait_for_space(patience, stalled.is_none(), &mut wait) {
                 Ok(reason) => stalled = Some(reason),
                 Err(e) => break Err(e),
             }

@@ -22,6 +22,7 @@ use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 
 use super::Engine;
+use super::admission::RELEASE;
 use super::chores::{Finish, MakeSpare, SyncRanges};
 use super::throttle::Headroom;
 use super::waiting::{Parked, Waits};
@@ -54,6 +55,8 @@ pub(super) struct State {
     pub(super) refusals: u64,
     /// The same when the last edit of a job was completed that is no flush: writers cause those.
     pub(super) refusals_at_edit: u64,
+    /// Counts runs of jobs that ended or found no space, and those that gave space back `RELEASE` times.
+    turnover: u64,
     pub(super) stopping: bool,
     /// How many callers wait for an empty buffer.
     everything: usize,
@@ -82,6 +85,11 @@ impl Jobs {
             busy: AtomicUsize::new(0),
             threads: Mutex::default(),
         }
+    }
+
+    /// How far background work has come, in runs of jobs: one that gave space back counts `RELEASE` times.
+    pub(super) fn turnover(&self) -> u64 {
+        self.state.lock().turnover
     }
 
     /// Who runs jobs.
@@ -215,6 +223,8 @@ impl Engine {
         state.running -= 1;
         state.heavy -= usize::from(class.is_heavy());
         state.untried -= usize::from(untried);
+        let ended = parked.as_ref().is_none_or(Parked::found_no_space);
+        state.turnover += u64::from(ended);
         state.queue.extend(parked);
         self.jobs.changed.notify_all();
     }
@@ -271,7 +281,9 @@ impl Engine {
         // Before the waiters are told of room: a job removes the files that it replaced here.
         drop(job);
         if frees {
-            self.look_for_room();
+            let mut state = self.jobs.state.lock();
+            state.turnover += RELEASE;
+            state.turn += 1;
         }
         if edits && kind != JobKind::Flush {
             let mut state = self.jobs.state.lock();

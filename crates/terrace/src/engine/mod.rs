@@ -8,6 +8,7 @@
 //!     |____________ jobs ____________|        one edit, then apply, then a new view
 //! ```
 
+mod admission;
 mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;

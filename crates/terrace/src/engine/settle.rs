@@ -12,6 +12,7 @@ use crate::stages::{RangeRequest, Spare, retired};
 use crate::types::SeqNo;
 
 use super::Engine;
+use super::admission::SpaceWait;
 use super::commit::WAIT;
 
 impl Engine {
@@ -63,7 +64,7 @@ impl Engine {
         self.check_writable()?;
         self.look_for_room();
         let seq = self.ground.sequencer.last_taken();
-        let (mut first, mut looks) = (true, 0);
+        let (mut first, mut wait) = (true, SpaceWait::default());
         // BOUND: each turn waits for a spare, which the flush thread makes.
         while self.pipeline.front.has_entries() {
             if self.pipeline.front.rotate(None, &|| self.install_view())? {
@@ -81,7 +82,7 @@ impl Engine {
                     Spare::Underway => self.jobs.wait_changed(WAIT),
                     Spare::DiskFull(why) => return Err(why),
                     Spare::PoolFull if sealed == 0 => {
-                        self.wait_for_space(patience, std::mem::take(&mut first), &mut looks)?;
+                        self.wait_for_space(patience, std::mem::take(&mut first), &mut wait)?;
                     }
                     Spare::PoolFull => self.wait_until(&|| front.sealed_count() < sealed)?,
                 }

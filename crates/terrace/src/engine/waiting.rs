@@ -65,6 +65,11 @@ impl Parked {
         self.refused >= TRIES
     }
 
+    /// Whether the pool had no space for its next step.
+    pub(super) fn found_no_space(&self) -> bool {
+        matches!(self.waits, Waits::PoolBelow(_))
+    }
+
     /// Whether it is a job that keeps its memory while it waits. One that waits for space has given its
     /// memory back, and may be what another job has to make room for.
     pub(super) fn has_memory(&self) -> bool {
