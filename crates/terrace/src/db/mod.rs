@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use terrace_media::{FileLock, FileSystem};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Metrics;
 use crate::options::{Options, Workers};
 use crate::parts::batch::Batch;
@@ -501,9 +501,26 @@ impl Db {
     /// background work, makes everything durable. Takes as long as writing that does, and tells
     /// [`DbBuilder::progress`]. Every later call on any handle gets `Closed`. Dropping the last handle
     /// does the same and ignores errors.
+    ///
+    /// # Errors
+    /// `Full` where the pool or a disk has no room for entries that were written as
+    /// [`Volatile`](crate::Durability::Volatile) and that no log has. Then nothing is lost and the database stays
+    /// open: make room and close again, or drop the last handle, which gives those entries up. A full pool or
+    /// disk hinders no other close. After any other error the database is closed.
     pub fn close(&self) -> Result<()> {
-        self.0.close()
+        self.0.close(false)
     }
+}
+
+fn stays_open(e: &Error) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!(
+            "the database stays open, since a close would lose entries that were written as volatile: {e}; \
+             make room and close again, or drop the last handle to give them up"
+        ),
+    )
+    .because(e.clone())
 }
 
 fn too_large(bytes: usize) -> Error {
@@ -514,7 +531,8 @@ fn too_large(bytes: usize) -> Error {
 }
 
 impl Handle {
-    fn close(&self) -> Result<()> {
+    /// Closes, and with `gives_up` also where `Volatile` entries are lost by it.
+    fn close(&self, gives_up: bool) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
         if engine.ground.options.read_only {
@@ -536,7 +554,12 @@ impl Handle {
             }
         });
         let written_out = match written_out {
-            Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                if !gives_up && engine.close_would_lose() {
+                    return Err(stays_open(&e));
+                }
+                Ok(())
+            }
             other => other,
         };
         if !engine.mark_closed() {
@@ -559,7 +582,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = self.close();
+        let _ = self.close(true);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -125,6 +126,22 @@ impl Engine {
         })
     }
 
+    /// Whether a close would lose entries that a write to disk or pool could keep: `Volatile` ones, of which
+    /// only memory has a copy.
+    pub(crate) fn close_would_lose(&self) -> bool {
+        let newest = self.ground.newest_unlogged.load(Ordering::Relaxed);
+        if newest == 0 {
+            return false;
+        }
+        let memtables = self.pipeline.front.sources();
+        if memtables.iter().any(|memtable| memtable.seqs().0 <= newest) {
+            return true;
+        }
+        // Without a pool the buffer is memory. A bottom that is memory too keeps nothing in any case.
+        let buffer_goes = !self.ground.pool_outlives() && self.pipeline.bottom.is_durable();
+        buffer_goes && self.pipeline.buffers_up_to(newest)
+    }
+
     /// After the last write: makes the logs durable and says so, with those that nobody needs.
     pub(crate) fn seal_off(&self) -> Result<()> {
         let front = &self.pipeline.front;
@@ -141,8 +158,17 @@ impl Engine {
         changes.extend(self.ground.time_told());
         changes.extend([Change::LastSeq { seq }, totals, Change::Closed]);
         // PERSIST: what the logs have before the word that all is in order.
-        self.ground.manifest.commit(Edit { changes })?;
-        front.logs_retired(&unused);
+        match self
+            .ground
+            .manifest
+            .commit(Edit { changes })
+            .map_err(Error::from)
+        {
+            Ok(()) => front.logs_retired(&unused),
+            // Nothing is lost: the next opening replays the logs, as after a crash.
+            Err(e) if e.kind() == crate::ErrorKind::Full => {}
+            Err(e) => return Err(e),
+        }
         Ok(())
     }
 

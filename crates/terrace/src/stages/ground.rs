@@ -48,6 +48,8 @@ pub(crate) struct Ground {
     /// Of this opening of the database, and of no other in the process.
     pub(crate) opening: u64,
     ids: AtomicU64,
+    /// The newest entry of this opening that went into no log; 0: there was none. Written under `commit`.
+    pub(crate) newest_unlogged: AtomicU64,
     /// Numbers in the names of files that are not this database's.
     taken: Mutex<BTreeSet<u64>>,
 }
@@ -86,6 +88,7 @@ impl Ground {
             options,
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
             ids: AtomicU64::new(ids),
+            newest_unlogged: AtomicU64::new(0),
             taken: Mutex::default(),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{Medium, OsFs, QuotaFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -197,5 +197,42 @@ fn a_compaction_that_waits_for_room_holds_none() {
                 db = open();
             }
         }
+    });
+}
+
+/// A close for which the disk has no room keeps the database open where entries are in memory alone; one
+/// after room is made has them, and where logs have all of it a full disk hinders no close.
+#[test]
+fn a_close_without_room_loses_no_volatile_entry() {
+    on_a_small_disk(|db, fs, open| {
+        db.put(b"key", b"older").unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(b"key", b"newer");
+        for n in 0..20u32 {
+            batch.put(n.to_be_bytes(), value(n, 1000));
+        }
+        db.write(batch, Durability::Volatile).unwrap();
+        fs.set_room(fs.used());
+        let refused = db.close().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Full, "{refused:?}");
+        assert!(refused.to_string().contains("stays open"), "{refused}");
+        assert_eq!(db.get(b"key").unwrap(), Some(b"newer".to_vec()));
+        fs.set_room(2 << 20);
+        db.put(b"later", b"value").unwrap();
+        db.close().unwrap();
+        drop(db);
+
+        let db = open();
+        assert_eq!(db.get(b"key").unwrap(), Some(b"newer".to_vec()));
+        for n in 0..20u32 {
+            let found = db.get(n.to_be_bytes()).unwrap();
+            assert_eq!(found, Some(value(n, 1000)), "{n}");
+        }
+        db.put(b"key", b"logged").unwrap();
+        fs.set_room(fs.used());
+        db.close().unwrap();
+        drop(db);
+        fs.set_room(2 << 20);
+        assert_eq!(open().get(b"key").unwrap(), Some(b"logged".to_vec()));
     });
 }

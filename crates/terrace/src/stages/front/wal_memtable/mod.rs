@@ -288,6 +288,8 @@ impl Front for WalMemtable {
         memtable.count(first, count);
         if !logged {
             memtable.mark_unlogged();
+            let newest = &self.ground.newest_unlogged;
+            newest.store(first + count - 1, Ordering::Relaxed);
         }
         let ranges = match batch.ranges() {
             0 => Vec::new(),
