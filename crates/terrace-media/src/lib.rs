@@ -63,6 +63,7 @@ mod extent;
 mod fs;
 mod pm;
 mod pool;
+mod process;
 mod sched;
 pub mod sim;
 mod stopwatch;
@@ -88,6 +89,7 @@ pub use pool::{
     Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
     Prefault, Shutdown, random_id,
 };
+pub use process::{ForkedChild, fork_to, process_id};
 pub use sched::ask_for_slices;
 pub use sim::{Image, Machine, PersistPoint, Survive};
 pub use stopwatch::Stopwatch;

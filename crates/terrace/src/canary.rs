@@ -95,6 +95,8 @@ pub enum Canary {
     TimeFirst,
     /// Tables that range deletes cover whole stay until they are compacted.
     RoomKept,
+    /// A memtable that a writer needs is left to be made by others.
+    SpareUnmade,
     /// A file with the name of a log or a table is taken for the database's own, whatever is in it.
     ForeignFile,
 }
@@ -172,7 +174,7 @@ pub(crate) mod switch {
 
     impl Canary {
         /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 42] = [
+        pub const ALL: [(Canary, &'static str, &'static str); 43] = [
             (Canary::RedoFence, "redo-fence", "parts/redo"),
             (Canary::RedoClear, "redo-clear", "parts/redo"),
             (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
@@ -234,6 +236,7 @@ pub(crate) mod switch {
             (Canary::TimeLast, "time-last", "parts/snapshots.rs"),
             (Canary::TimeFirst, "time-first", "parts/snapshots.rs"),
             (Canary::RoomKept, "room-kept", "leveled/vanish.rs"),
+            (Canary::SpareUnmade, "spare-unmade", "engine/admission.rs"),
             (Canary::ForeignFile, "foreign-file", "stages/names.rs"),
         ];
 

@@ -6,6 +6,7 @@
 //! for as long as a child takes to start. Whoever wants the lock therefore asks again for a short
 //! while before the answer is that somebody has it.
 
+use crate::process::process_id;
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::io;
@@ -30,18 +31,25 @@ impl Deref for Locked {
     }
 }
 
-impl Drop for Locked {
-    fn drop(&mut self) {
-        if self.owner == std::process::id() {
+impl Locked {
+    /// Gives the lock back; a second time nothing happens.
+    pub(crate) fn unlock(&self) {
+        if self.owner == process_id() {
             // Closing the descriptor would leave the lock with a child that was forked meanwhile.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
 }
 
+impl Drop for Locked {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
 fn locked(file: File, operation: FlockOperation) -> io::Result<Locked> {
     keep_asking(&file, operation)?;
-    let owner = std::process::id();
+    let owner = process_id();
     Ok(Locked { file, owner })
 }
 

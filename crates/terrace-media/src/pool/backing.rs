@@ -50,10 +50,19 @@ pub(crate) enum Store {
     Anonymous,
     /// A file that is only read; what is stored lies in memory.
     Private {
-        #[expect(dead_code, reason = "held for its lock")]
         file: Locked,
     },
     Simulated(Machine),
+}
+
+impl Store {
+    /// Lets other processes open the file.
+    pub(crate) fn unlock(&self) {
+        match self {
+            Store::File { file, .. } | Store::Private { file } => file.unlock(),
+            Store::Anonymous | Store::Simulated(_) => {}
+        }
+    }
 }
 
 /// A backing that is open and mapped.

@@ -524,6 +524,12 @@ impl Pool {
         self.region().map().counters().read()
     }
 
+    /// Lets other processes open the pool, before the last copy of this value is dropped. From now on nothing may
+    /// be written, and what is read may be in the middle of a change.
+    pub fn unlock(&self) {
+        self.inner.store.unlock();
+    }
+
     /// Gives the backing's bytes after the last extent back. For after recovery, when every live
     /// extent was adopted and nobody holds bytes outside of one.
     pub fn trim(&self) {

@@ -89,6 +89,10 @@ pub struct Iter {
 
 impl Drop for Iter {
     fn drop(&mut self) {
+        if self.engine.is_foreign() {
+            // Another thread may have held the list's lock when this process was forked.
+            return;
+        }
         self.engine.ground.snapshots.release(self.seq);
     }
 }
@@ -222,6 +226,7 @@ impl Iter {
         self.count_ready()?;
         let result = self.fill_front();
         self.cursor.release();
+        self.engine.check_still_open()?;
         self.engine.check_keyspace(self.keyspace)?;
         self.chunk_pairs = (self.chunk_pairs * 2).min(CHUNK_PAIRS);
         result
@@ -373,6 +378,7 @@ impl Iter {
         self.count_ready()?;
         let result = self.fill_back();
         self.cursor.release();
+        self.engine.check_still_open()?;
         self.engine.check_keyspace(self.keyspace)?;
         self.positioned = false;
         let full = self.lease.as_ref().is_some_and(|lease| {

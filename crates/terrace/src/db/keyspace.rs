@@ -449,7 +449,7 @@ impl Db {
         }
         // Durable before anyone may act on it: a crash must not leave a keyspace half purged.
         dropped.insert(keyspace.id());
-        self.engine().jobs.wake_all();
+        self.engine().jobs.wake_workers();
         Ok(true)
     }
 }

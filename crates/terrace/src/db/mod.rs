@@ -5,6 +5,7 @@ mod bounds;
 mod check;
 mod checkpoint;
 mod create;
+mod handle;
 mod ingest;
 pub mod inspect;
 mod iter;
@@ -17,23 +18,24 @@ mod trace;
 
 use std::cell::RefCell;
 use std::ops::RangeBounds;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use terrace_media::{FileLock, FileSystem};
+use terrace_media::FileSystem;
 
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::options::{Options, Workers};
 use crate::parts::batch::Batch;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, KEY_BYTES_MAX};
 
 use bounds::Bounds;
+use handle::Handle;
 use iter::with_expiry;
-use trace::{ScanTrace, Trace};
+use trace::ScanTrace;
 
 pub use crate::engine::recover::RecoveryReport;
 pub use batch::WriteBatch;
@@ -54,24 +56,6 @@ pub use snapshot::Snapshot;
 /// until [`close`](Db::close).
 #[derive(Clone)]
 pub struct Db(Arc<Handle>);
-
-pub(super) struct Handle {
-    engine: Arc<Engine>,
-    path: PathBuf,
-    /// Where the folder is.
-    fs: Arc<dyn FileSystem>,
-    /// The folder as this database sees it: what it has changed lies in memory, if it is only read.
-    files: Arc<dyn FileSystem>,
-    recovery: RecoveryReport,
-    /// Guards the catalog of keyspaces while one is created or dropped.
-    catalog: Mutex<()>,
-    /// Told how far a close has come.
-    progress: Option<open::ProgressHook>,
-    /// Records the calls of users, if somebody wants that.
-    trace: Option<Arc<Trace>>,
-    /// Keeps other processes out until the database is closed.
-    lock: Mutex<Option<Box<dyn FileLock>>>,
-}
 
 thread_local! {
     /// The batch that single writes of this thread are encoded in.
@@ -366,6 +350,7 @@ impl Db {
     }
 
     pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
+        self.engine().check_open()?;
         let moment = self.engine().register_moment();
         let trace = self.0.trace.as_ref();
         let trace = trace.and_then(|trace| ScanTrace::of(trace, keyspace, &bounds));
@@ -458,6 +443,7 @@ impl Db {
             let (entries, bytes) = source.approximate(&from.target(), &to.target())?;
             sum = (sum.0 + entries, sum.1 + bytes);
         }
+        self.engine().check_still_open()?;
         self.engine().check_keyspace(keyspace)?;
         Ok(sum)
     }
@@ -512,78 +498,11 @@ impl Db {
     }
 }
 
-fn stays_open(e: &Error) -> Error {
-    Error::new(
-        ErrorKind::Full,
-        format!(
-            "the database stays open, since a close would lose entries that were written as volatile: {e}; \
-             make room and close again, or drop the last handle to give them up"
-        ),
-    )
-    .because(e.clone())
-}
-
 fn too_large(bytes: usize) -> Error {
     Error::invalid(format!(
         "a key or value has {bytes} bytes; keys have at most {KEY_BYTES_MAX} bytes and values must \
          fit an eighth of the pool, 1 GiB at most"
     ))
-}
-
-impl Handle {
-    /// Closes, and with `gives_up` also where `Volatile` entries are lost by it.
-    fn close(&self, gives_up: bool) -> Result<()> {
-        let engine = &self.engine;
-        engine.check_open()?;
-        if engine.ground.options.read_only {
-            if !engine.mark_closed() {
-                return Err(Error::closed());
-            }
-            *self.lock.lock() = None;
-            return self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
-        }
-        // A full pool or disk must not keep anyone from closing: the log has what is not written out.
-        let written_out = engine.write_out(&|done, total| {
-            if let Some(progress) = &self.progress {
-                progress(&Progress {
-                    what: "writing out the buffer",
-                    done,
-                    total,
-                    unit: "bytes",
-                });
-            }
-        });
-        let written_out = match written_out {
-            Err(e) if e.kind() == ErrorKind::Full => {
-                if !gives_up && engine.close_would_lose() {
-                    return Err(stays_open(&e));
-                }
-                Ok(())
-            }
-            other => other,
-        };
-        if !engine.mark_closed() {
-            return Err(Error::closed());
-        }
-        engine.stop();
-        let sealed_off = match engine.has_failed() {
-            true => Ok(()),
-            false => engine.seal_off(),
-        };
-        let result = written_out.and(sealed_off);
-        if result.is_ok() {
-            engine.ground.pool.mark_clean()?;
-        }
-        *self.lock.lock() = None;
-        let traced = self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
-        result.and(traced)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let _ = self.close(true);
-    }
 }
 
 impl std::fmt::Debug for Db {

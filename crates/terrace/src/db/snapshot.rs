@@ -27,6 +27,10 @@ struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let engine = &self.handle.engine;
+        if engine.is_foreign() {
+            // Another thread may have held the list's lock when this process was forked.
+            return;
+        }
         engine.ground.snapshots.release(self.moment.seq);
     }
 }

@@ -1,68 +1,188 @@
-//! Admission: how callers wait for space in the pool, and when they give up.
+//! Admission: the one loop in which callers wait, and the rule that says when they give up.
+//!
+//! A caller attempts something. If the attempt fails for want of something, the loop provides it or waits for
+//! the work that does, and the caller tries again:
+//!
+//! | caller | needs | made by | wakes the caller | gives up when |
+//! |---|---|---|---|---|
+//! | a put, a batch | a memtable that takes it | the caller, or the flush thread ahead of need | the maker, when it has ended | see below |
+//! | the same, if as many memtables are sealed as may be | the end of a flush | the flush thread | the end of the job | flushes are refused room on a disk |
+//! | the same, if logs take all that they may | a drain, which retires logs | a worker | the end of the job | drains are refused room on a disk |
+//! | the same, an ingest's table | space in the pool | any job that frees some; readers that let go | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
+//! | a flush, an ingest, a close | a fresh memtable, from the reserve if need be | as for a put | as for a put | as for a put |
+//! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; jobs are refused room on a disk |
 //!
 //! Invariants
-//!   A1  Whoever waits looks for work in the workers' place, so a job that can free space is begun.
-//!   A2  Every wait is bounded by steps of the work that it waits for, and by no clock: looks at a pool in
-//!       which nothing can free space, and runs of jobs by which no more became free than at an earlier
-//!       look, since others took it first.
+//!   A1  A caller makes what it needs, or begins the jobs that lead to it in the workers' place (`rests`). So
+//!       no wait depends on a worker that has yet to look, and callers without workers run the jobs
+//!       themselves, by the same rule.
+//!   A2  Every wait is bounded by steps of the work that it waits for, and by no clock: looks at which no job
+//!       runs or can run, refusals by a disk, or runs of jobs that bring no progress.
+//!   A3  Callers wake workers, never one another, except when they have taken or made a memtable.
+//!
+//! Waits are timed as well, so a wake-up that is lost costs milliseconds.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::StallReason;
 use crate::options::Workers;
+use crate::parts::batch::Batch;
+use crate::parts::memory::HeldByReaders;
+use crate::stages::{Spare, SpareBytes};
 
 use super::Engine;
-use super::commit::WAIT;
+use super::throttle::{Headroom, Lack};
 
-/// How long a caller waits in a full pool that nothing can free space in, before it looks again.
+/// How long a stopped caller sleeps before it looks again, when nothing wakes it.
+const WAIT: Duration = Duration::from_millis(20);
+/// How long it sleeps the first time: a spare is usually a moment away.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+/// How long a caller waits while no job runs or can run, before it looks again.
 const STUCK: Duration = Duration::from_millis(5);
-/// BOUND: how often it looks in vain before it gives up. More than once, since whoever holds a lock for a
-/// moment may hide a job.
+/// BOUND: how often it looks in vain before it gives up. More than once, since a lock that is held for a moment
+/// may hide a job.
 const LOOKS: u32 = 4;
 /// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
 /// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
 /// no clock is read: a machine that stood still has not let readers go on either.
 const LOOKS_HELD: u32 = 100;
-/// BOUND: how many runs of jobs go by, while no more becomes free than before, until a caller gives up.
+/// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
+const LOOKS_MANUAL: u32 = 1;
+/// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
+/// up.
 const TURNOVER_MAX: u64 = 4096;
 /// For how many runs one counts that gave space back, which others took. The rest, as merges, may have to be
 /// many before one can.
 pub(super) const RELEASE: u64 = 16;
+/// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
+const JOBS_MAX: u64 = 1 << 20;
+/// BOUND: how often other writers may take the memtable that a caller made for itself.
+const SPARES_MAX: u32 = 1000;
 
-/// What a caller who waits for space has seen.
-#[derive(Debug, Default)]
-pub(super) struct SpaceWait {
-    /// Looks in vain since something ran.
-    looks: u32,
-    /// The fewest bytes that were allocated, and the turnover by then.
-    least: Option<(u64, u64)>,
+/// Something that a caller cannot go on without.
+pub(super) enum Need<'a> {
+    /// A memtable that takes a batch. Batches that only delete may use the reserve of the pool.
+    Memtable(&'a Batch),
+    /// A fresh memtable, for a caller that moves data down or takes numbers. It may use the reserve.
+    Rotation,
+    /// Space in the pool beside the reserve.
+    Pool,
+    /// Jobs, which lead to it.
+    Jobs,
 }
 
-/// What a caller who waits for space does next.
+/// What is done next for a caller that needs a memtable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    MakeSpare,
+    AwaitFlush,
+    AwaitLogs,
+    AwaitSpace,
+}
+
+/// Decides that. `is_entitled`: the caller may use the reserve.
+fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, is_entitled: bool) -> Next {
+    match lack {
+        _ if sealed >= sealed_max => Next::AwaitFlush,
+        // A log that goes over the cap is what moves data down where a flush or an ingest asks for it.
+        Some(Lack::Logs) if !is_entitled => Next::AwaitLogs,
+        Some(Lack::Pool) if !is_entitled => Next::AwaitSpace,
+        _ => Next::MakeSpare,
+    }
+}
+
+/// What a caller waits for.
+enum Awaits {
+    /// A spare that another thread makes.
+    Spare,
+    Flush,
+    Logs,
+    Space,
+    /// Room for the file of a log, which was refused with this error.
+    Disk(Error),
+    Jobs,
+}
+
+impl Awaits {
+    fn reason(&self) -> StallReason {
+        match self {
+            Awaits::Spare | Awaits::Flush | Awaits::Disk(_) | Awaits::Jobs => {
+                StallReason::MemtablesSealed
+            }
+            Awaits::Logs => StallReason::LogCap,
+            Awaits::Space => StallReason::PoolFull,
+        }
+    }
+
+    /// Runs of jobs without progress after which the caller gives up.
+    fn turnover_max(&self) -> u64 {
+        match self {
+            Awaits::Space => TURNOVER_MAX,
+            _ => JOBS_MAX,
+        }
+    }
+}
+
+/// How one caller's wait has gone.
+struct Wait {
+    /// A wait counts as a stall of writers if it has come to this.
+    stalled: Option<StallReason>,
+    started: Instant,
+    is_first: bool,
+    /// Refusals by a disk up to this one were told to others.
+    refusals: u64,
+    /// Looks in vain since something ran.
+    looks: u32,
+    /// The least that was left to do, and the turnover by then.
+    least: Option<(u64, u64)>,
+    /// Memtables that this caller has made.
+    spares: u32,
+}
+
+/// What a caller does after a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Wait for the work that goes on.
+    /// Waits for the work that goes on.
     Work,
-    /// Look again: nothing runs, but readers may let go.
+    /// Looks again: nothing runs, but readers may let go.
     Look,
-    /// Give up: nothing can free space.
-    Full,
-    /// Give up: others take what is freed.
+    /// Gives up: nothing runs or can run.
+    Stuck,
+    /// Gives up: jobs run and bring no progress.
     Starved,
 }
 
-impl SpaceWait {
-    /// Judges a look: whether nothing runs or can, how many bytes are allocated, and how far jobs have come.
-    fn judge(&mut self, stuck: bool, allocated: u64, turnover: u64, patience: u32) -> Verdict {
+impl Wait {
+    fn begin(refusals: u64) -> Wait {
+        Wait {
+            stalled: None,
+            started: Instant::now(),
+            is_first: true,
+            refusals,
+            looks: 0,
+            least: None,
+            spares: 0,
+        }
+    }
+
+    /// Judges a look: whether nothing runs or can, how much is left, and how far jobs have come.
+    fn judge(
+        &mut self,
+        stuck: bool,
+        (left, turnover): (u64, u64),
+        patience: u32,
+        turnover_max: u64,
+    ) -> Verdict {
         match self.least {
-            Some((least, since)) if allocated >= least => {
-                if turnover.saturating_sub(since) > TURNOVER_MAX {
+            Some((least, since)) if left >= least => {
+                if turnover.saturating_sub(since) > turnover_max {
                     return Verdict::Starved;
                 }
             }
-            _ => self.least = Some((allocated, turnover)),
+            _ => self.least = Some((left, turnover)),
         }
         if !stuck {
             self.looks = 0;
@@ -70,60 +190,163 @@ impl SpaceWait {
         }
         self.looks += 1;
         match self.looks > patience {
-            true => Verdict::Full,
+            true => Verdict::Stuck,
             false => Verdict::Look,
         }
-    }
-
-    /// Counts a look at what readers hold, and says whether there may be another one.
-    pub(super) fn goes_on_for_readers(&mut self) -> bool {
-        self.looks += 1;
-        // A wait for a change is four times as long as one in a pool that is stuck.
-        self.looks < LOOKS_HELD / 4
     }
 }
 
 impl Engine {
-    /// At how many looks in vain whoever needs space gives up. To be asked before the look at what is free, so
-    /// that what readers let go of in between is not missed: they hold back extents with a view, and
-    /// superseded entries with a snapshot.
-    pub(super) fn patience(&self) -> u32 {
-        let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
-        if held { LOOKS_HELD } else { LOOKS }
+    /// Repeats `attempt` until it gives something, and provides what it needs in between.
+    ///
+    /// # Errors
+    /// Those of `attempt`; `Full` by the rule of this module; any that ends all writing.
+    pub(super) fn admit<T>(
+        self: &Arc<Self>,
+        need: &Need<'_>,
+        attempt: &mut dyn FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        // A put is refused as soon as a full disk is known to stop background work. Whoever asks for that
+        // work waits until each job was refused once more.
+        let refusals = match need {
+            Need::Memtable(_) | Need::Pool => 0,
+            Need::Rotation | Need::Jobs => self.refusals(),
+        };
+        let mut wait = Wait::begin(refusals);
+        let result = loop {
+            if let Err(e) = self.check_writable() {
+                break Err(e);
+            }
+            // Before the look at what is free, so that what readers let go of in between is not missed: they
+            // hold back extents and files with a view, and superseded entries with a snapshot.
+            let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
+            match attempt() {
+                Ok(Some(done)) => break Ok(done),
+                Ok(None) => {}
+                Err(e) => break Err(e),
+            }
+            let provided = self.provide(need, held, &mut wait);
+            wait.is_first = false;
+            if let Err(e) = provided {
+                break Err(e);
+            }
+        };
+        if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
+            self.ground.counters.stall(reason, wait.started.elapsed());
+        }
+        if let Need::Memtable(_) | Need::Rotation = need {
+            // Others may have waited for the same memtable, and what was sealed is to be flushed.
+            self.jobs.wake_all();
+        }
+        result
     }
 
-    /// Lets background work free space. `Full` when a disk is what that waits for, when none could free any at
-    /// so many looks as the patience is, or when others take what is freed.
-    pub(super) fn wait_for_space(
-        self: &Arc<Self>,
-        patience: u32,
-        first: bool,
-        wait: &mut SpaceWait,
-    ) -> Result<StallReason> {
-        if let Some(why) = self.disk_full()
-            && !self.may_find_room(first)
+    /// Makes what is needed, or waits for the work that does.
+    fn provide(self: &Arc<Self>, need: &Need<'_>, held: bool, wait: &mut Wait) -> Result<()> {
+        let (batch, is_entitled) = match need {
+            Need::Memtable(batch) => (Some(*batch), batch.deletes() == batch.len() as u64),
+            Need::Rotation => (None, true),
+            Need::Pool => return self.wait(Awaits::Space, held, wait),
+            Need::Jobs => return self.wait(Awaits::Jobs, held, wait),
+        };
+        let front = &self.pipeline.front;
+        let sealed = front.sealed_count();
+        let sealed_max = self.ground.options.front.sealed_count_max;
+        let lack = self.spare_lacks(&self.headroom(), front.spare_bytes(batch));
+        let awaits = match next(sealed, sealed_max, lack, is_entitled) {
+            Next::AwaitFlush => Awaits::Flush,
+            Next::AwaitLogs => Awaits::Logs,
+            Next::AwaitSpace => Awaits::Space,
+            Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Spare,
+            // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
+            Next::MakeSpare => match self.prepare_spare(batch)? {
+                Spare::Ready => {
+                    wait.spares += 1;
+                    return match wait.spares > SPARES_MAX {
+                        true => Err(self.starved_error()),
+                        false => Ok(()),
+                    };
+                }
+                Spare::Underway => Awaits::Spare,
+                Spare::PoolFull if is_entitled && sealed > 0 => Awaits::Flush,
+                Spare::PoolFull => Awaits::Space,
+                Spare::DiskFull(why) => Awaits::Disk(why),
+            },
+        };
+        self.wait(awaits, held, wait)
+    }
+
+    /// Lets background work go on, or finds that it cannot.
+    fn wait(self: &Arc<Self>, awaits: Awaits, held: bool, wait: &mut Wait) -> Result<()> {
+        wait.stalled = Some(awaits.reason());
+        let is_manual = self.jobs.workers() == Workers::Manual;
+        if wait.is_first {
+            // Without threads, jobs that a full disk has stopped try again once for each call.
+            self.look_for_room();
+        }
+        if let Some(why) = self.refusal(wait.refusals)
+            && !is_manual
         {
             return Err(why);
         }
-        let reason = StallReason::PoolFull;
-        if self.jobs.workers() == Workers::Manual {
-            // Nobody else would let go meanwhile.
-            return if self.step_for_space()? {
-                Ok(reason)
-            } else {
-                Err(self.full_error())
-            };
-        }
-        let stuck = self.is_stuck()?;
-        let allocated = self.ground.pool.usage().allocated;
-        match wait.judge(stuck, allocated, self.jobs.turnover(), patience) {
-            Verdict::Work => self.jobs.wait_changed(WAIT),
-            // Nobody would notify: nothing runs, and readers let go silently.
+        let stuck = !self.goes_on(matches!(awaits, Awaits::Space))?;
+        let patience = match &awaits {
+            _ if is_manual => LOOKS_MANUAL,
+            Awaits::Disk(why) if is_held_by_readers(why) => LOOKS_HELD,
+            _ if held => LOOKS_HELD,
+            _ => LOOKS,
+        };
+        let left = match awaits {
+            Awaits::Space => self.ground.pool.usage().allocated,
+            _ => 0,
+        };
+        let seen = (left, self.jobs.turnover());
+        match wait.judge(stuck, seen, patience, awaits.turnover_max()) {
+            Verdict::Work | Verdict::Look if is_manual => {}
+            Verdict::Work => self.jobs.wait_changed(match wait.is_first {
+                true => FIRST_WAIT,
+                false => WAIT,
+            }),
+            // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
-            Verdict::Full => return Err(self.full_error()),
+            Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
         }
-        Ok(reason)
+        Ok(())
+    }
+
+    /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job
+    /// runs, and none can. `for_space`: one that frees space is begun even if space is not short for others.
+    pub(super) fn goes_on(self: &Arc<Self>, for_space: bool) -> Result<bool> {
+        let is_manual = self.jobs.workers() == Workers::Manual;
+        let rests = match is_manual {
+            true => !self.step(0)?,
+            false => self.rests()?,
+        };
+        if !rests {
+            return Ok(true);
+        }
+        // Jobs that a disk has refused try again when their time has come.
+        let retries = !is_manual && self.disk_full().is_some();
+        Ok(retries || for_space && self.begin_for_space()?)
+    }
+
+    /// Why a caller gives up when nothing runs or can run.
+    fn stuck_error(&self, awaits: Awaits) -> Error {
+        match (self.disk_full(), awaits) {
+            (_, Awaits::Disk(why)) | (Some(why), _) => why,
+            (None, Awaits::Logs) => Error::new(
+                ErrorKind::Full,
+                "log files take all that they may, and nothing can be drained; reopen with a \
+                 larger front.log_bytes_max",
+            ),
+            (None, Awaits::Jobs) => Error::new(
+                ErrorKind::Full,
+                "background work cannot go on, since the pool is full; delete data, or \
+                 reopen with a larger pool.size_bytes",
+            ),
+            (None, Awaits::Spare | Awaits::Flush | Awaits::Space) => self.full_error(),
+        }
     }
 
     /// Why a call is refused when nothing can free space.
@@ -131,7 +354,7 @@ impl Engine {
         self.no_space("the rest is kept for moving data; delete data")
     }
 
-    /// Why a call is refused when other writers take whatever is freed.
+    /// Why a caller gives up when other writers take what is freed.
     fn starved_error(&self) -> Error {
         self.no_space("other writers take what is freed; try again when they write less")
     }
@@ -147,18 +370,48 @@ impl Engine {
             ),
         )
     }
+
+    /// Makes a spare.
+    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
+        let spare = self.pipeline.front.prepare_spare(batch);
+        spare.inspect_err(|e| self.fail(e))
+    }
+
+    /// What there is too little of for a spare of these `bytes`, which a put needs.
+    pub(super) fn spare_lacks(&self, headroom: &Headroom, bytes: SpareBytes) -> Option<Lack> {
+        // A log of the active memtable goes only after the next memtable has come: that one is let in, and
+        // the cap exceeded by its log, where there is nothing else to drain.
+        let buffer = self.pipeline.buffer.as_ref();
+        let drainable = || {
+            self.pipeline.front.sealed_count() > 0
+                || buffer.is_some_and(|buffer| buffer.table_count() > 0)
+        };
+        if !headroom.allows(bytes) {
+            Some(Lack::Pool)
+        } else if !headroom.allows_log(bytes) && drainable() {
+            Some(Lack::Logs)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether readers hold what was refused, and may let go of it soon.
+fn is_held_by_readers(why: &Error) -> bool {
+    let source = std::error::Error::source(why);
+    source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a caller hears who sees these looks: stuck or not, bytes allocated, the turnover.
+    /// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
     fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
-        let mut wait = SpaceWait::default();
+        let mut wait = Wait::begin(0);
         let looks = looks.into_iter();
         looks
-            .map(|(stuck, allocated, turnover)| wait.judge(stuck, allocated, turnover, LOOKS))
+            .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
             .collect()
     }
 
@@ -189,7 +442,27 @@ mod tests {
         stuck.push((false, 5, 0));
         stuck.extend(vec![(true, 5, 0); LOOKS as usize + 1]);
         let heard = verdicts(stuck);
-        let full = heard.iter().position(|v| *v == Verdict::Full);
+        let full = heard.iter().position(|v| *v == Verdict::Stuck);
         assert_eq!(full, Some(heard.len() - 1));
+    }
+
+    /// Each state of the front leads to one thing that changes it: a memtable is made unless as many are sealed
+    /// as may be, or the caller has to leave what is short to others.
+    #[test]
+    fn every_state_has_a_next_step() {
+        let (pool, logs) = (Some(Lack::Pool), Some(Lack::Logs));
+        for is_entitled in [false, true] {
+            for lack in [None, pool, logs] {
+                assert_eq!(next(2, 2, lack, is_entitled), Next::AwaitFlush);
+                assert_eq!(next(3, 2, lack, is_entitled), Next::AwaitFlush);
+            }
+            for sealed in [0, 1] {
+                assert_eq!(next(sealed, 2, None, is_entitled), Next::MakeSpare);
+            }
+        }
+        assert_eq!(next(0, 2, pool, false), Next::AwaitSpace);
+        assert_eq!(next(1, 2, logs, false), Next::AwaitLogs);
+        assert_eq!(next(0, 2, pool, true), Next::MakeSpare);
+        assert_eq!(next(1, 2, logs, true), Next::MakeSpare);
     }
 }

@@ -1,24 +1,21 @@
 //! Commit: gives a batch to the front, and makes room first when the memtable is full.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
-use crate::metrics::{OpCounter, StallReason, human_bytes};
+use crate::metrics::{OpCounter, human_bytes};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
-use crate::parts::memory::{HeldByReaders, Lease};
+use crate::parts::memory::Lease;
 use crate::parts::ranges::pieces_bytes;
-use crate::stages::{Spare, SpareBytes, Written};
+use crate::stages::Written;
 use crate::types::{Durability, KEY_BYTES_MAX};
 
-use super::admission::SpaceWait;
-use super::throttle::{Headroom, Lack};
+use super::admission::Need;
 use super::{Engine, governor};
 
-/// How long a stopped writer sleeps before it looks again, when nobody wakes it.
-pub(super) const WAIT: Duration = Duration::from_millis(20);
 /// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
 /// and have written of it.
 pub(super) const RANGE_COPIES: u64 = 6;
@@ -50,7 +47,7 @@ impl Engine {
             match front.write(batch, durability, refusals, &install) {
                 Ok(Written::Done { spare_due }) => {
                     if spare_due || batch.ranges() > 0 {
-                        self.jobs.wake_all();
+                        self.jobs.wake_workers();
                     }
                     break;
                 }
@@ -204,157 +201,10 @@ impl Engine {
 
     /// Seals the memtable, waiting for a spare one if need be.
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
-        let started = Instant::now();
-        let mut stalled = None;
-        let mut wait = SpaceWait::default();
-        let result = loop {
-            if let Err(e) = self.check_writable() {
-                break Err(e);
-            }
-            match self
-                .pipeline
-                .front
-                .rotate(Some((batch, full)), &|| self.install_view())
-            {
-                Ok(true) => break Ok(()),
-                Ok(false) => {}
-                Err(e) => break Err(e),
-            }
-            self.jobs.wake_all();
-            match self.wait_for_spare(batch, stalled.is_none(), &mut wait) {
-                Ok(Some(reason)) => stalled = Some(reason),
-                Ok(None) => {}
-                Err(e) => break Err(e),
-            }
-        };
-        if let Some(reason) = stalled {
-            self.ground.counters.stall(reason, started.elapsed());
-        }
-        self.jobs.wake_all();
-        result
-    }
-
-    /// Does one thing that may lead to a spare memtable: makes it, lets background work go on, or
-    /// finds that nothing can. Returns why it waited, if it did.
-    fn wait_for_spare(
-        self: &Arc<Self>,
-        batch: &Batch,
-        first: bool,
-        wait: &mut SpaceWait,
-    ) -> Result<Option<StallReason>> {
-        let patience = self.patience();
         let front = &self.pipeline.front;
-        let bytes = front.spare_bytes(Some(batch));
-        if front.sealed_count() < self.ground.options.front.sealed_count_max {
-            let deletes_only = batch.deletes() == batch.len() as u64;
-            match self.spare_lacks(&self.headroom(), bytes) {
-                Some(Lack::Logs) => return self.wait_for_logs(first).map(Some),
-                Some(Lack::Pool) if !deletes_only => {
-                    return self.wait_for_space(patience, first, wait).map(Some);
-                }
-                None | Some(Lack::Pool) => {}
-            }
-            // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
-            match self.prepare_spare(Some(batch))? {
-                Spare::Ready => return Ok(None),
-                Spare::PoolFull => {
-                    return self.wait_for_space(patience, first, wait).map(Some);
-                }
-                Spare::DiskFull(why) => {
-                    let waits = self.may_find_room(first) || self.may_let_go(&why, wait);
-                    if self.jobs.workers() == Workers::Manual {
-                        // The caller runs the jobs that can give room back; it is refused once there is none.
-                        return match self.step(0)? {
-                            true => Ok(Some(StallReason::MemtablesSealed)),
-                            false => Err(why),
-                        };
-                    }
-                    if !waits {
-                        return Err(why);
-                    }
-                }
-                Spare::Underway => {}
-            }
-            self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
-            return Ok(Some(StallReason::MemtablesSealed));
-        }
-        let reason = StallReason::MemtablesSealed;
-        if let Some(why) = self.disk_full()
-            && !self.may_find_room(first)
-            && !self.may_let_go(&why, wait)
-        {
-            return Err(why);
-        }
-        if self.jobs.workers() == Workers::Manual {
-            if !self.step(0)? {
-                return Err(self.full_error());
-            }
-            return Ok(Some(reason));
-        }
-        // The first look is short: a spare is usually a moment away.
-        self.jobs.wait_changed(if first { WAIT / 20 } else { WAIT });
-        Ok(Some(reason))
-    }
-
-    /// Lets drains give log files back. `Full` when a disk is what they wait for.
-    fn wait_for_logs(self: &Arc<Self>, first: bool) -> Result<StallReason> {
-        if let Some(why) = self.disk_full()
-            && !self.may_find_room(first)
-        {
-            return Err(why);
-        }
-        if self.jobs.workers() == Workers::Manual {
-            if !self.step(0)? {
-                return Err(Error::new(
-                    ErrorKind::Full,
-                    "log files take all that they may, and nothing can be drained; reopen with a \
-                     larger front.log_bytes_max",
-                ));
-            }
-            return Ok(StallReason::LogCap);
-        }
-        // Drains always can: what holds a log is a table that they take, sooner or later.
-        self.jobs.wait_changed(WAIT);
-        Ok(StallReason::LogCap)
-    }
-
-    /// Whether background work that a full disk has stopped should be given another try before a
-    /// write is refused. Without threads, once for each write.
-    pub(super) fn may_find_room(&self, first: bool) -> bool {
-        if first && self.jobs.workers() == Workers::Manual {
-            self.look_for_room();
-        }
-        first
-    }
-
-    /// Whether readers who hold what a memtable needs may let go of it soon.
-    fn may_let_go(&self, why: &Error, wait: &mut SpaceWait) -> bool {
-        let source = std::error::Error::source(why);
-        let held = source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some());
-        held && self.jobs.workers() != Workers::Manual && wait.goes_on_for_readers()
-    }
-
-    /// Makes a spare.
-    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
-        let spare = self.pipeline.front.prepare_spare(batch);
-        spare.inspect_err(|e| self.fail(e))
-    }
-
-    /// What there is too little of for a spare of these `bytes`, which a put needs.
-    pub(super) fn spare_lacks(&self, headroom: &Headroom, bytes: SpareBytes) -> Option<Lack> {
-        // A log of the active memtable goes only after the next memtable has come: that one is let in, and
-        // the cap exceeded by its log, where there is nothing else to drain.
-        let buffer = self.pipeline.buffer.as_ref();
-        let drainable = || {
-            self.pipeline.front.sealed_count() > 0
-                || buffer.is_some_and(|buffer| buffer.table_count() > 0)
-        };
-        if !headroom.allows(bytes) {
-            Some(Lack::Pool)
-        } else if !headroom.allows_log(bytes) && drainable() {
-            Some(Lack::Logs)
-        } else {
-            None
-        }
+        self.admit(&Need::Memtable(batch), &mut || {
+            let rotated = front.rotate(Some((batch, full)), &|| self.install_view())?;
+            Ok(rotated.then_some(()))
+        })
     }
 }

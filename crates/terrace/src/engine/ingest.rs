@@ -22,7 +22,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use terrace_media::AllocError;
 
@@ -37,12 +36,11 @@ use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
 use crate::parts::skiplist::Target;
-use crate::stages::{Completion, Intake, SealedTable, Spare, SpareBytes, Step};
+use crate::stages::{Completion, Intake, SealedTable, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
-use super::admission::SpaceWait;
-use super::commit::WAIT;
+use super::admission::Need;
 
 /// How far above the last number taken an ingest chooses its own: so many entries may be written
 /// before it ends, and 16 million ingests fit in a database's life.
@@ -52,9 +50,6 @@ const AHEAD: u64 = 1 << 32;
 /// what was there, and once what came meanwhile. Where drains keep up with writers, little is left then;
 /// where they do not, another round would leave as much.
 const ROUNDS: u32 = 2;
-
-/// BOUND: how often another writer may take the spare that was made for the end of an ingest.
-const SPARES_MAX: u32 = 1000;
 
 /// Entries on their way in.
 pub(crate) struct Ingest {
@@ -244,7 +239,7 @@ impl Ingest {
         counters.add(OpCounter::Puts, self.entries);
         counters.add(OpCounter::UserBytes, self.bytes);
         engine.headroom();
-        engine.jobs.wake_all();
+        engine.jobs.wake_workers();
         Ok((self.entries, self.bytes))
     }
 
@@ -414,30 +409,10 @@ impl Engine {
 
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
-        let (mut first, mut wait) = (true, SpaceWait::default());
-        for _ in 0..SPARES_MAX {
-            self.check_writable()?;
-            let front = &self.pipeline.front;
-            if let Some(taking) = front.reserve(seq, &|| self.install_view())? {
-                return Ok(taking);
-            }
-            let sealed = front.sealed_count();
-            if sealed >= self.ground.options.front.sealed_count_max {
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-                continue;
-            }
-            let patience = self.patience();
-            match self.prepare_spare(None)? {
-                Spare::Ready => {}
-                Spare::Underway => self.jobs.wait_changed(WAIT),
-                Spare::DiskFull(why) => return Err(why),
-                Spare::PoolFull if sealed == 0 => {
-                    self.wait_for_space(patience, std::mem::take(&mut first), &mut wait)?;
-                }
-                Spare::PoolFull => self.wait_until(&|| front.sealed_count() == 0)?,
-            }
-        }
-        Err(self.full_error())
+        let front = &self.pipeline.front;
+        self.admit(&Need::Rotation, &mut || {
+            front.reserve(seq, &|| self.install_view())
+        })
     }
 
     /// Writes a table of the entries of `batch`, which nothing names yet.
@@ -466,31 +441,16 @@ impl Engine {
             extents: [batch.payload.len_bytes() as u64, 0],
             log_file: 0,
         };
-        let started = Instant::now();
-        let mut stalled = None;
-        let mut wait = SpaceWait::default();
-        let sealed = loop {
-            if let Err(e) = self.check_writable() {
-                break Err(e);
+        self.admit(&Need::Pool, &mut || {
+            if !self.headroom().allows(bytes) {
+                return Ok(None);
             }
-            let patience = self.patience();
-            if self.headroom().allows(bytes) {
-                match self.pipeline.front.seal_apart(batch, seq) {
-                    // Somebody else was first.
-                    Err(e) if is_pool_full(&e) => {}
-                    sealed => break sealed,
-                }
+            match self.pipeline.front.seal_apart(batch, seq) {
+                // Another writer was first.
+                Err(e) if is_pool_full(&e) => Ok(None),
+                sealed => sealed.map(Some),
             }
-            self.jobs.wake_all();
-            match self.wait_for_space(patience, stalled.is_none(), &mut wait) {
-                Ok(reason) => stalled = Some(reason),
-                Err(e) => break Err(e),
-            }
-        };
-        if let Some(reason) = stalled {
-            self.ground.counters.stall(reason, started.elapsed());
-        }
-        sealed
+        })
     }
 }
 

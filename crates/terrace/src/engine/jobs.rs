@@ -33,8 +33,11 @@ pub(crate) struct Jobs {
     workers: Workers,
     pub(super) crew: Crew,
     pub(super) state: Mutex<State>,
-    /// Notified when a job ends, when one may begin, and when the database stops.
-    pub(super) changed: Condvar,
+    /// Workers wait on it. Notified when a job may begin, and when the database stops.
+    pub(super) work: Condvar,
+    /// Callers wait on it. Notified when a job has ended, when there is another memtable, and when the database
+    /// stops.
+    changed: Condvar,
     /// How many jobs that merge, drain or reclaim are being run.
     busy: AtomicUsize,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -81,6 +84,7 @@ impl Jobs {
             workers,
             crew,
             state: Mutex::default(),
+            work: Condvar::new(),
             changed: Condvar::new(),
             busy: AtomicUsize::new(0),
             threads: Mutex::default(),
@@ -122,9 +126,21 @@ impl Jobs {
         };
     }
 
-    /// Lets every waiting thread look again.
+    /// Lets every waiting thread look again: a worker for a job, a caller for what it waits for.
     pub(crate) fn wake_all(&self) {
         let _state = self.state.lock();
+        self.notify_all();
+    }
+
+    /// Lets workers look for a job.
+    pub(crate) fn wake_workers(&self) {
+        let _state = self.state.lock();
+        self.work.notify_all();
+    }
+
+    /// As `wake_all`, for those who hold the state.
+    pub(super) fn notify_all(&self) {
+        self.work.notify_all();
         self.changed.notify_all();
     }
 
@@ -215,7 +231,7 @@ impl Engine {
     pub(super) fn add_parts(&self, parts: Vec<Box<dyn Job>>) {
         let mut state = self.jobs.state.lock();
         state.parts.extend(parts);
-        self.jobs.changed.notify_all();
+        self.jobs.work.notify_all();
     }
 
     fn ended(&self, class: Class, untried: bool, parked: Option<Parked>) {
@@ -226,7 +242,7 @@ impl Engine {
         let ended = parked.as_ref().is_none_or(Parked::found_no_space);
         state.turnover += u64::from(ended);
         state.queue.extend(parked);
-        self.jobs.changed.notify_all();
+        self.jobs.notify_all();
     }
 
     fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
@@ -462,12 +478,15 @@ impl Engine {
         Ok(state)
     }
 
-    /// Begins every job that may run. True: there is none, and none runs.
+    /// Whether no job runs and none can: if none does, every job that may run is begun, since a worker that has
+    /// ended one, or sleeps, may have yet to look. What is begun is fixed then, so that waits until no job runs.
     pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
-        let state = self.refilled(|_| true)?;
-        let rests = state.running == 0 && !state.is_paced() && self.ready(&state).is_empty();
+        let works =
+            |state: &State| state.running > 0 || state.is_paced() || !self.ready(state).is_empty();
+        let state = self.refilled(|state| !works(state))?;
+        let rests = !works(&state);
         if !rests {
-            self.jobs.changed.notify_all();
+            self.jobs.work.notify_all();
         }
         Ok(rests)
     }
@@ -534,41 +553,19 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether nothing runs and nothing can that would free space.
-    pub(crate) fn is_stuck(&self) -> Result<bool> {
+    /// Begins a job that frees space, whether or not space is short for everybody. False: there is none.
+    pub(super) fn begin_for_space(&self) -> Result<bool> {
         let mut state = self.jobs.state.lock();
-        if state.stopping
-            || state.running > 0
-            || state.is_paced()
-            || !self.ready(&state).is_empty()
-            || self.pipeline.front.sealed_count() > 0
-        {
-            return Ok(false);
+        let found = self.begin(&mut state.parts, Urgency::Space);
+        if let Ok(Some(_)) = &found {
+            self.jobs.work.notify_all();
         }
-        // That nothing runs does not say that nothing can: a worker that has ended a job, or sleeps,
-        // has yet to look. So look in its place, for whatever frees space.
-        let begun = self.begin_for_space(&mut state);
+        let found = found.map(|found| {
+            let begun = found.is_some();
+            state.queue.extend(found.map(Parked::ready));
+            begun
+        });
         drop(state);
-        begun.map(|begun| !begun).inspect_err(|e| self.fail(e))
-    }
-
-    /// Begins a job that frees space, whether or not space is short for everybody.
-    fn begin_for_space(&self, state: &mut State) -> Result<bool> {
-        let found = self.begin(&mut state.parts, Urgency::Space)?;
-        let begun = found.is_some();
-        state.queue.extend(found.map(Parked::ready));
-        if begun {
-            self.jobs.changed.notify_all();
-        }
-        Ok(begun)
-    }
-
-    /// Takes a step of a job that may free space. False: there is none. For `Workers::Manual`.
-    pub(super) fn step_for_space(self: &Arc<Self>) -> Result<bool> {
-        if self.step(0)? {
-            return Ok(true);
-        }
-        let begun = self.begin_for_space(&mut self.jobs.state.lock());
-        begun.inspect_err(|e| self.fail(e))
+        found.inspect_err(|e| self.fail(e))
     }
 }

@@ -28,7 +28,9 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use terrace_media::process_id;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
@@ -126,6 +128,8 @@ pub(crate) struct Engine {
     /// The first failure of a write or of a job: nothing is written after it.
     failure: OnceLock<Error>,
     closed: AtomicBool,
+    /// The process that opened the database; a forked child must not use it.
+    process: u32,
     /// An ingest has begun and not ended.
     ingesting: AtomicBool,
 }
@@ -146,6 +150,7 @@ impl Engine {
             pipeline,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
+            process: process_id(),
             ingesting: AtomicBool::new(false),
         }
     }
@@ -174,9 +179,30 @@ impl Engine {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
             Err(Error::closed())
+        } else if self.is_foreign() {
+            Err(Error::invalid(
+                "this database was opened by the process that this one was forked from: open it here, \
+                 after it was closed there",
+            ))
         } else {
             Ok(())
         }
+    }
+
+    /// An error when the database was closed before everything that the caller has read. From then on another
+    /// process may change the pool.
+    #[inline]
+    pub(crate) fn check_still_open(&self) -> Result<()> {
+        // The fence: what was read before is not read after the flag.
+        fence(Ordering::Acquire);
+        self.check_open()
+    }
+
+    /// Whether this is a child that was forked from the process that has the database open. It has none of the
+    /// threads, and shares files and pool with its parent, so it must leave everything as it is.
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.process != process_id()
     }
 
     /// Whether a write or a job has failed.

@@ -84,6 +84,7 @@ impl Engine {
             None => self.get_newest(&mut probe, &mut stats),
             Some(moment) => self.get_at(&mut probe, moment, &mut stats),
         };
+        self.check_still_open()?;
         // After the search: see `check_keyspace`.
         self.check_keyspace(keyspace)?;
         let found = found?;
@@ -226,6 +227,7 @@ impl Engine {
                 values
             }
         };
+        self.check_still_open()?;
         self.check_keyspace(keyspace)?;
         values
     }

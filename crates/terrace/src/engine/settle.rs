@@ -3,92 +3,35 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{RangeRequest, Spare, retired};
+use crate::stages::{RangeRequest, retired};
 use crate::types::SeqNo;
 
 use super::Engine;
-use super::admission::SpaceWait;
-use super::commit::WAIT;
+use super::admission::Need;
 
 impl Engine {
     /// Waits until `done`, letting background work go on meanwhile.
     pub(super) fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
-        let since = self.refusals();
-        let mut idle_turns = 0;
-        while !done() {
-            self.check_writable()?;
-            if self.jobs.workers() == Workers::Manual {
-                if !self.step(0)? {
-                    // A look for work may be what ends a wait.
-                    if done() {
-                        break;
-                    }
-                    if let Some(why) = self.disk_full() {
-                        return Err(why);
-                    }
-                    return Err(Error::new(
-                        crate::ErrorKind::Full,
-                        "background work cannot go on, since the pool is full; delete data, or \
-                         reopen with a larger pool.size_bytes",
-                    ));
-                }
-                continue;
-            }
-            self.jobs.wake_all();
-            self.jobs.wait_changed(Duration::from_millis(5));
-            // That nothing runs does not say that nothing can: where cores are scarce, a worker may
-            // not have come to look yet. So whoever waits looks in its place.
-            idle_turns = if self.rests()? { idle_turns + 1 } else { 0 };
-            if let Some(why) = self.refusal(since) {
-                return Err(why);
-            }
-            if idle_turns > 400 {
-                return Err(Error::new(
-                    crate::ErrorKind::Full,
-                    "background work makes no progress, since the pool is full; delete data, or \
-                     reopen with a larger pool.size_bytes",
-                ));
-            }
-        }
-        Ok(())
+        self.admit(&Need::Jobs, &mut || Ok(done().then_some(())))
     }
 
     /// Moves every memtable into the buffer that has an entry of now. What comes later does not prolong
     /// it: beside writers that never stop there is always another memtable.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
-        self.look_for_room();
         let seq = self.ground.sequencer.last_taken();
-        let (mut first, mut wait) = (true, SpaceWait::default());
-        // BOUND: each turn waits for a spare, which the flush thread makes.
-        while self.pipeline.front.has_entries() {
-            if self.pipeline.front.rotate(None, &|| self.install_view())? {
-                break;
-            }
-            let front = &self.pipeline.front;
-            let sealed = front.sealed_count();
-            if sealed >= self.ground.options.front.sealed_count_max {
-                self.wait_until(&|| front.sealed_count() < sealed)?;
-            } else {
-                let patience = self.patience();
-                // Flushing needs one even when puts may not have it, and waits for it as they do.
-                match self.prepare_spare(None)? {
-                    Spare::Ready => {}
-                    Spare::Underway => self.jobs.wait_changed(WAIT),
-                    Spare::DiskFull(why) => return Err(why),
-                    Spare::PoolFull if sealed == 0 => {
-                        self.wait_for_space(patience, std::mem::take(&mut first), &mut wait)?;
-                    }
-                    Spare::PoolFull => self.wait_until(&|| front.sealed_count() < sealed)?,
-                }
-            }
-        }
+        let front = &self.pipeline.front;
+        self.admit(&Need::Rotation, &mut || {
+            // Another writer may have replaced the memtable that had the entries.
+            let done =
+                !front.has_active_before(seq + 1) || front.rotate(None, &|| self.install_view())?;
+            Ok(done.then_some(()))
+        })?;
         self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))
     }
 
@@ -148,7 +91,7 @@ impl Engine {
         let unused = front.close()?;
         if self.ground.pool_outlives() {
             return match self.ground.note_totals() {
-                Err(e) if e.kind() == crate::ErrorKind::Full => Ok(()),
+                Err(e) if e.kind() == ErrorKind::Full => Ok(()),
                 noted => noted,
             };
         }
@@ -166,7 +109,7 @@ impl Engine {
         {
             Ok(()) => front.logs_retired(&unused),
             // Nothing is lost: the next opening replays the logs, as after a crash.
-            Err(e) if e.kind() == crate::ErrorKind::Full => {}
+            Err(e) if e.kind() == ErrorKind::Full => {}
             Err(e) => return Err(e),
         }
         Ok(())
@@ -215,18 +158,17 @@ impl Engine {
 
     /// Waits until no job runs and none may begin.
     pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
-        if self.jobs.workers() == Workers::Manual {
-            while self.step(0)? {}
-            return Ok(());
-        }
-        let since = self.refusals();
-        loop {
-            self.check_writable()?;
+        let rests = self.admit(&Need::Jobs, &mut || {
+            let rests = match self.jobs.workers() {
+                Workers::Manual => !self.step(0)?,
+                Workers::Auto | Workers::Threads(_) => self.rests()?,
+            };
+            Ok(rests.then_some(()))
+        });
+        match rests {
             // What a full disk has stopped goes on when there is room.
-            if self.rests()? || self.refusal(since).is_some() {
-                return Ok(());
-            }
-            self.jobs.wait_changed(Duration::from_millis(5));
+            Err(e) if e.kind() == ErrorKind::Full => Ok(()),
+            other => other,
         }
     }
 }

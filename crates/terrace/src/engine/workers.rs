@@ -129,7 +129,7 @@ impl Engine {
         {
             let mut state = self.jobs.state.lock();
             state.stopping = true;
-            self.jobs.changed.notify_all();
+            self.jobs.notify_all();
         }
         let threads = std::mem::take(&mut *self.jobs.threads.lock());
         let me = std::thread::current().id();
@@ -165,7 +165,7 @@ impl Engine {
                 }
                 Ok(None) => {
                     let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
-                    self.jobs.changed.wait_for(&mut state, idle);
+                    self.jobs.work.wait_for(&mut state, idle);
                 }
                 Err(e) => {
                     drop(state);

@@ -439,6 +439,8 @@ pub(crate) trait Front: Send + Sync {
     /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
     /// spare for that, and nothing was taken.
     fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
+    /// Whether the active memtable has an entry below `seq`.
+    fn has_active_before(&self, seq: SeqNo) -> bool;
     /// Whether a sealed memtable has an entry below `seq`.
     fn has_sealed_before(&self, seq: SeqNo) -> bool;
     /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
@@ -458,8 +460,6 @@ pub(crate) trait Front: Send + Sync {
     fn sealed_count(&self) -> usize;
     /// Bytes that all memtables have in use, the active one and those that wait for the end of their flush.
     fn unflushed_bytes(&self) -> u64;
-    /// Whether the active memtable has entries.
-    fn has_entries(&self) -> bool;
     /// Whether closing should flush the active memtable: it has entries that no log has, or so many
     /// that replaying them would make the next opening slow.
     fn wants_flush_to_close(&self) -> bool;

@@ -13,6 +13,7 @@ mod faults;
 mod files;
 mod folder;
 mod golden;
+mod handles;
 mod ingest;
 mod inspect;
 mod keyspaces;

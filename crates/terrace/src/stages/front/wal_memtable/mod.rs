@@ -378,6 +378,10 @@ impl Front for WalMemtable {
         Ok(Some(sequencer.take(upto - first + 1)))
     }
 
+    fn has_active_before(&self, seq: SeqNo) -> bool {
+        self.active.load().seqs().0 < seq
+    }
+
     fn has_sealed_before(&self, seq: SeqNo) -> bool {
         let shown = self.tables.0.lock();
         shown.sealed.iter().any(|s| s.memtable.seqs().0 < seq)
@@ -510,10 +514,6 @@ impl Front for WalMemtable {
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         let all = sealed.chain([&shown.active]);
         all.map(|memtable| memtable.bump.used()).sum()
-    }
-
-    fn has_entries(&self) -> bool {
-        self.active.load().entry_count() > 0
     }
 
     fn wants_flush_to_close(&self) -> bool {

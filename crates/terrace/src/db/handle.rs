@@ -1,0 +1,112 @@
+//! The open database that handles share, and its end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_media::{FileLock, FileSystem};
+
+use super::Progress;
+use super::open::ProgressHook;
+use super::trace::Trace;
+use crate::engine::Engine;
+use crate::engine::recover::RecoveryReport;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What all handles of one opening share. It closes with the last of them.
+pub(super) struct Handle {
+    pub(super) engine: Arc<Engine>,
+    pub(super) path: PathBuf,
+    /// Where the folder is.
+    pub(super) fs: Arc<dyn FileSystem>,
+    /// The folder as this database sees it: what it has changed lies in memory, if it is only read.
+    pub(super) files: Arc<dyn FileSystem>,
+    pub(super) recovery: RecoveryReport,
+    /// Guards the catalog of keyspaces while one is created or dropped.
+    pub(super) catalog: Mutex<()>,
+    /// Told how far a close has come.
+    pub(super) progress: Option<ProgressHook>,
+    /// Records the calls of users, if somebody wants that.
+    pub(super) trace: Option<Arc<Trace>>,
+    /// Keeps other processes out until the database is closed.
+    pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+impl Handle {
+    /// Lets others open the database, though handles of it are left.
+    fn unlock(&self) {
+        self.engine.ground.pool.unlock();
+        *self.lock.lock() = None;
+    }
+
+    /// Closes, and with `gives_up` also where `Volatile` entries are lost by it.
+    pub(super) fn close(&self, gives_up: bool) -> Result<()> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        if engine.ground.options.read_only {
+            if !engine.mark_closed() {
+                return Err(Error::closed());
+            }
+            self.unlock();
+            return self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
+        }
+        // A full pool or disk must not keep anyone from closing: the log has what is not written out.
+        let written_out = engine.write_out(&|done, total| {
+            if let Some(progress) = &self.progress {
+                progress(&Progress {
+                    what: "writing out the buffer",
+                    done,
+                    total,
+                    unit: "bytes",
+                });
+            }
+        });
+        let written_out = match written_out {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                if !gives_up && engine.close_would_lose() {
+                    return Err(stays_open(&e));
+                }
+                Ok(())
+            }
+            other => other,
+        };
+        if !engine.mark_closed() {
+            return Err(Error::closed());
+        }
+        engine.stop();
+        let sealed_off = match engine.has_failed() {
+            true => Ok(()),
+            false => engine.seal_off(),
+        };
+        let result = written_out.and(sealed_off);
+        if result.is_ok() {
+            engine.ground.pool.mark_clean()?;
+        }
+        self.unlock();
+        let traced = self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
+        result.and(traced)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.engine.is_foreign() {
+            // Its parts would remove files that they take for replaced, and wait for locks and threads that
+            // this process has not.
+            std::mem::forget(Arc::clone(&self.engine));
+            return;
+        }
+        let _ = self.close(true);
+    }
+}
+
+fn stays_open(e: &Error) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!(
+            "the database stays open, since a close would lose entries that were written as volatile: {e}; \
+             make room and close again, or drop the last handle to give them up"
+        ),
+    )
+    .because(e.clone())
+}
