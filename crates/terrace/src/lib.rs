@@ -62,8 +62,8 @@ pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
     BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-    MemoryMetrics, MemoryUse, Metrics, PaceMetrics, PoolMetrics, Purpose, StallMetrics,
-    StallReason, human_bytes,
+    MemoryMetrics, MemoryUse, Metrics, PaceMetrics, PoolMetrics, Purpose, RetryMetrics,
+    StallMetrics, StallReason, human_bytes,
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, LeveledOptions, MIB,

@@ -281,6 +281,11 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         "space_amp_files": metrics.space_amp_files(),
         "stalls": stalls_as_json(metrics),
         "range_compactions": metrics.range_compaction_count,
+        "retries": {
+            "count": metrics.retries.count,
+            "waiting": metrics.retries.waiting_count,
+            "last": metrics.retries.last,
+        },
         "pace": {
             "rate_max": metrics.pace.rate_max,
             "waits": metrics.pace.wait_count,

@@ -194,3 +194,50 @@ fn bad_workloads_are_refused() {
         assert_fails(&run(arguments), 2, said);
     }
 }
+
+/// A benchmark does not replace a database that is open, here or in another process, and takes nothing from it.
+#[test]
+fn a_database_that_is_open_is_not_replaced() {
+    for pool in ["none", "pool"] {
+        let place = Place::new();
+        let run = |more: &[&str]| {
+            let mut run = terrace();
+            run.args([
+                "bench",
+                "--num",
+                "100",
+                "--value-size",
+                "50",
+                "--benchmarks",
+                "fillseq",
+            ]);
+            run.args([
+                "--memtable-size",
+                "256KiB",
+                "--pool-size",
+                "64MiB",
+                "--pool",
+                pool,
+                "--db",
+            ]);
+            run.arg(place.db()).args(more);
+            run.output().expect("the benchmark runs")
+        };
+        assert!(run(&[]).status.success(), "{pool}");
+        let options = terrace::Options::load(place.db()).expect("the benchmark made a database");
+        let db = terrace::Db::open(place.db(), options).expect("nobody has it open");
+        db.put("mine", "value").expect("it is open");
+        let refused = run(&["--replace-db"]);
+        assert!(!refused.status.success(), "{pool}");
+        let told = text(&refused.stderr);
+        assert!(
+            told.contains("is open in another process"),
+            "{pool}: {told}"
+        );
+        db.put("mine too", "value")
+            .expect("nothing was taken from it");
+        db.close().expect("nothing was taken from it");
+        assert_eq!(place.stdout("get mine", &[]), b"value\n");
+        assert!(run(&["--replace-db"]).status.success(), "{pool}");
+    }
+}

@@ -56,6 +56,8 @@ pub(super) struct State {
     pub(super) untried: usize,
     /// How often jobs were refused room on a disk.
     pub(super) refusals: u64,
+    /// The last of these.
+    pub(super) last_refusal: Option<String>,
     /// The same when the last edit of a job was completed that is no flush: writers cause those.
     pub(super) refusals_at_edit: u64,
     /// Counts runs of jobs that ended or found no space, and those that gave space back `RELEASE` times.

@@ -275,6 +275,7 @@ impl Engine {
             life: self.ground.totals().into(),
             range_compaction_count: counters.sum(OpCounter::RangesCompacted),
             pace: self.ground.pace.metrics(),
+            retries: self.jobs.retries(),
             snapshot_count: self.ground.snapshots.count(),
             scan_entry_count: counters.sum(OpCounter::ScanEntries),
             range_delete_count: self

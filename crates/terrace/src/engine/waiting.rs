@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::metrics::RetryMetrics;
 use crate::options::Workers;
 use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
-use super::jobs::State;
+use super::jobs::{Jobs, State};
 use super::workers::Class;
 
 /// A job that was begun.
@@ -123,6 +124,19 @@ impl State {
     }
 }
 
+impl Jobs {
+    /// What users are told of jobs that a disk has refused.
+    pub(super) fn retries(&self) -> RetryMetrics {
+        let state = self.state.lock();
+        let waiting = state.queue.iter().filter(|p| p.waits.room().is_some());
+        RetryMetrics {
+            count: state.refusals,
+            waiting_count: waiting.count() as u64,
+            last: state.last_refusal.clone(),
+        }
+    }
+}
+
 impl Engine {
     /// When a job may take its next step, if it has written more than the limit on the rate allows.
     /// Flushes are charged and never wait.
@@ -150,6 +164,7 @@ impl Engine {
         self.ground.ranges.look_again();
         let mut state = self.jobs.state.lock();
         state.refusals += 1;
+        state.last_refusal = Some(why.to_string());
         Waits::Room {
             until: Instant::now() + RETRY,
             turn: state.turn,

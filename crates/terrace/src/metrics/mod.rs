@@ -182,6 +182,17 @@ pub struct PaceMetrics {
     pub wait_time: Duration,
 }
 
+/// Background jobs that a full disk has refused, and that try again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RetryMetrics {
+    /// How often jobs were refused since the database was opened.
+    pub count: u64,
+    /// Jobs that wait at this moment for the time of their next try.
+    pub waiting_count: u64,
+    /// The last refusal, as a sentence; `None` before the first.
+    pub last: Option<String>,
+}
+
 /// What one part of the store takes of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
@@ -277,6 +288,8 @@ pub struct Metrics {
     pub range_compaction_count: u64,
     /// The limit on the rate of background writes to table files, and what it did.
     pub pace: PaceMetrics,
+    /// Background jobs that a full disk has refused.
+    pub retries: RetryMetrics,
     /// Snapshots and iterators that pin old versions.
     pub snapshot_count: u64,
     /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.

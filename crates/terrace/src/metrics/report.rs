@@ -76,6 +76,13 @@ impl fmt::Display for Metrics {
                 job.kind, job.count, job.entry_count, job.time
             )?;
         }
+        if let Some(last) = &self.retries.last {
+            writeln!(
+                f,
+                "retry      {:>8} refusals of background jobs, {} wait; the last: {last}",
+                self.retries.count, self.retries.waiting_count
+            )?;
+        }
         Ok(())
     }
 }
@@ -181,7 +188,7 @@ mod tests {
     use super::*;
     use crate::metrics::{
         BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-        MemoryMetrics, PaceMetrics, PoolMetrics, StallMetrics, StallReason,
+        MemoryMetrics, PaceMetrics, PoolMetrics, RetryMetrics, StallMetrics, StallReason,
     };
     use terrace_media::Counts;
 
@@ -214,6 +221,7 @@ mod tests {
             jobs: Vec::new(),
             life: LifeMetrics::default(),
             range_compaction_count: 0,
+            retries: RetryMetrics::default(),
             pace: PaceMetrics::default(),
             snapshot_count: 0,
             scan_entry_count: 0,

@@ -236,3 +236,25 @@ fn a_close_without_room_loses_no_volatile_entry() {
         assert_eq!(open().get(b"key").unwrap(), Some(b"logged".to_vec()));
     });
 }
+
+/// Jobs that a full disk has refused are told of, with the reason, for as long as they wait and afterwards.
+#[test]
+fn refused_jobs_are_told_of() {
+    on_a_small_disk(|db, fs, _| {
+        assert_eq!(db.metrics().retries, Default::default());
+        fill(&db);
+        let retries = db.metrics().retries;
+        let last = retries.last.as_deref().unwrap_or_default();
+        assert!(
+            retries.count > 0 && retries.waiting_count > 0,
+            "{retries:?}"
+        );
+        assert!(last.contains("no storage space"), "{retries:?}");
+        assert!(db.metrics().to_string().contains(last));
+        fs.set_room(64 << 20);
+        db.drain().unwrap();
+        let after = db.metrics().retries;
+        assert_eq!(after.waiting_count, 0, "{after:?}");
+        assert!(after.count >= retries.count && after.last.is_some());
+    });
+}
