@@ -215,7 +215,7 @@ fn a_database_that_is_open_is_not_replaced() {
                 "--memtable-size",
                 "256KiB",
                 "--pool-size",
-                "64MiB",
+                "128MiB",
                 "--pool",
                 pool,
                 "--db",
@@ -223,9 +223,11 @@ fn a_database_that_is_open_is_not_replaced() {
             run.arg(place.db()).args(more);
             run.output().expect("the benchmark runs")
         };
-        assert!(run(&[]).status.success(), "{pool}");
-        let options = terrace::Options::load(place.db()).expect("the benchmark made a database");
-        let db = terrace::Db::open(place.db(), options).expect("nobody has it open");
+        let made = run(&[]);
+        assert!(made.status.success(), "{pool}: {}", text(&made.stderr));
+        let options = terrace::Options::load(place.db()).expect("its options can be read");
+        let options = options.expect("the benchmark made a database");
+        let db = terrace::Db::open(place.db(), options).expect("no other process has it open");
         db.put("mine", "value").expect("it is open");
         let refused = run(&["--replace-db"]);
         assert!(!refused.status.success(), "{pool}");
