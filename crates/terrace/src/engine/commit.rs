@@ -245,14 +245,17 @@ impl Engine {
         let patience = self.patience();
         let front = &self.pipeline.front;
         let bytes = front.spare_bytes(Some(batch));
-        if front.sealed_count() < self.ground.options.front.sealed_count_max {
-            let deletes_only = batch.deletes() == batch.len() as u64;
+        let deletes_only = batch.only_deletes();
+        let is_full = deletes_only && self.disk_full().is_some();
+        // One more where flushes find a full disk, since deletes are what gives room back.
+        let sealed_max = self.ground.options.front.sealed_count_max + usize::from(is_full);
+        if front.sealed_count() < sealed_max {
             match self.spare_lacks(&self.headroom(), bytes) {
-                Some(Lack::Logs) => return self.wait_for_logs(first).map(Some),
+                Some(Lack::Logs) if !is_full => return self.wait_for_logs(first).map(Some),
                 Some(Lack::Pool) if !deletes_only => {
                     return self.wait_for_space(patience, first, wait).map(Some);
                 }
-                None | Some(Lack::Pool) => {}
+                None | Some(Lack::Pool | Lack::Logs) => {}
             }
             // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
             match self.prepare_spare(Some(batch))? {
@@ -334,9 +337,18 @@ impl Engine {
         held && self.jobs.workers() != Workers::Manual && wait.goes_on_for_readers()
     }
 
-    /// Makes a spare.
+    /// Makes a spare; for deletes on the reserve, if need be.
     pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
-        let spare = self.pipeline.front.prepare_spare(batch);
+        self.make_spare(batch, batch.is_some_and(Batch::only_deletes))
+    }
+
+    /// Makes a spare, without which what is in memory cannot be moved on.
+    pub(super) fn prepare_spare_to_flush(&self) -> Result<Spare> {
+        self.make_spare(None, true)
+    }
+
+    fn make_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
+        let spare = self.pipeline.front.prepare_spare(batch, on_reserve);
         spare.inspect_err(|e| self.fail(e))
     }
 

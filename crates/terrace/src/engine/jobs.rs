@@ -280,6 +280,9 @@ impl Engine {
         self.pipeline.front.logs_retired(&retired);
         // Before the waiters are told of room: a job removes the files that it replaced here.
         drop(job);
+        if edits {
+            self.ground.keep_reserve();
+        }
         if frees {
             let mut state = self.jobs.state.lock();
             state.turnover += RELEASE;

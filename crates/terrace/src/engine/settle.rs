@@ -78,7 +78,7 @@ impl Engine {
             } else {
                 let patience = self.patience();
                 // Flushing needs one even when puts may not have it, and waits for it as they do.
-                match self.prepare_spare(None)? {
+                match self.prepare_spare_to_flush()? {
                     Spare::Ready => {}
                     Spare::Underway => self.jobs.wait_changed(WAIT),
                     Spare::DiskFull(why) => return Err(why),
