@@ -560,7 +560,10 @@ fn leftovers(folder: &Path, tables: u64) -> Outcome {
         .collect();
     let known = ["OPTIONS", "LOCK", "MANIFEST", "pool"];
     let strange = names.iter().find(|name| {
-        !known.contains(&name.as_str()) && !name.ends_with(".sst") && !name.ends_with(".log")
+        !known.contains(&name.as_str())
+            && !name.ends_with(".sst")
+            && !name.ends_with(".log")
+            && !name.starts_with("RESERVE-")
     });
     if let Some(strange) = strange {
         return Err(format!("the file {strange} is left: {names:?}"));

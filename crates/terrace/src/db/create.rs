@@ -29,6 +29,7 @@ use crate::options::file::{Fixed, NAME as OPTIONS};
 use crate::parts::manifest::layout::{HEADER_BYTES, manifest_database};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
 use crate::parts::redo::RedoArea;
+use crate::parts::reserve::reserve_owner;
 use crate::stages::Ground;
 use crate::stages::names::{is_log_of, is_table_of, log_file_id, table_file_number};
 use crate::types::{DbId, draft_owner};
@@ -92,7 +93,7 @@ fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
     if name == MANIFEST {
         return manifest_database(&head_of(fs, &path, HEADER_BYTES)) == Some(db);
     }
-    draft_owner(name) == Some(db)
+    draft_owner(name).or(reserve_owner(name)) == Some(db)
 }
 
 /// What makes the file `name` a trace of a database, unless it is of the one that `mark` is of.
@@ -111,6 +112,8 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
         owner.is_some_and(|(_, n)| n == number).then_some("a table")
     } else if draft_owner(name).is_some() {
         Some("a draft")
+    } else if reserve_owner(name).is_some() {
+        Some("the reserve")
     } else {
         let head = head_of(fs, &path, POOL_MAGIC.len());
         (head == POOL_MAGIC).then_some("a pool")

@@ -25,6 +25,7 @@ use crate::options::file::{Fixed, NAME as OPTIONS};
 use crate::options::{MediumChoice, Options, Workers};
 use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
+use crate::parts::reserve::{Reserve, Row};
 use crate::stages::{Folder, Ground};
 
 /// Superblock words that say where the redo area is.
@@ -153,7 +154,13 @@ impl DbBuilder {
             }
             None => (self.create(&mut report)?, true),
         };
-        let ground = Arc::new(ground);
+        let ground = Arc::new(match self.options.read_only {
+            true => ground,
+            false => {
+                let db = ground.manifest.db();
+                ground.with_reserve(Reserve::open(&self.fs, &self.path, db))
+            }
+        });
         let design = ground.options.design_of_new();
         if pool_is_new {
             design.create(&ground)?;
@@ -163,15 +170,16 @@ impl DbBuilder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
-        let (pipeline, opened) =
-            design.open(&ground, files, links_lost, &mut |what, done, total| {
+        let (pipeline, opened) = design
+            .open(&ground, files, links_lost, &mut |what, done, total| {
                 self.report(Progress {
                     what,
                     done,
                     total,
                     unit: "bytes",
                 });
-            })?;
+            })
+            .map_err(|e| self.with_way_to_read(e))?;
         if self.options.read_only {
             check_logs_fit(&ground, pipeline.front.logs_found().1)?;
         }
@@ -196,6 +204,7 @@ impl DbBuilder {
             Some(_) => {}
         }
         self.watch_files(&ground)?;
+        ground.keep_reserve();
         engine.start()?;
         if !self.options.read_only {
             keyspace::forget(&engine, &gone)?;
@@ -218,6 +227,18 @@ impl DbBuilder {
         if let Some(hook) = &self.progress {
             hook(&progress);
         }
+    }
+
+    /// The refusal of an opening to write, with the way to read where a disk is full.
+    fn with_way_to_read(&self, e: Error) -> Error {
+        if e.kind() != ErrorKind::Full || self.options.read_only {
+            return e;
+        }
+        let text = format!(
+            "{e}; or open the database to read only, which writes nothing: with Options::read_only, or \
+             --read-only on the command line"
+        );
+        Error::new(ErrorKind::Full, text).because(e)
     }
 
     /// Lets the database stop when its files are removed or replaced under it.
@@ -384,7 +405,8 @@ impl DbBuilder {
             return Ok(());
         }
         // CRASH: the old options or the new ones, and either fits all that there is.
-        now.write(&self.fs, &self.path)
+        let lender: Arc<dyn FileSystem> = Arc::new(ground.reserve.lender(&self.fs, Row::Manifest));
+        now.write(&lender, &self.path)
     }
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is

@@ -9,7 +9,7 @@
 //! | the same, if as many memtables are sealed as may be | the end of a flush | the flush thread | the end of the job | flushes are refused room on a disk |
 //! | the same, if logs take all that they may | a drain, which retires logs | a worker | the end of the job | drains are refused room on a disk |
 //! | the same, an ingest's table | space in the pool | any job that frees some; readers that let go | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
-//! | a flush, an ingest, a close | a fresh memtable, from the reserve if need be | as for a put | as for a put | as for a put |
+//! | a flush, an ingest, a close | a fresh memtable, from the reserves if need be | as for a put | as for a put | as for a put |
 //! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; jobs are refused room on a disk |
 //!
 //! Invariants
@@ -64,10 +64,12 @@ const SPARES_MAX: u32 = 1000;
 
 /// Something that a caller cannot go on without.
 pub(super) enum Need<'a> {
-    /// A memtable that takes a batch. Batches that only delete may use the reserve of the pool.
+    /// A memtable that takes a batch.
     Memtable(&'a Batch),
-    /// A fresh memtable, for a caller that moves data down or takes numbers. It may use the reserve.
-    Rotation,
+    /// A fresh memtable, so that the one before it is flushed.
+    Flush,
+    /// A fresh memtable, for an ingest that takes numbers.
+    Numbers,
     /// Space in the pool beside the reserve.
     Pool,
     /// Jobs, which lead to it.
@@ -83,13 +85,53 @@ enum Next {
     AwaitSpace,
 }
 
-/// Decides that. `is_entitled`: the caller may use the reserve.
-fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, is_entitled: bool) -> Next {
+/// What a caller may use that is kept from puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Rights {
+    /// The reserve of the pool.
+    pool: bool,
+    /// More log files than the cap.
+    logs: bool,
+    /// The reserve on the disk.
+    disk: bool,
+    /// One more sealed memtable.
+    sealed: bool,
+}
+
+impl Rights {
+    /// Those of a caller; `is_full`: a disk has no room for what background work has to write.
+    fn of(need: &Need<'_>, is_full: bool) -> Rights {
+        match need {
+            // Deletes are how space comes back.
+            Need::Memtable(batch) if batch.only_deletes() => Rights {
+                pool: true,
+                logs: is_full,
+                disk: true,
+                sealed: is_full,
+            },
+            Need::Memtable(_) | Need::Pool | Need::Jobs => Rights::default(),
+            // Without a memtable, what is in memory cannot move down.
+            Need::Flush => Rights {
+                pool: true,
+                logs: true,
+                disk: true,
+                sealed: false,
+            },
+            Need::Numbers => Rights {
+                pool: true,
+                logs: true,
+                ..Rights::default()
+            },
+        }
+    }
+}
+
+/// Decides what is done next.
+fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, rights: Rights) -> Next {
     match lack {
-        _ if sealed >= sealed_max => Next::AwaitFlush,
-        // A log that goes over the cap is what moves data down where a flush or an ingest asks for it.
-        Some(Lack::Logs) if !is_entitled => Next::AwaitLogs,
-        Some(Lack::Pool) if !is_entitled => Next::AwaitSpace,
+        _ if sealed >= sealed_max + usize::from(rights.sealed) => Next::AwaitFlush,
+        Some(Lack::Logs) if !rights.logs => Next::AwaitLogs,
+        Some(Lack::Pool) if !rights.pool => Next::AwaitSpace,
         _ => Next::MakeSpare,
     }
 }
@@ -132,8 +174,9 @@ struct Wait {
     stalled: Option<StallReason>,
     started: Instant,
     is_first: bool,
-    /// Refusals by a disk up to this one were told to others.
-    refusals: u64,
+    /// The caller is refused when each job was refused by a disk after this refusal. `None`, for puts: when any
+    /// job waits for a disk at the second look. What room there is then goes to what gives more back.
+    refusals: Option<u64>,
     /// Looks in vain since something ran.
     looks: u32,
     /// The least that was left to do, and the turnover by then.
@@ -156,7 +199,7 @@ enum Verdict {
 }
 
 impl Wait {
-    fn begin(refusals: u64) -> Wait {
+    fn begin(refusals: Option<u64>) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -206,11 +249,10 @@ impl Engine {
         need: &Need<'_>,
         attempt: &mut dyn FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        // A put is refused as soon as a full disk is known to stop background work. Whoever asks for that
-        // work waits until each job was refused once more.
         let refusals = match need {
-            Need::Memtable(_) | Need::Pool => 0,
-            Need::Rotation | Need::Jobs => self.refusals(),
+            Need::Memtable(batch) if !batch.only_deletes() => None,
+            Need::Pool => None,
+            Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => Some(self.refusals()),
         };
         let mut wait = Wait::begin(refusals);
         let result = loop {
@@ -234,7 +276,7 @@ impl Engine {
         if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
             self.ground.counters.stall(reason, wait.started.elapsed());
         }
-        if let Need::Memtable(_) | Need::Rotation = need {
+        if let Need::Memtable(_) | Need::Flush | Need::Numbers = need {
             // Others may have waited for the same memtable, and what was sealed is to be flushed.
             self.jobs.wake_all();
         }
@@ -243,23 +285,24 @@ impl Engine {
 
     /// Makes what is needed, or waits for the work that does.
     fn provide(self: &Arc<Self>, need: &Need<'_>, held: bool, wait: &mut Wait) -> Result<()> {
-        let (batch, is_entitled) = match need {
-            Need::Memtable(batch) => (Some(*batch), batch.deletes() == batch.len() as u64),
-            Need::Rotation => (None, true),
+        let batch = match need {
+            Need::Memtable(batch) => Some(*batch),
+            Need::Flush | Need::Numbers => None,
             Need::Pool => return self.wait(Awaits::Space, held, wait),
             Need::Jobs => return self.wait(Awaits::Jobs, held, wait),
         };
+        let rights = Rights::of(need, self.disk_full().is_some());
         let front = &self.pipeline.front;
         let sealed = front.sealed_count();
         let sealed_max = self.ground.options.front.sealed_count_max;
         let lack = self.spare_lacks(&self.headroom(), front.spare_bytes(batch));
-        let awaits = match next(sealed, sealed_max, lack, is_entitled) {
+        let awaits = match next(sealed, sealed_max, lack, rights) {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
             Next::AwaitSpace => Awaits::Space,
             Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Spare,
             // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
-            Next::MakeSpare => match self.prepare_spare(batch)? {
+            Next::MakeSpare => match self.prepare_spare(batch, rights.disk)? {
                 Spare::Ready => {
                     wait.spares += 1;
                     return match wait.spares > SPARES_MAX {
@@ -268,7 +311,7 @@ impl Engine {
                     };
                 }
                 Spare::Underway => Awaits::Spare,
-                Spare::PoolFull if is_entitled && sealed > 0 => Awaits::Flush,
+                Spare::PoolFull if rights.pool && sealed > 0 => Awaits::Flush,
                 Spare::PoolFull => Awaits::Space,
                 Spare::DiskFull(why) => Awaits::Disk(why),
             },
@@ -284,16 +327,21 @@ impl Engine {
             // Without threads, jobs that a full disk has stopped try again once for each call.
             self.look_for_room();
         }
-        if let Some(why) = self.refusal(wait.refusals)
-            && !is_manual
-        {
+        let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
+        let refusal = match (wait.refusals, &awaits) {
+            (None, _) if wait.is_first || is_held => None,
+            (None, Awaits::Disk(why)) => Some(why.clone()),
+            (None, _) => self.disk_full(),
+            (Some(_), _) if is_manual => None,
+            (Some(since), _) => self.refusal(since),
+        };
+        if let Some(why) = refusal {
             return Err(why);
         }
         let stuck = !self.goes_on(matches!(awaits, Awaits::Space))?;
-        let patience = match &awaits {
+        let patience = match () {
             _ if is_manual => LOOKS_MANUAL,
-            Awaits::Disk(why) if is_held_by_readers(why) => LOOKS_HELD,
-            _ if held => LOOKS_HELD,
+            _ if held || is_held => LOOKS_HELD,
             _ => LOOKS,
         };
         let left = match awaits {
@@ -371,9 +419,9 @@ impl Engine {
         )
     }
 
-    /// Makes a spare.
-    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
-        let spare = self.pipeline.front.prepare_spare(batch);
+    /// Makes a spare, with `on_reserve` on the reserve if the disk has no other room.
+    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
+        let spare = self.pipeline.front.prepare_spare(batch, on_reserve);
         spare.inspect_err(|e| self.fail(e))
     }
 
@@ -405,10 +453,11 @@ fn is_held_by_readers(why: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::EntryKind;
 
     /// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
     fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
-        let mut wait = Wait::begin(0);
+        let mut wait = Wait::begin(None);
         let looks = looks.into_iter();
         looks
             .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
@@ -451,18 +500,42 @@ mod tests {
     #[test]
     fn every_state_has_a_next_step() {
         let (pool, logs) = (Some(Lack::Pool), Some(Lack::Logs));
-        for is_entitled in [false, true] {
+        let mut delete = Batch::default();
+        delete.push(EntryKind::Delete, 0, b"key", b"");
+        let mut put = Batch::default();
+        put.push(EntryKind::Put, 0, b"key", b"value");
+        let rights = |need, is_full| Rights::of(&need, is_full);
+        let all = [
+            rights(Need::Memtable(&put), false),
+            rights(Need::Memtable(&put), true),
+            rights(Need::Memtable(&delete), false),
+            rights(Need::Flush, false),
+            rights(Need::Numbers, false),
+        ];
+        for who in all {
             for lack in [None, pool, logs] {
-                assert_eq!(next(2, 2, lack, is_entitled), Next::AwaitFlush);
-                assert_eq!(next(3, 2, lack, is_entitled), Next::AwaitFlush);
+                assert_eq!(next(2, 2, lack, who), Next::AwaitFlush, "{who:?}");
+                assert_eq!(next(3, 2, lack, who), Next::AwaitFlush, "{who:?}");
             }
             for sealed in [0, 1] {
-                assert_eq!(next(sealed, 2, None, is_entitled), Next::MakeSpare);
+                assert_eq!(next(sealed, 2, None, who), Next::MakeSpare, "{who:?}");
             }
         }
-        assert_eq!(next(0, 2, pool, false), Next::AwaitSpace);
-        assert_eq!(next(1, 2, logs, false), Next::AwaitLogs);
-        assert_eq!(next(0, 2, pool, true), Next::MakeSpare);
-        assert_eq!(next(1, 2, logs, true), Next::MakeSpare);
+        for puts in &all[..2] {
+            assert!(!puts.disk, "puts leave the reserve to deletes");
+            assert_eq!(next(0, 2, pool, *puts), Next::AwaitSpace);
+            assert_eq!(next(1, 2, logs, *puts), Next::AwaitLogs);
+        }
+        let deletes = all[2];
+        assert_eq!(next(0, 2, pool, deletes), Next::MakeSpare);
+        assert_eq!(next(1, 2, logs, deletes), Next::AwaitLogs);
+        // On a full disk they are how room comes back.
+        let deletes = rights(Need::Memtable(&delete), true);
+        assert_eq!(next(2, 2, logs, deletes), Next::MakeSpare);
+        assert_eq!(next(3, 2, None, deletes), Next::AwaitFlush);
+        for who in &all[3..] {
+            assert_eq!(next(0, 2, pool, *who), Next::MakeSpare);
+            assert_eq!(next(1, 2, logs, *who), Next::MakeSpare);
+        }
     }
 }

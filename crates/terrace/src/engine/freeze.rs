@@ -90,6 +90,7 @@ impl Engine {
             credit: Credit::default(),
             count: EntryCount::default(),
             forget: Box::new(|| {}),
+            put_back: None,
         })?;
         // BOUND: each step moves entries on, or ends.
         loop {

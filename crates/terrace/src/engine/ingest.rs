@@ -410,7 +410,7 @@ impl Engine {
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
         let front = &self.pipeline.front;
-        self.admit(&Need::Rotation, &mut || {
+        self.admit(&Need::Numbers, &mut || {
             front.reserve(seq, &|| self.install_view())
         })
     }

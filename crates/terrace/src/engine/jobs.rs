@@ -74,9 +74,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether no flush has been begun that nobody runs.
+    /// Whether no flush has been begun that nobody runs. One that waits for room does not count: what gives that
+    /// back may have to be begun first.
     fn has_no_flush(&self) -> bool {
-        self.queue.iter().all(|p| p.job.kind() != JobKind::Flush)
+        let waits = |p: &Parked| !matches!(p.waits, Waits::Nothing);
+        let mut queue = self.queue.iter();
+        queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }
 }
 
@@ -298,6 +301,9 @@ impl Engine {
         self.pipeline.front.logs_retired(&retired);
         // Before the waiters are told of room: a job removes the files that it replaced here.
         drop(job);
+        if edits {
+            self.ground.keep_reserve();
+        }
         if frees {
             let mut state = self.jobs.state.lock();
             state.turnover += RELEASE;

@@ -26,7 +26,7 @@ impl Engine {
         self.check_writable()?;
         let seq = self.ground.sequencer.last_taken();
         let front = &self.pipeline.front;
-        self.admit(&Need::Rotation, &mut || {
+        self.admit(&Need::Flush, &mut || {
             // Another writer may have replaced the memtable that had the entries.
             let done =
                 !front.has_active_before(seq + 1) || front.rotate(None, &|| self.install_view())?;

@@ -116,7 +116,12 @@ impl Engine {
         if bottom.pressure().part >= 1.0 {
             return Ok(None);
         }
-        let drain = buffer.next_drain(urgency, bottom.drain_bytes_max(), bottom.is_durable())?;
+        // On a full disk less at a time, since logs go only when all of it is written.
+        let bytes_max = match self.ground.reserve.is_tight() {
+            true => 0,
+            false => bottom.drain_bytes_max(),
+        };
+        let drain = buffer.next_drain(urgency, bytes_max, bottom.is_durable())?;
         drain.map(|drain| bottom.absorb(drain)).transpose()
     }
 

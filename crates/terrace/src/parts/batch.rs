@@ -182,6 +182,11 @@ impl Batch {
         self.deletes
     }
 
+    /// Whether there is nothing but tombstones and range deletes.
+    pub(crate) fn only_deletes(&self) -> bool {
+        self.deletes == self.len() as u64
+    }
+
     /// Key and value bytes of the largest entry.
     pub(crate) fn largest_entry(&self) -> usize {
         self.largest_entry

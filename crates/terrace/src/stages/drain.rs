@@ -35,6 +35,8 @@ pub(crate) struct Drain {
     pub(crate) count: EntryCount,
     /// Lets the buffer forget it, once the bottom shows it.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
+    /// Gives it back instead, to be drained with others or in smaller parts. `None`: it cannot be.
+    pub(crate) put_back: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Drain {

@@ -18,6 +18,7 @@ use crate::parts::pace::Pace;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LiveRanges, Readable};
 use crate::parts::redo::RedoArea;
+use crate::parts::reserve::{LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
@@ -44,6 +45,8 @@ pub(crate) struct Ground {
     pub(crate) flush_credits: Credits,
     /// What holds the parts of the database within its budget.
     pub(crate) memory: Arc<Memory>,
+    /// Room on the disk that is kept for getting room back.
+    pub(crate) reserve: Arc<Reserve>,
     pub(crate) options: Options,
     /// Of this opening of the database, and of no other in the process.
     pub(crate) opening: u64,
@@ -85,12 +88,42 @@ impl Ground {
             credits: Credits::default(),
             flush_credits: Credits::default(),
             memory: Memory::of(&options),
+            reserve: Reserve::none(),
             options,
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
             ids: AtomicU64::new(ids),
             newest_unlogged: AtomicU64::new(0),
             taken: Mutex::default(),
         }
+    }
+
+    /// The same with a reserve on the disk.
+    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Ground {
+        self.manifest.lend(&reserve);
+        self.reserve = reserve;
+        self
+    }
+
+    /// Makes the reserve as large as it should be now, if there is room. The row of tables has the largest table
+    /// file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and, where the buffer is
+    /// memory, for a drain of its largest table, since their logs go only when all of that is written.
+    ///
+    /// BOUND: the room of the manifest, `LOG_BYTES`, and the largest table file or a sixteenth of them all.
+    pub(crate) fn keep_reserve(&self) {
+        let in_files = !self.pool_outlives();
+        let tables = self.manifest.with_state(|state| {
+            let files = || state.files.values().map(|file| file.bytes);
+            let buffered = state.tables.values().map(|table| table.bytes);
+            let memtable = self.options.front.memtable_bytes;
+            let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
+            let largest = files().max().unwrap_or(0);
+            largest.max(moved.min(files().sum::<u64>() / 16))
+        });
+        self.reserve.keep(Rows {
+            manifest: if in_files { self.manifest.room() } else { 0 },
+            log: if in_files { LOG_BYTES } else { 0 },
+            tables,
+        });
     }
 
     /// What may be read from now on.

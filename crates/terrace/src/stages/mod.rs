@@ -302,6 +302,7 @@ impl SealedTable {
             credit,
             count: EntryCount::default(),
             forget,
+            put_back: None,
         }
     }
 }
@@ -453,7 +454,8 @@ pub(crate) trait Front: Send + Sync {
     /// Bytes that a spare takes, large enough for `batch`.
     fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes;
     /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
-    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare>;
+    /// With `on_reserve` a full disk gives it a small log, by which the memtable takes deletes only.
+    fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
     /// The oldest sealed memtable that no flush has taken yet.
     fn next_sealed(&self) -> Result<Option<SealedTable>>;
     /// How many sealed memtables wait for the end of their flush.

@@ -258,3 +258,106 @@ fn refused_jobs_are_told_of() {
         assert!(after.count >= retries.count && after.last.is_some());
     });
 }
+
+/// How everything is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Range,
+    Points,
+}
+
+/// Bytes of the files of a database, by the system's account of names and lengths.
+fn folder_bytes(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries
+        .map(|entry| entry.unwrap().metadata().map_or(0, |m| m.len()))
+        .sum()
+}
+
+/// `Ok`, or the refusal of a full disk.
+fn returns(done: terrace::Result<()>, what: &str) {
+    if let Err(e) = done {
+        assert_eq!(e.kind(), ErrorKind::Full, "{what}: {e:?}");
+    }
+}
+
+fn delete_all(db: &Db, by: By, count: u32) {
+    if by == By::Range {
+        db.delete_range::<&[u8]>(..).unwrap();
+        return;
+    }
+    for n in 0..count {
+        let deleted = db.delete(n.to_be_bytes());
+        deleted.unwrap_or_else(|e| panic!("delete {n} of {count}: {e:?}"));
+    }
+}
+
+fn fill_and_delete(design: Design, workers: Workers, by: By, cycles: u32) {
+    let folder = scratch().unwrap();
+    let fs = QuotaFs::new(Arc::new(OsFs), 3 << 20);
+    let at = folder.path().join("db");
+    let place = Place {
+        fs: Some(Arc::new(fs.clone())),
+        ..Place::folder(&at)
+    };
+    let mut options = settings::small_of(design, Medium::Dram);
+    options.front.memtable_bytes = 64 << 10;
+    options.front.log_bytes_max = 1 << 20;
+    options.bottom.leveled.table_bytes = 64 << 10;
+    options.bottom.leveled.level1_bytes = 128 << 10;
+    options.background.workers = workers;
+    let mut db = place.open(&options).unwrap();
+    let mut least = u32::MAX;
+    for cycle in 0..cycles {
+        let name = format!("{design} {workers:?} by {by:?}, cycle {cycle}");
+        let count = fill(&db);
+        if cycle > 0 {
+            assert!(count * 10 >= least * 7, "{name}: {count} fit of {least}");
+        }
+        least = least.min(count);
+        returns(db.flush(), "flush");
+        returns(db.compact_range::<&[u8]>(..), "compact_range");
+        match cycle % 3 {
+            1 => {
+                drop(db);
+                db = place.open(&options).unwrap();
+                let refused =
+                    (0..100).find_map(|n| db.put(u32::to_be_bytes(n), value(n, 1000)).err());
+                assert!(refused.is_some(), "{name}: the reserve takes puts");
+            }
+            _ => {}
+        }
+        let last = db.get((count - 1).to_be_bytes()).unwrap();
+        assert_eq!(last, Some(value(count - 1, 1000)), "{name}");
+        delete_all(&db, by, count);
+        assert_eq!(db.iter().unwrap().count(), 0, "{name}");
+        returns(db.drain(), "drain");
+        if cycle % 3 == 2 {
+            returns(db.close(), "close");
+            drop(db);
+            db = place.open(&options).unwrap();
+        }
+        db.drain().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        let bytes = folder_bytes(&at);
+        eprintln!("{name}: {count} fit, {bytes} left");
+        let tables: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
+        assert!(tables < 100_000, "{name}: {tables} left in tables");
+        assert!(bytes < 1_500_000, "{name}: {bytes} left");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_gets_its_room_back() {
+    for design in [Design::Leveled, Design::MioDbSsd] {
+        for workers in [Workers::Manual, Workers::Auto] {
+            for by in [By::Range, By::Points] {
+                watch(move |watched| {
+                    watched.op(format!("{design} {workers:?} {by:?}"), || {
+                        fill_and_delete(design, workers, by, 6);
+                    });
+                });
+            }
+        }
+    }
+}

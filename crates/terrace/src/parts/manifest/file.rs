@@ -24,6 +24,7 @@ use crate::canary::{self, Canary};
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
 use crate::parts::manifest::home::{Home, room_for};
+use crate::parts::reserve::{Reserve, Row};
 use crate::types::{DbId, draft_of};
 
 /// The name of the file.
@@ -36,6 +37,8 @@ pub(crate) const BYTES_MAX: u64 = 1 << 30;
 /// The home of a manifest in a file.
 pub(super) struct FileHome {
     fs: Arc<dyn FileSystem>,
+    /// The same for drafts, which may take the reserve.
+    drafts: Arc<dyn FileSystem>,
     dir: PathBuf,
     db: DbId,
     /// None until the first generation is written.
@@ -49,6 +52,7 @@ impl FileHome {
     pub(super) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> FileHome {
         FileHome {
             fs: Arc::clone(fs),
+            drafts: Arc::clone(fs),
             dir: dir.to_owned(),
             db,
             file: None,
@@ -90,7 +94,7 @@ impl FileHome {
 
     /// Writes the draft of a generation; it has no meaning yet.
     fn draft(&self, image: &[u8], room: u64) -> io::Result<Box<dyn File>> {
-        let file = self.fs.open(&self.draft_path(), OpenMode::Truncate)?;
+        let file = self.drafts.open(&self.draft_path(), OpenMode::Truncate)?;
         file.allocate(room)?;
         file.write_at(0, image)?;
         Ok(file)
@@ -174,6 +178,10 @@ impl Home for FileHome {
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(0, &mut bytes).map_err(failed)?;
         Ok((Cow::Owned(bytes), 0))
+    }
+
+    fn lend(&mut self, reserve: &Arc<Reserve>) {
+        self.drafts = Arc::new(reserve.lender(&self.fs, Row::Manifest));
     }
 
     fn spans(&self) -> Vec<Span> {

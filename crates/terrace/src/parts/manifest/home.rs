@@ -3,11 +3,13 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::sync::Arc;
 
 use terrace_media::Span;
 
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
+use crate::parts::reserve::Reserve;
 
 /// Where the records of a manifest are.
 pub(super) trait Home: Send {
@@ -32,6 +34,11 @@ pub(super) trait Home: Send {
 
     /// The bytes of the generation in use, and the offset that errors give to the first of them.
     fn read(&self) -> Result<(Cow<'_, [u8]>, u64), ManifestError>;
+
+    /// Generations that find a full disk take the room of `reserve`.
+    fn lend(&mut self, reserve: &Arc<Reserve>) {
+        let _ = reserve;
+    }
 
     /// The extents of the pool that the records are in.
     fn spans(&self) -> Vec<Span>;

@@ -21,6 +21,7 @@ use crate::parts::manifest::pool::PoolHome;
 use crate::parts::manifest::replay::replay;
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::watch::Watch;
+use crate::parts::reserve::Reserve;
 use crate::types::DbId;
 
 /// Room that is left by edits which add data, for those of deletes: logs that come and go, and the edits
@@ -208,6 +209,16 @@ impl Manifest {
     /// An error when one of those files is another one now, or none: before a file is made beside them.
     pub(crate) fn check_files(&self) -> Result<(), ManifestError> {
         self.inner.lock().check_files()
+    }
+
+    /// Generations that find a full disk take the room of `reserve`.
+    pub(crate) fn lend(&self, reserve: &Arc<Reserve>) {
+        self.inner.lock().home.lend(reserve);
+    }
+
+    /// Bytes that the generation in use has room for.
+    pub(crate) fn room(&self) -> u64 {
+        self.inner.lock().home.room()
     }
 
     /// The database whose manifest this is.

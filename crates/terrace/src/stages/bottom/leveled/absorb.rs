@@ -11,6 +11,10 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
 use crate::types::{EntryKind, key_hash};
 
+/// After so many tries on a full disk a job gives its sources back, so that another one is chosen by what is there
+/// then. No fewer than the engine counts before it refuses those who wait.
+pub(super) const REFUSED_MAX: u32 = 2;
+
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
 const STEP_BYTES: usize = 1 << 20;
@@ -26,6 +30,8 @@ pub(super) struct Absorb {
     /// back.
     credit: Credit,
     finished: bool,
+    /// How often the disk had no room for it.
+    refused: u32,
 }
 
 impl Absorb {
@@ -39,6 +45,7 @@ impl Absorb {
             output: None,
             credit: Credit::default(),
             finished: false,
+            refused: 0,
         }
     }
 
@@ -57,7 +64,11 @@ impl Absorb {
             let version = self.body.version();
             let live = &self.body.ground.ranges;
             let hides = live.applicable(durable, version.ranges.clone());
-            Output::new(&self.body, version, (0, self.run), ranges, hides)
+            let mut output = Output::new(&self.body, version, (0, self.run), ranges, hides);
+            if self.body.ground.pool_outlives() {
+                output.lend_to_deletes();
+            }
+            output
         };
         let output = self.output.get_or_insert_with(begin);
         let (mut entries, mut bytes) = (0, 0);
@@ -110,6 +121,14 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
+        if self.refused >= REFUSED_MAX
+            && let Some(put_back) = drain.put_back.take()
+        {
+            // Less at a time may fit, or newer tables may hide more of it by now.
+            drop(drain);
+            put_back();
+            return Ok(Step::Done(Completion::nothing()));
+        }
         let written = if self.finished {
             Ok(true)
         } else {
@@ -125,6 +144,7 @@ impl Job for Absorb {
                 // Nothing is lost: the source stays until this has succeeded.
                 self.output = None;
                 self.drain = Some(drain);
+                self.refused += 1;
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),

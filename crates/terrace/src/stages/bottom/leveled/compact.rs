@@ -10,10 +10,12 @@
 //! CRASH: the result is named and what it replaces forgotten by one edit. Before it, new tables are
 //! named by nothing and removed when the database is opened.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::absorb::REFUSED_MAX;
 use super::output::Output;
 use super::pick::Picked;
 use super::source::RunCursor;
@@ -41,6 +43,8 @@ struct Plan {
     version: Mutex<Option<Arc<Version>>>,
     /// LOCK: held for a look.
     parts: Mutex<Parts>,
+    /// Its jobs end without a result.
+    given_up: AtomicBool,
 }
 
 #[derive(Default)]
@@ -164,6 +168,8 @@ pub(super) struct Compact {
     current: Option<Range>,
     /// Whether it is known what the job has to do.
     begun: bool,
+    /// How often the disk had no room for it, and the version of the first time.
+    refused: (u32, Weak<Version>),
 }
 
 /// A range that is being merged.
@@ -215,12 +221,14 @@ impl Compact {
                 open: 1,
                 written: Vec::new(),
             }),
+            given_up: AtomicBool::new(false),
         };
         Compact {
             plan: Arc::new(plan),
             left: Vec::new(),
             current: None,
             begun: false,
+            refused: (0, Weak::new()),
         }
     }
 
@@ -231,6 +239,7 @@ impl Compact {
             left: vec![span],
             current: None,
             begun: true,
+            refused: (0, Weak::new()),
         })
     }
 
@@ -283,12 +292,29 @@ impl Compact {
     }
 }
 
+impl Compact {
+    /// Whether the job ends here, since another compaction may fit the disk: there are other tables by now, and
+    /// what they hide may be most of these.
+    fn gives_up(&self) -> bool {
+        let (count, version) = &self.refused;
+        if *count >= REFUSED_MAX
+            && !Weak::ptr_eq(version, &Arc::downgrade(&self.plan.body.version()))
+        {
+            self.plan.given_up.store(true, Ordering::Relaxed);
+        }
+        self.plan.given_up.load(Ordering::Relaxed)
+    }
+}
+
 impl Job for Compact {
     fn kind(&self) -> JobKind {
         JobKind::Compact
     }
 
     fn step(&mut self) -> Result<Step> {
+        if self.gives_up() {
+            return Ok(Step::Done(Completion::nothing()));
+        }
         if !self.begun {
             if self.plan.moves() {
                 return Ok(Step::Done(self.plan.move_down()));
@@ -305,6 +331,10 @@ impl Job for Compact {
             Ok(true) => {}
             Err(e) if e.kind() == ErrorKind::Full => {
                 self.give_room_back();
+                if self.refused.0 == 0 {
+                    self.refused.1 = Arc::downgrade(&self.plan.body.version());
+                }
+                self.refused.0 += 1;
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),

@@ -4,7 +4,9 @@
 //! could hide. Tables are cut between keys, so that one table of a run has all versions of a key.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrace_media::FileSystem;
 
 use super::version::{Table, Version};
 use super::{Body, Shelf};
@@ -15,6 +17,7 @@ use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
 use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
+use crate::parts::reserve::Row;
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
 use crate::types::{EntryKind, SeqNo};
@@ -48,6 +51,11 @@ pub(super) struct Output {
     ranges: Vec<RangeDelete>,
     /// Where the last table ended that was closed, exclusively.
     cut: Option<(u32, Vec<u8>)>,
+    /// Where tables are written. A full disk gives up room that is kept for them, until `loan_ends`.
+    fs: Arc<dyn FileSystem>,
+    loan_ends: Arc<AtomicBool>,
+    /// It ends with the first value: nothing goes when the tables are named.
+    lends_to_deletes: bool,
     writer: Option<SstWriter>,
     done: Vec<(FileMeta, Vec<RangeDelete>)>,
     /// The key of the last entry offered, and the sequence number of its last version kept.
@@ -75,12 +83,16 @@ impl Output {
         let stripes = body.ground.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
         let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
+        let lender = body.ground.reserve.lender(&body.shelf.fs, Row::Tables);
         let mut output = Output {
             horizon: body.ground.horizon(),
             hides,
             own: (own.len() > 0).then(|| Applicable::lasting(Arc::new(own))),
             ranges: Vec::new(),
             cut: None,
+            loan_ends: lender.end(),
+            fs: Arc::new(lender),
+            lends_to_deletes: false,
             level,
             run,
             version,
@@ -197,6 +209,16 @@ impl Output {
         self.horizon = 0;
     }
 
+    /// What is written replaces no files, so only deletes may take room that is kept for what does.
+    pub(super) fn lend_to_deletes(&mut self) {
+        self.lends_to_deletes = true;
+    }
+
+    /// From now on a full disk gives up nothing.
+    pub(super) fn end_loan(&self) {
+        self.loan_ends.store(true, Ordering::Relaxed);
+    }
+
     /// Takes the next entry, with its expiry or 0. Returns the bytes that it brought.
     pub(super) fn offer(
         &mut self,
@@ -232,6 +254,9 @@ impl Output {
         if kind == EntryKind::Delete as u8 && !self.hides(entry) {
             return Ok(0);
         }
+        if self.lends_to_deletes && kind != EntryKind::Delete as u8 {
+            self.end_loan();
+        }
         if let Some(writer) = self.writer()? {
             writer.add(&NewEntry {
                 keyspace: entry.keyspace,
@@ -263,7 +288,7 @@ impl Output {
             let shelf = &self.body.shelf;
             let path = shelf.path(number);
             let options = shelf.table_options(self.level);
-            self.writer = Some(SstWriter::create(&shelf.fs, &path, number, options)?);
+            self.writer = Some(SstWriter::create(&self.fs, &path, number, options)?);
         }
         Ok(self.writer.as_mut())
     }
@@ -385,6 +410,10 @@ impl Output {
         }
         for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
+        }
+        // Before others take what it was written on.
+        if self.body.ground.reserve.is_short() {
+            self.body.ground.reserve.refill();
         }
         self.cut = None;
         self.charged = 0;

@@ -229,10 +229,11 @@ impl Buffer for Elastic {
         if !self.ground.pool_outlives() {
             changes.push(Change::LastSeq { seq: seq_last });
         }
-        // Nothing but this drain has them now: a drain that does not end is the end of the process.
-        let logs = taken
+        // Nothing but this drain has them now.
+        let logs: Vec<Vec<u64>> = taken
             .iter()
-            .flat_map(|table| std::mem::take(&mut table.body.lock().logs));
+            .map(|table| std::mem::take(&mut table.body.lock().logs))
+            .collect();
         let cursors = taken.iter().rev().map(|table| table.cursor());
         let all = Arc::clone(&self.tables);
         Ok(Some(Drain {
@@ -242,10 +243,17 @@ impl Buffer for Elastic {
             seq_last,
             durable,
             edit: Edit { changes },
-            logs: logs.collect(),
+            logs: logs.concat(),
             credit: self.ground.credits.open(held, entries),
             count: EntryCount::of(entries),
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
+            put_back: Some(Box::new(move || {
+                for (table, logs) in taken.iter().zip(logs) {
+                    let mut body = table.body.lock();
+                    body.logs = logs;
+                    body.busy = false;
+                }
+            })),
         }))
     }
 

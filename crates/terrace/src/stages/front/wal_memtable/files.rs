@@ -19,6 +19,7 @@ use terrace_media::{FileSystem, OpenMode};
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::log::{FileLog, Log};
+use crate::parts::reserve::{Reserve, Row, is_full};
 use crate::stages::names::{is_log_of, log_file_id, log_file_name};
 use crate::stages::{Folder, Ground};
 use crate::types::{DbId, SeqNo};
@@ -45,6 +46,7 @@ pub(super) struct LogFiles {
     idle_max: usize,
     /// What all logs together may take.
     bytes_max: u64,
+    reserve: Arc<Reserve>,
     files: Mutex<Files>,
 }
 
@@ -73,7 +75,13 @@ struct Files {
 impl LogFiles {
     /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
     /// together may take `bytes_max`.
-    pub(super) fn new(folder: Folder, db: DbId, kept_bytes_max: u64, bytes_max: u64) -> LogFiles {
+    pub(super) fn new(
+        folder: Folder,
+        db: DbId,
+        kept_bytes_max: u64,
+        bytes_max: u64,
+        reserve: &Arc<Reserve>,
+    ) -> LogFiles {
         let drained = bytes_max / 4 / kept_bytes_max.max(1);
         LogFiles {
             db,
@@ -81,6 +89,7 @@ impl LogFiles {
             kept_bytes_max,
             idle_max: drained.clamp(IDLE.0, IDLE.1) as usize,
             bytes_max,
+            reserve: Arc::clone(reserve),
             files: Mutex::default(),
         }
     }
@@ -96,16 +105,39 @@ impl LogFiles {
     /// Makes the file of log `id`, with all its space taken: what is refused here for want of room
     /// would be a half-written record later.
     pub(super) fn create(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
+        if self.reserve.is_short() {
+            // Files that are kept for other logs may be what it lacks.
+            self.remove_idle();
+            if !self.reserve.refill() {
+                return Err(io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    "what room the disk has is kept for deletes",
+                ));
+            }
+        }
         let path = self.path(id);
         let old = match bytes <= self.kept_bytes_max {
             true => self.files.lock().idle.pop(),
             false => None,
         };
         let log = FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref());
-        if log.is_ok() {
-            self.files.lock().live.insert(id, bytes);
+        match &log {
+            Ok(_) => {
+                self.files.lock().live.insert(id, bytes);
+                self.reserve.note(false);
+            }
+            Err(e) if is_full(e) => self.reserve.note(true),
+            Err(_) => {}
         }
         log
+    }
+
+    /// As `create`, on the reserve where the disk has no room.
+    pub(super) fn create_on_reserve(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
+        let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), Row::Log));
+        let log = FileLog::create(&lender, &self.path(id), (self.db, id), bytes, None)?;
+        self.files.lock().live.insert(id, bytes);
+        Ok(log)
     }
 
     /// Finds the files of the logs that the manifest names, and removes those of other logs of the
@@ -211,7 +243,9 @@ impl LogFiles {
         let Some(bytes) = files.live.remove(&id) else {
             return;
         };
-        if !files.closed && bytes <= self.kept_bytes_max && self.may_keep(&files) {
+        // A small one may not grow again on a full disk.
+        let usual = bytes <= self.kept_bytes_max && bytes > self.kept_bytes_max / 2;
+        if !files.closed && usual && self.may_keep(&files) && !self.reserve.is_short() {
             files.idle.push(path);
             return;
         }
@@ -235,11 +269,12 @@ impl LogFiles {
 
     /// Removes the files that were kept for logs to come: there are none.
     pub(super) fn close(&self) {
-        let idle = {
-            let mut files = self.files.lock();
-            files.closed = true;
-            std::mem::take(&mut files.idle)
-        };
+        self.files.lock().closed = true;
+        self.remove_idle();
+    }
+
+    fn remove_idle(&self) {
+        let idle = std::mem::take(&mut self.files.lock().idle);
         for path in idle {
             let _ = self.folder.fs.remove(&path);
         }

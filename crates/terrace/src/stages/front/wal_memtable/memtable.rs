@@ -175,6 +175,8 @@ pub(super) struct Memtable {
     pub(super) readers: Arc<Readers>,
     /// Keys written into ranges that were deleted in this memtable.
     pub(super) late: Arc<LateKeys>,
+    /// Its log is on the reserve, which puts must not take.
+    pub(super) deletes_only: bool,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
@@ -225,6 +227,7 @@ impl Memtable {
             logs: Vec::new(),
             readers: Arc::default(),
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
+            deletes_only: false,
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),

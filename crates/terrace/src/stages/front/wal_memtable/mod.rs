@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::{AllocError, Extent};
+use terrace_media::Extent;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
@@ -103,9 +103,7 @@ struct Sealed {
 impl WalMemtable {
     /// What has no room for a spare: the pool, or else the disk of the logs.
     fn no_room(&self, e: Error) -> Spare {
-        let from_pool = std::error::Error::source(&e)
-            .is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
-        match from_pool {
+        match spare::is_of_pool(&e) {
             true => Spare::PoolFull,
             false => Spare::DiskFull(e),
         }
@@ -114,7 +112,8 @@ impl WalMemtable {
     fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
         batch.is_none_or(|batch| {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
-            spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
+            let takes = !spare.deletes_only || batch.only_deletes();
+            takes && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
         })
     }
 
@@ -268,7 +267,8 @@ impl Front for WalMemtable {
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
-        if memtable.bump.remaining() < bytes as u64 {
+        let takes = !memtable.deletes_only || batch.only_deletes();
+        if !takes || memtable.bump.remaining() < bytes as u64 {
             return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);
@@ -423,7 +423,7 @@ impl Front for WalMemtable {
         }
     }
 
-    fn prepare_spare(&self, batch: Option<&Batch>) -> Result<Spare> {
+    fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
         let Some(_one) = self.making.try_lock() else {
             return Ok(Spare::Underway);
         };
@@ -454,7 +454,7 @@ impl Front for WalMemtable {
                 }
             }
         }
-        match self.make_spare(batch) {
+        match self.make_spare(batch, on_reserve) {
             Ok(spare) => {
                 let spare = Arc::new(spare);
                 self.cold.add_log(&spare);

@@ -21,7 +21,7 @@ use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace};
-use super::spare::{log_bytes, new_memtable};
+use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::LogPlace;
@@ -39,6 +39,7 @@ pub(crate) fn recover(
         ground.manifest.db(),
         log_bytes(memtable),
         ground.options.front.log_bytes_max,
+        &ground.reserve,
     ));
     let (logs, closed) = ground
         .manifest
@@ -68,8 +69,11 @@ pub(crate) fn recover(
         FlushTo::Bottom if ground.pool_outlives() => Some(ground.pool.alloc(1)?),
         FlushTo::Bottom | FlushTo::Pool => None,
     };
-    let (place, log) = (anchor.as_ref(), log_bytes(memtable));
-    let active = new_memtable(ground, &log_files, &arenas, place, memtable, log)?;
+    // A database that is being made has no reserve, and whoever makes it wants to put.
+    let small = ground.manifest.with_state(|state| state.created);
+    let small = small.then(|| Size::on_reserve(ground, None));
+    let size = Size::usual(ground, None);
+    let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;
     let active = Arc::new(active);
     let cold = Cold::new(ground);
     cold.add_table(&active);

@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
-use terrace_media::Extent;
+use terrace_media::{AllocError, Extent};
 
 use super::WalMemtable;
 use super::files::LogFiles;
 use super::memtable::Memtable;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
+use crate::parts::reserve::LOG_BYTES;
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, SealedTable, Source};
 use crate::types::SeqNo;
@@ -34,14 +35,8 @@ pub(super) fn log_fits(spare: &Memtable, batch: &Batch) -> bool {
 impl WalMemtable {
     /// Bytes of the table and of the log of a spare that takes `batch`.
     pub(super) fn spare_sizes(&self, batch: Option<&Batch>) -> (u64, u64) {
-        let memtable = self.ground.options.front.memtable_bytes;
-        let Some(batch) = batch else {
-            return (memtable, log_bytes(memtable));
-        };
-        let payload = batch.payload.len_bytes();
-        let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
-        let table = Memtable::bytes_for(payload, batch.len()).max(memtable);
-        (table, log_bytes(table).max(record))
+        let Size { table, log, .. } = Size::usual(&self.ground, batch);
+        (table, log)
     }
 
     /// See `Front::seal_apart`.
@@ -80,46 +75,111 @@ impl WalMemtable {
     }
 
     /// Makes a spare that takes `batch`.
-    pub(super) fn make_spare(&self, batch: Option<&Batch>) -> Result<Memtable> {
-        let (table_bytes, log_bytes) = self.spare_sizes(batch);
+    pub(super) fn make_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Memtable> {
         let spare = new_memtable(
             &self.ground,
             &self.log_files,
             &self.arenas,
             self.anchor.as_ref(),
-            table_bytes,
-            log_bytes,
+            Size::usual(&self.ground, batch),
+            on_reserve.then(|| Size::on_reserve(&self.ground, batch)),
         )?;
-        spare.populate(0, table_bytes);
+        spare.populate(0, spare.bump.capacity());
         spare.prefault_extents(&self.ground.pool);
         Ok(spare)
     }
 }
 
-/// A memtable with its place in the pool, if no `anchor` stands for it, and its log, both named.
+/// Bytes of a memtable and of its log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    table: u64,
+    log: u64,
+    on_reserve: bool,
+}
+
+impl Size {
+    /// That of a memtable which takes `batch`.
+    pub(super) fn usual(ground: &Ground, batch: Option<&Batch>) -> Size {
+        Size::of(ground.options.front.memtable_bytes, batch)
+    }
+
+    /// That of one which takes `batch`, whose log has its place on the reserve.
+    pub(super) fn on_reserve(ground: &Ground, batch: Option<&Batch>) -> Size {
+        let memtable = ground.options.front.memtable_bytes;
+        let size = Size::of(memtable.min(LOG_BYTES / 5 * 4), batch);
+        Size {
+            on_reserve: true,
+            ..size
+        }
+    }
+
+    fn of(memtable: u64, batch: Option<&Batch>) -> Size {
+        let (mut table, mut record) = (memtable, 0);
+        if let Some(batch) = batch {
+            let payload = batch.payload.len_bytes();
+            record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
+            table = table.max(Memtable::bytes_for(payload, batch.len()));
+        }
+        Size {
+            table,
+            log: log_bytes(table).max(record),
+            on_reserve: false,
+        }
+    }
+}
+
+/// Whether an error says that the pool has no room, and not a disk.
+pub(super) fn is_of_pool(e: &Error) -> bool {
+    std::error::Error::source(e).is_some_and(|source| source.downcast_ref::<AllocError>().is_some())
+}
+
+/// A memtable with its place in the pool, if no `anchor` stands for it, and its log, both named. Where a
+/// disk has no room for the log, it has the size `small`, if there is one.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
     anchor: Option<&Arc<Extent>>,
-    table_bytes: u64,
-    log_bytes: u64,
+    size: Size,
+    small: Option<Size>,
+) -> Result<Memtable> {
+    match (memtable_of(ground, log_files, arenas, anchor, size), small) {
+        (Err(e), Some(small))
+            if e.kind() == ErrorKind::Full && !ground.pool_outlives() && !is_of_pool(&e) =>
+        {
+            memtable_of(ground, log_files, arenas, anchor, small)
+        }
+        (made, _) => made,
+    }
+}
+
+fn memtable_of(
+    ground: &Arc<Ground>,
+    log_files: &LogFiles,
+    arenas: &Arc<super::Arenas>,
+    anchor: Option<&Arc<Extent>>,
+    size: Size,
 ) -> Result<Memtable> {
     let pool = &ground.pool;
     let in_place = !ground.pool_outlives();
     // The longer extent first: then both find room wherever `PoolUsage::fits` says so.
-    let log_extent = (!in_place).then(|| pool.alloc(log_bytes)).transpose()?;
+    let log_extent = (!in_place).then(|| pool.alloc(size.log)).transpose()?;
     let extent = match anchor {
         Some(anchor) => Arc::clone(anchor),
-        None => pool.alloc(table_bytes)?,
+        None => pool.alloc(size.table)?,
     };
     let id = ground.next_id();
-    let mut memtable = Memtable::new(id, extent, table_bytes, arenas, in_place)?;
+    let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place)?;
     let (log, place): (Arc<dyn Log>, LogPlace) = match log_extent {
         None => {
             ground.manifest.check_files()?;
             let failed = |e| Error::io("create the log", &log_files.path(id), e);
-            let log = log_files.create(id, log_bytes).map_err(failed)?;
+            let log = match size.on_reserve {
+                true => log_files.create_on_reserve(id, size.log),
+                false => log_files.create(id, size.log),
+            };
+            let log = log.map_err(failed)?;
             (Arc::new(log), LogPlace::File)
         }
         Some(extent) => {
@@ -149,5 +209,6 @@ pub(super) fn new_memtable(
     }
     memtable.log = Some(log);
     memtable.logs.push(id);
+    memtable.deletes_only = size.on_reserve;
     Ok(memtable)
 }

@@ -1,0 +1,488 @@
+//! This file is the reserve: room on the disk that only those steps take by which a full disk gets room back.
+//!
+//! It is a file whose space is allocated and that nothing is written to. A step that is entitled works
+//! through [`Lender`]: where its file system has no room left, the file is cut by as much as the step needs,
+//! and the step tries again. What was given up is taken back when there is room: when the database is
+//! opened, after edits of jobs, and before anything is begun that is not entitled. So writes never take it: the
+//! next log for puts is refused for as long as the reserve is short ([`Reserve::refill`]).
+//!
+//! | row | for | bytes |
+//! |---|---|---|
+//! | manifest | its next generation, OPTIONS | as many as the generation in use has room for |
+//! | log | the log of deletes, and of an opening | `LOG_BYTES` |
+//! | tables | what compactions and drains write | `Ground::keep_reserve` |
+//!
+//! Invariants
+//!   R1  A row is given up only for its own steps and for those of the rows before it.
+//!   R2  Nothing depends on the file: without it, steps find the room that the disk has.
+//!
+//! CRASH: the file may be missing, as short or as long as it was, or without its space; the next opening makes it
+//! whole where there is room. Nothing of it is synced.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use terrace_media::{Advice, File, FileLock, FileSystem, OpenMode};
+
+use crate::types::DbId;
+
+/// Bytes of the log that an opening or a batch of deletes gets where the disk is full.
+pub(crate) const LOG_BYTES: u64 = 64 << 10;
+/// The least that is given up at a time, and what sizes are rounded to: file systems count in blocks.
+const BLOCK_BYTES: u64 = 4096;
+/// What the start of the name is.
+const PREFIX: &str = "RESERVE-";
+
+/// The name of the reserve of the database `db`.
+fn name_of(db: DbId) -> String {
+    format!("{PREFIX}{db}")
+}
+
+/// The database whose reserve has this name.
+pub(crate) fn reserve_owner(name: &str) -> Option<DbId> {
+    DbId::parse(name.strip_prefix(PREFIX)?)
+}
+
+/// Whether an error says that a disk has no room.
+pub(crate) fn is_full(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// What a step is entitled to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Row {
+    /// All of it.
+    Manifest,
+    /// All but the row of the manifest.
+    Log,
+    /// The row of tables.
+    Tables,
+}
+
+/// Bytes of each row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) manifest: u64,
+    pub(crate) log: u64,
+    pub(crate) tables: u64,
+}
+
+impl Rows {
+    fn sum(&self) -> u64 {
+        (self.manifest + self.log + self.tables).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// What steps of `row` have to leave.
+    fn floor(&self, row: Row) -> u64 {
+        match row {
+            Row::Manifest => 0,
+            Row::Log => self.manifest,
+            Row::Tables => self.manifest + self.log,
+        }
+    }
+}
+
+/// The reserve of one database.
+pub(crate) struct Reserve {
+    /// `None`: there is no reserve, and nothing is short.
+    place: Option<Place>,
+    /// LOCK: held while the file is changed; nothing is taken under it.
+    inner: Mutex<Inner>,
+    /// The last step that looked found the disk full.
+    tight: AtomicBool,
+}
+
+struct Place {
+    fs: Arc<dyn FileSystem>,
+    path: PathBuf,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Bytes whose space the file has.
+    held: u64,
+    rows: Rows,
+}
+
+impl Reserve {
+    /// No reserve, for a database that is only read or that is not open.
+    pub(crate) fn none() -> Arc<Reserve> {
+        Arc::new(Reserve {
+            place: None,
+            inner: Mutex::default(),
+            tight: AtomicBool::new(false),
+        })
+    }
+
+    /// The reserve of `db` in the folder `dir`, with as much as a former process has left.
+    pub(crate) fn open(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> Arc<Reserve> {
+        let place = Place {
+            fs: Arc::clone(fs),
+            path: dir.join(name_of(db)),
+        };
+        let held = place.found().unwrap_or(0);
+        Arc::new(Reserve {
+            place: Some(place),
+            inner: Mutex::new(Inner {
+                held,
+                rows: Rows::default(),
+            }),
+            tight: AtomicBool::new(false),
+        })
+    }
+
+    /// Sets how much it should have, and takes or gives back room.
+    pub(crate) fn keep(&self, rows: Rows) {
+        self.inner.lock().rows = rows;
+        self.refill();
+    }
+
+    /// Takes back what was given up, as far as there is room. False: it is short, and what is not entitled has
+    /// to be refused, or it would take what is given back.
+    pub(crate) fn refill(&self) -> bool {
+        let Some(place) = &self.place else {
+            return true;
+        };
+        let inner = &mut *self.inner.lock();
+        let wanted = inner.rows.sum();
+        // Sizes of tables differ: it does not follow each of them.
+        if inner.held > wanted.saturating_mul(2) && place.cut(wanted).is_ok() {
+            inner.held = wanted;
+        }
+        let mut step = wanted.saturating_sub(inner.held);
+        // BOUND: each turn takes a block or more, or halves the step.
+        while step >= BLOCK_BYTES {
+            match place.allocate(inner.held, inner.held + step) {
+                Ok(()) => {
+                    inner.held += step;
+                    step = step.min(wanted - inner.held);
+                }
+                Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
+                // For space only: another time.
+                Err(_) => break,
+            }
+        }
+        inner.held >= wanted
+    }
+
+    /// Whether it has less than it should.
+    pub(crate) fn is_short(&self) -> bool {
+        let inner = self.inner.lock();
+        self.place.is_some() && inner.held < inner.rows.sum()
+    }
+
+    /// Whether the disk was found full, and no room for the log of a memtable since: jobs take less at a time then.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.tight.load(Ordering::Relaxed)
+    }
+
+    /// Notes what a step has found that is not entitled.
+    pub(crate) fn note(&self, full: bool) {
+        self.tight.store(full, Ordering::Relaxed);
+    }
+
+    /// Bytes that it has.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.inner.lock().held
+    }
+
+    /// Gives up `bytes`, or what there is for `row`. False: there is nothing.
+    fn give_up(&self, row: Row, bytes: u64) -> bool {
+        let Some(place) = &self.place else {
+            return false;
+        };
+        let inner = &mut *self.inner.lock();
+        let most = inner.held.saturating_sub(inner.rows.floor(row));
+        let less = bytes.next_multiple_of(BLOCK_BYTES).min(most);
+        let left = inner.held - less;
+        if less == 0 || place.cut(left).is_err() {
+            return false;
+        }
+        inner.held = left;
+        true
+    }
+
+    /// `fs` for steps that are entitled to `row`.
+    pub(crate) fn lender(self: &Arc<Self>, fs: &Arc<dyn FileSystem>, row: Row) -> Lender {
+        Lender {
+            fs: Arc::clone(fs),
+            loan: Loan {
+                reserve: Arc::clone(self),
+                row,
+                ended: Arc::default(),
+            },
+        }
+    }
+}
+
+impl Place {
+    /// The length of the file, if its space can be had.
+    fn found(&self) -> io::Result<u64> {
+        let file = self.fs.open(&self.path, OpenMode::Write)?;
+        let len = file.len()?;
+        // It has it already, unless a crash has left only the length.
+        file.allocate(len)?;
+        Ok(len)
+    }
+
+    /// Takes the space of `more` bytes, or leaves the file with `held`.
+    fn allocate(&self, held: u64, more: u64) -> io::Result<()> {
+        let file = self.fs.open(&self.path, OpenMode::Create)?;
+        let taken = file.allocate(more);
+        drop(file);
+        // Some file systems keep a part of what did not fit.
+        taken.inspect_err(|_| drop(self.cut(held)))
+    }
+
+    /// Gives back what is behind `len`.
+    fn cut(&self, len: u64) -> io::Result<()> {
+        match len {
+            0 => self.fs.remove(&self.path),
+            len => self.fs.open(&self.path, OpenMode::Write)?.set_len(len),
+        }
+    }
+}
+
+/// The right to a row of the reserve.
+#[derive(Clone)]
+struct Loan {
+    reserve: Arc<Reserve>,
+    row: Row,
+    ended: Arc<AtomicBool>,
+}
+
+impl Loan {
+    /// Runs `step`, which needs `bytes`, until it finds room or there is none left to give up.
+    fn with_room<T>(&self, bytes: u64, step: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        // BOUND: each turn but the last makes the reserve smaller.
+        loop {
+            match step() {
+                Err(e) if is_full(&e) => {
+                    self.reserve.note(true);
+                    let ended = self.ended.load(Ordering::Relaxed);
+                    if ended || !self.reserve.give_up(self.row, bytes.max(1)) {
+                        return Err(e);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// A file system for steps that are entitled to a part of the reserve.
+pub(crate) struct Lender {
+    fs: Arc<dyn FileSystem>,
+    loan: Loan,
+}
+
+impl Lender {
+    /// What ends the loan when it is set: what was taken stays, and no more is given up.
+    pub(crate) fn end(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.loan.ended)
+    }
+}
+
+struct LentFile {
+    file: Box<dyn File>,
+    loan: Loan,
+}
+
+impl File for LentFile {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(off, buf)
+    }
+
+    fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        // Written again from its start: a part of it may be there.
+        let write = || self.file.write_at(off, buf);
+        self.loan.with_room(buf.len() as u64, write)
+    }
+
+    fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
+        self.write_at(off, buf)?;
+        self.file.write_durable_at(off, buf)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.loan.with_room(len, || self.file.allocate(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn begin_sync(&self, off: u64, len: u64) -> io::Result<()> {
+        self.file.begin_sync(off, len)
+    }
+
+    fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()> {
+        self.file.advise(off, len, advice)
+    }
+
+    fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
+        self.file.prefault(off, len)
+    }
+}
+
+impl FileSystem for Lender {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.fs.create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
+        // A name may need a block of its folder.
+        let file = self
+            .loan
+            .with_room(BLOCK_BYTES, || self.fs.open(path, mode))?;
+        let loan = self.loan.clone();
+        Ok(Box::new(LentFile { file, loan }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename_new(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.sync_dir(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.fs.absolute(path)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
+        self.fs.identity(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
+        self.fs.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.fs.lock_shared(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_media::{OsFs, QuotaFs};
+
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const ROWS: Rows = Rows {
+        manifest: 16 * KIB,
+        log: 8 * KIB,
+        tables: 32 * KIB,
+    };
+
+    /// A disk of `kib` with a reserve, and what is left of it given to others.
+    fn full_disk(dir: &Path, kib: u64) -> (QuotaFs, Arc<dyn FileSystem>, Arc<Reserve>) {
+        let quota = QuotaFs::new(Arc::new(OsFs), kib * KIB);
+        let fs: Arc<dyn FileSystem> = Arc::new(quota.clone());
+        let reserve = Reserve::open(&fs, dir, DbId([7; 16]));
+        reserve.keep(ROWS);
+        quota.set_room(quota.used());
+        (quota, fs, reserve)
+    }
+
+    fn written(fs: &dyn FileSystem, path: &Path, kib: u64) -> bool {
+        let file = fs.open(path, OpenMode::Create).unwrap();
+        match file.write_at(0, &vec![1; (kib * KIB) as usize]) {
+            Ok(()) => true,
+            Err(e) if is_full(&e) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// On a full disk each step gets its row and those behind it, and no more; others get nothing.
+    #[test]
+    fn a_row_is_for_its_own_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (_, fs, reserve) = full_disk(folder.path(), 100);
+        assert_eq!(reserve.held_bytes(), 56 * KIB);
+        assert!(!written(&*fs, &at("put"), 4));
+        let lender = |row| reserve.lender(&fs, row);
+        assert!(written(&lender(Row::Tables), &at("table"), 32));
+        assert!(!written(&lender(Row::Tables), &at("table2"), 4));
+        assert!(reserve.is_short() && !reserve.refill());
+        assert!(written(&lender(Row::Log), &at("log"), 8));
+        assert!(!written(&lender(Row::Log), &at("log2"), 4));
+        assert!(written(&lender(Row::Manifest), &at("manifest"), 16));
+        assert!(!written(&lender(Row::Manifest), &at("manifest2"), 4));
+        assert_eq!(reserve.held_bytes(), 0);
+        let lent = lender(Row::Manifest);
+        fs.remove(&at("table")).unwrap();
+        assert!(!reserve.refill(), "a part of it is there again");
+        assert_eq!(reserve.held_bytes(), 32 * KIB);
+        lent.end().store(true, Ordering::Relaxed);
+        assert!(!written(&lent, &at("late"), 4), "the loan has ended");
+    }
+
+    /// What a process has left is found again, whatever its length, and follows what is wanted.
+    #[test]
+    fn it_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (quota, fs, reserve) = full_disk(folder.path(), 100);
+        drop(reserve);
+        let reserve = Reserve::open(&fs, folder.path(), DbId([7; 16]));
+        assert_eq!(reserve.held_bytes(), 56 * KIB);
+        reserve.keep(ROWS);
+        assert!(!reserve.is_short());
+        let other = Reserve::open(&fs, folder.path(), DbId([8; 16]));
+        assert_eq!(other.held_bytes(), 0, "that of another database");
+        reserve.keep(Rows { tables: 0, ..ROWS });
+        assert_eq!(quota.used(), 24 * KIB, "it gives back what it has too much");
+        reserve.keep(Rows::default());
+        assert_eq!(
+            (quota.used(), fs.list(folder.path()).unwrap().len()),
+            (0, 0)
+        );
+    }
+
+    /// Only a name with an id is that of a reserve.
+    #[test]
+    fn a_name_is_exact() {
+        let db = DbId([0xab; 16]);
+        assert_eq!(reserve_owner(&name_of(db)), Some(db));
+        for name in ["RESERVE", "RESERVE-", "RESERVE-0", "reserve-x"] {
+            assert_eq!(reserve_owner(name), None, "{name}");
+        }
+    }
+}
