@@ -36,7 +36,7 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
     let lost = report.losses.iter().filter(|loss| loss.certain).count();
     let (from, to) = (args.source.display(), args.target.display());
     match report.outcome {
-        RepairOutcome::Whole => Ok(()),
+        RepairOutcome::Whole | RepairOutcome::Uncertain => Ok(()),
         RepairOutcome::Nothing => Err(CliError::NothingFound(format!(
             "nothing of {from} can be read, so no database was made"
         ))),
@@ -95,6 +95,15 @@ fn print(report: &RepairReport, target: &Path, out: &mut Output) -> Result<(), C
         table.row([name, id, pairs]);
     }
     out.bytes(table.to_string().as_bytes())?;
+    out.line(match report.outcome {
+        RepairOutcome::Nothing => "nothing: no entry can be read",
+        RepairOutcome::Partly => "partly: something is lost, or may be",
+        RepairOutcome::Uncertain => {
+            "uncertain: nothing is known to be lost, and nothing proves that the logs had no more"
+        }
+        RepairOutcome::Whole => "whole: nothing is lost",
+        _ => report.outcome.name(),
+    })?;
     out.line(format_args!(
         "read {} entries in {}; the new database is {}",
         units::count(report.entries),

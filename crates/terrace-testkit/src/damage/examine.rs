@@ -135,8 +135,13 @@ impl Examination {
                 findings.errors, verified.problems
             ));
         }
-        if let (RepairOutcome::Whole, Some(wrong)) = (report.outcome, findings.wrong.first()) {
+        if report.outcome == RepairOutcome::Whole
+            && let Some(wrong) = findings.wrong.first()
+        {
             return Err(format!("repaired, whole: {wrong}"));
+        }
+        if report.outcome == RepairOutcome::Whole && !report.losses.is_empty() {
+            return Err(format!("whole, with losses: {report:#?}"));
         }
         let keyspace = report.keyspaces.iter().find(|k| k.name == "default");
         let Some(keyspace) = keyspace else {

@@ -141,13 +141,14 @@ impl Ground {
         })
     }
 
-    /// Writes down what was written, and the time that was told, if either is more than is written down.
+    /// Writes down what was written, the time that was told, and where logs have ended, if any of it is more
+    /// than is written down.
     pub(crate) fn note_totals(&self) -> Result<()> {
         let totals = self.totals();
         let known = self
             .manifest
             .with_state(|state| (state.totals.user, state.time));
-        if known == (totals.user, self.time.told()) {
+        if known == (totals.user, self.time.told()) && !self.manifest.has_log_ends() {
             return Ok(());
         }
         let mut changes = vec![Change::Totals(totals)];

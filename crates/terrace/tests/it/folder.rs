@@ -394,6 +394,39 @@ fn many_logs_come_back_at_once() {
     }
 }
 
+/// Openings that write nothing leave nothing, whether they end in a close, are only reads, or are killed: a log
+/// with nothing in it goes.
+#[test]
+fn openings_without_writes_leave_no_files() {
+    for design in Design::ALL {
+        let options = options(design);
+        let mut folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for n in 0..100 {
+            db.put(key(n), [n as u8; 60]).unwrap();
+        }
+        db.close().unwrap();
+        drop(db);
+        let files = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
+        let first = files(folder.path());
+        for turn in 0..100 {
+            let mut options = options.clone();
+            options.read_only = turn % 3 == 1;
+            let db = Db::open(folder.path(), options).unwrap();
+            assert_eq!(db.iter().unwrap().count(), 100);
+            if turn % 3 == 2 {
+                let killed = copied(folder.path());
+                drop(db);
+                folder = killed;
+                continue;
+            }
+            db.close().unwrap();
+            drop(db);
+            assert_eq!(files(folder.path()), first, "{design}, turn {turn}");
+        }
+    }
+}
+
 /// Files that the database cannot do without are named when they are missing.
 #[test]
 fn missing_files_are_named() {

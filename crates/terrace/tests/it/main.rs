@@ -20,6 +20,7 @@ mod keyspaces;
 mod kill;
 mod limits;
 mod linear;
+mod log_ends;
 mod log_syncs;
 mod media;
 mod metamorphic;

@@ -106,7 +106,7 @@ pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
     // A log file is named by its own name, so a manifest in a file is not needed for it.
     if let Home::Pool(pool) = super::home_of(path)? {
         let state = super::manifest::pool_state(&pool)?;
-        found.extend(state.logs.iter().filter_map(|(&id, place)| match place {
+        found.extend(state.logs.iter().filter_map(|(&id, log)| match log.place {
             NamedPlace::Pool(span) => Some(LogPlace::Pool {
                 id,
                 path: pool.clone(),
@@ -184,7 +184,7 @@ fn walk<E: From<Error>>(
     visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
 ) -> Result<LogSummary, E> {
     let mut kept = Kept(None);
-    let walked = salvage::salvage(file, path, span, id, &mut |piece| match piece {
+    let walked = salvage::salvage(file, path, span, (id, None), &mut |piece| match piece {
         Piece::Record {
             view,
             bytes,

@@ -216,6 +216,7 @@ fn shown(change: &Made) -> Change {
             }
             ("log-created", fields)
         }
+        Made::LogEnded { id, end } => ("log-ended", vec![number("log", *id), number("end", *end)]),
         Made::LogRetired { id } => ("log-retired", vec![number("log", *id)]),
         Made::TableAdded(table) => ("table-added", table_fields(table)),
         Made::TableRemoved { id } => ("table-removed", vec![number("table", *id)]),

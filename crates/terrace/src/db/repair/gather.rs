@@ -291,6 +291,8 @@ pub(super) struct FoundLog {
     stranded: Vec<(u64, SeqNo, SeqNo)>,
     /// Something other than zeros is where the next record would be.
     tail: bool,
+    /// It has all records that it ever had, if it has no problem.
+    ended: bool,
 }
 
 /// Walks the logs in files that are of use.
@@ -307,15 +309,16 @@ pub(super) fn log_files(source: &Source, findings: &mut Findings) -> Vec<FoundLo
         let walked = match sized {
             Ok((len, file)) => {
                 let span = Span { off: 0, len };
-                FoundLog::walk(*id, path.clone(), file.into(), span, false)
+                let end = source.log_end(*id);
+                FoundLog::walk((*id, end), path.clone(), file.into(), span, false)
             }
             Err(e) => Err(Error::io("open", &path, e)),
         };
         note_walked(walked, (path, None, *id), findings, &mut logs);
     }
     let there = |id: u64| source.logs.iter().any(|(n, _)| *n == id);
-    for (&id, place) in &source.state.logs {
-        if *place != LogPlace::File || there(id) {
+    for (&id, log) in &source.state.logs {
+        if log.place != LogPlace::File || there(id) {
             continue;
         }
         let path = source.dir.join(log_file_name(id));
@@ -346,14 +349,15 @@ pub(super) fn note_walked(
 
 impl FoundLog {
     pub(super) fn walk(
-        id: u64,
+        (id, end): (u64, Option<u64>),
         path: PathBuf,
         file: Arc<dyn File>,
         span: Span,
         in_pool: bool,
     ) -> Result<FoundLog> {
         let (mut seqs, mut stranded, mut problem) = (None::<(u64, u64)>, Vec::new(), None);
-        let found = log::salvage(&*file, &path, span, Some(id), &mut |piece| {
+        let ids = (Some(id), end);
+        let found = log::salvage(&*file, &path, span, ids, &mut |piece| {
             match piece {
                 log::Piece::Record {
                     view, stranded: s, ..
@@ -378,6 +382,7 @@ impl FoundLog {
         let read = file.read_exact_at(span.off + found.end, &mut next[..room]);
         Ok(FoundLog {
             tail: read.is_err() || next.iter().any(|b| *b != 0),
+            ended: found.sealed || end == Some(found.end),
             id,
             path,
             file,
@@ -445,7 +450,7 @@ pub(super) fn take_logs(
         // Numbers go on in the next log where nothing is missing in between.
         let end = log.stranded.iter().filter(|s| believed(s.2)).map(|s| s.2);
         let end = end.chain(log.seqs.map(|s| s.1)).max();
-        let goes_on = first_later.is_some() && first_later == end;
+        let goes_on = log.ended || first_later.is_some() && first_later == end;
         if !goes_on && log.problem.is_none() {
             let text = match log.found.torn || log.tail {
                 true => "a record was begun here and not finished, or is damaged",
@@ -486,7 +491,7 @@ fn take_log(
         }
         Ok(())
     };
-    let walked = log::salvage(&*log.file, &log.path, log.span, Some(log.id), visit);
+    let walked = log::salvage(&*log.file, &log.path, log.span, (Some(log.id), None), visit);
     if let Some(e) = failed.0 {
         return Err(e);
     }

@@ -225,7 +225,8 @@ impl DbBuilder {
                 .iter()
                 .any(|part| matches!(part.state, State::Damaged | State::Missing));
             report.outcome = match source.trust == Trust::Whole && !certain && !damaged {
-                true => RepairOutcome::Whole,
+                true if findings.losses.is_empty() => RepairOutcome::Whole,
+                true => RepairOutcome::Uncertain,
                 false => RepairOutcome::Partly,
             };
         }

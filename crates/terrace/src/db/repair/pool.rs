@@ -85,8 +85,8 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
         .state
         .logs
         .iter()
-        .filter_map(|(&id, place)| match place {
-            LogPlace::Pool(span) => Some((id, *span)),
+        .filter_map(|(&id, log)| match log.place {
+            LogPlace::Pool(span) => Some((id, span)),
             LogPlace::File => None,
         });
     let told = unnamed(source, pool)
@@ -109,7 +109,10 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
         let opened = source.fs.open(&pool.path, OpenMode::Read);
         let walked = opened
             .map_err(|e| Error::io("open", &pool.path, e))
-            .and_then(|file| FoundLog::walk(id, pool.path.clone(), file.into(), span, true));
+            .and_then(|file| {
+                let end = source.log_end(id);
+                FoundLog::walk((id, end), pool.path.clone(), file.into(), span, true)
+            });
         note_walked(walked, place, findings, logs);
     }
 }

@@ -35,7 +35,10 @@ pub enum RepairOutcome {
     Nothing,
     /// Something is lost, or the manifest is, so that nobody can know whether something is.
     Partly,
-    /// Everything that the manifest names was whole.
+    /// All that the manifest names was read, and nothing is known to be lost. But nothing proves either
+    /// that a log had no more records: those of [`RepairReport::losses`], none of them certain.
+    Uncertain,
+    /// Everything that the manifest names was whole, and nothing is or may be lost.
     Whole,
 }
 
@@ -45,6 +48,7 @@ impl RepairOutcome {
         match self {
             RepairOutcome::Nothing => "nothing",
             RepairOutcome::Partly => "partly",
+            RepairOutcome::Uncertain => "uncertain",
             RepairOutcome::Whole => "whole",
         }
     }

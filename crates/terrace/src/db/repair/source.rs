@@ -145,6 +145,11 @@ impl Source {
         self.ignores(id, self.state.logs.contains_key(&id), &self.gone_logs)
     }
 
+    /// Where log `id` must end, if the manifest says so.
+    pub(super) fn log_end(&self, id: u64) -> Option<u64> {
+        self.state.logs.get(&id).and_then(|log| log.end)
+    }
+
     /// Whether a table of the buffer that is found in the pool, and that nothing names, is of use.
     pub(super) fn wants_unnamed_table(&self, id: u64) -> bool {
         self.ignores(id, false, &self.gone_tables).is_none()
@@ -182,7 +187,7 @@ impl Source {
             next.is_some_and(|(number, _)| *number == n)
         };
         let state = &self.state;
-        let in_file = |id: &u64| state.logs[id] == LogPlace::File;
+        let in_file = |id: &u64| state.logs[id].place == LogPlace::File;
         let there = state.files.keys().all(|n| has(&self.tables, *n))
             && state
                 .logs

@@ -11,7 +11,7 @@ use super::layout::{
     RecordHeader, check_log_header, encode_log_header, log_database, log_id,
 };
 use super::record::{Payload, RecordView};
-use super::replay::replay_slice;
+use super::replay::{LogOf, replay_slice};
 use super::salvage::{Piece, salvage};
 use crate::parts::codec::decoders::refused;
 use crate::parts::codec::{self, DecodeError, Reader};
@@ -156,7 +156,12 @@ fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
 fn run(bytes: &[u8]) -> Result<Seen, String> {
     let mut replayed = Vec::new();
     let mut broken = None;
-    let end = replay_slice(bytes, (DB, ID), &mut |view| {
+    let log = |end| LogOf {
+        db: DB,
+        id: ID,
+        end,
+    };
+    let end = replay_slice(bytes, log(None), &mut |view| {
         match batch(&view) {
             Ok(batch) => {
                 let mut payload = Payload::new();
@@ -178,16 +183,22 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
         off: 0,
         len: bytes.len() as u64,
     };
-    let found = salvage(&file, Path::new("log"), span, Some(ID), &mut |piece| {
-        if let Piece::Record { view, stranded, .. } = piece {
-            match batch(&view) {
-                Ok(batch) if !stranded => salvaged.push(batch),
-                Ok(_) => {}
-                Err(e) => broken = Some(format!("a record was salvaged: {e}")),
+    let found = salvage(
+        &file,
+        Path::new("log"),
+        span,
+        (Some(ID), None),
+        &mut |piece| {
+            if let Piece::Record { view, stranded, .. } = piece {
+                match batch(&view) {
+                    Ok(batch) if !stranded => salvaged.push(batch),
+                    Ok(_) => {}
+                    Err(e) => broken = Some(format!("a record was salvaged: {e}")),
+                }
             }
-        }
-        Ok(())
-    });
+            Ok(())
+        },
+    );
     if let Some(broken) = broken {
         return Err(broken);
     }
@@ -200,6 +211,15 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                 same("how many", &end.records, &found.records)?;
                 same("where they end", &end.bytes, &found.end)?;
                 same("damage", &0, &found.problems)?;
+            }
+            // With its end it is accepted, and with a later one it is not, by a rescue neither.
+            for (noted, is_short) in [(end.bytes, false), (end.bytes + 1, true)] {
+                let again = replay_slice(bytes, log(Some(noted)), &mut |_| Ok(()));
+                same("a log with an end", &again.is_err(), &is_short)?;
+                let ids = (Some(ID), Some(noted));
+                let again = salvage(&file, Path::new("log"), span, ids, &mut |_| Ok(()));
+                let again = again.map_err(|e| format!("memory cannot be read: {e}"))?;
+                same("damage of its end", &(again.problems > 0), &is_short)?;
             }
             let entries: usize = replayed.iter().map(|(_, entries)| entries.len()).sum();
             let shape = end.records.min(7) << 8 | end.stranded.min(3) << 4;

@@ -76,8 +76,8 @@ impl FileLog {
         })
     }
 
-    /// Opens a log that a former process wrote, to be read by a replay and synced after it; it takes no
-    /// records.
+    /// Opens a log that a former process wrote, to be read by a replay, which says where it ends, and synced
+    /// after that; it takes no records.
     ///
     /// The handle is open from before the replay until the sync: a write-back that fails meanwhile is told
     /// to handles that were open, and a later one may not hear of it.
@@ -94,6 +94,11 @@ impl FileLog {
             synced: AtomicU64::new(0),
             rounds: Rounds::default(),
         })
+    }
+
+    /// A replay has found that its last record ends at `end`.
+    pub(crate) fn ends_at(&self, end: u64) {
+        self.tail.store(end, Ordering::Relaxed);
     }
 }
 

@@ -13,7 +13,8 @@
 //!   L4  After a failed append or sync every later one fails: nothing may be assumed any more.
 //!
 //! The last records have none behind them that could call them settled. A log that takes no more gets a
-//! *seal*: a record without entries, behind all others, written when they are durable.
+//! *seal*: a record without entries, behind all others, written when they are durable. And the manifest
+//! is told where it ends: a log that was cut off, or is an older copy of itself, is whole in itself.
 //!
 //! A record is recovered only if all before it are, so its writer may be told that it is durable
 //! only after the writers of all earlier records. Bytes: layout.rs. Any thread may append; `reserve`
@@ -35,7 +36,7 @@ mod tests;
 pub(crate) use file::FileLog;
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
-pub(crate) use replay::{replay_file, replay_pool};
+pub(crate) use replay::{LogOf, replay_file, replay_pool};
 
 use std::io;
 
@@ -99,7 +100,7 @@ pub(crate) trait Log: Send + Sync {
     fn is_synced(&self) -> bool;
 
     /// Where the last record ends, if everything that was reserved is written and durable. Of a log that takes
-    /// no more records this stays.
+    /// no more records this stays, and the manifest may be told.
     fn durable_end(&self) -> Option<u64>;
 
     /// Bytes reserved so far, header included.

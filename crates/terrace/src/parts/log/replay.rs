@@ -14,7 +14,6 @@ use terrace_media::{File, FileSystem, OpenMode, Purpose, Region, Span};
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{
     LOG_HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_log_header,
-    encode_log_header,
 };
 use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
 use crate::types::DbId;
@@ -27,8 +26,10 @@ const READ_BYTES: usize = 256 * 1024;
 pub(crate) struct ReplayEnd {
     /// Records handed out.
     pub(crate) records: u64,
-    /// Bytes up to the end of the last of them; 0 if the log was never finished being created.
+    /// Bytes up to the end of the last of them.
     pub(crate) bytes: u64,
+    /// A seal is behind them.
+    pub(crate) sealed: bool,
     /// Whether a record was begun at the end and not finished.
     pub(crate) torn: bool,
     /// Whole records behind the end, which were in flight beside it.
@@ -134,7 +135,17 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
     }
 }
 
-/// Hands every record of log `id` of the database `db` in `span` to `f`, oldest first.
+/// A log to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogOf {
+    /// Whose it is.
+    pub(crate) db: DbId,
+    pub(crate) id: u64,
+    /// Where its last record must end, if that is known.
+    pub(crate) end: Option<u64>,
+}
+
+/// Hands every record of the log in `span` to `f`, oldest first.
 ///
 /// An error names the offset of damage, or is the first that `f` returned. On `Dax` the records are
 /// durable on return. On `Mapped` those that were synced are; a caller that wants all of them to be
@@ -142,24 +153,24 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
 pub(crate) fn replay_pool<E: From<DecodeError>>(
     region: &Region,
     span: Span,
-    (db, id): (DbId, u64),
+    log: LogOf,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, E> {
     let mut bytes = PoolBytes { region, span };
-    replay(&mut bytes, (db, id), false, f).map_err(|stop| match stop {
+    replay(&mut bytes, log, f).map_err(|stop| match stop {
         Stop::Damage(e) | Stop::Fault(e) => E::from(e),
         Stop::Caller(e) => e,
     })
 }
 
-/// Hands every record of log `id` of the database `db` in the file at `path` to `f`, oldest first.
+/// Hands every record of the log in the file at `path` to `f`, oldest first. `fault` converts what the
+/// file system refuses.
 ///
-/// A file whose creation a crash interrupted is an empty log. `fault` converts what the file system
-/// refuses. The records are durable on return.
+/// Whoever promises that the records are durable syncs the file.
 pub(crate) fn replay_file<E: From<DecodeError>>(
     fs: &Arc<dyn FileSystem>,
     path: &Path,
-    (db, id): (DbId, u64),
+    log: LogOf,
     fault: &dyn Fn(io::Error) -> E,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, E> {
@@ -171,7 +182,7 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
         buffer: Vec::new(),
         start: 0,
     };
-    replay(&mut bytes, (db, id), true, f).map_err(|stop| match stop {
+    replay(&mut bytes, log, f).map_err(|stop| match stop {
         Stop::Damage(e) => E::from(e),
         Stop::Fault(e) => fault(e),
         Stop::Caller(e) => e,
@@ -182,7 +193,7 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
 #[cfg(feature = "decoders")]
 pub(super) fn replay_slice(
     bytes: &[u8],
-    (db, id): (DbId, u64),
+    log: LogOf,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), DecodeError>,
 ) -> Result<ReplayEnd, DecodeError> {
     struct Slice<'a>(&'a [u8]);
@@ -201,41 +212,22 @@ pub(super) fn replay_slice(
             Ok(())
         }
     }
-    replay(&mut Slice(bytes), (db, id), true, f).map_err(|stop| match stop {
+    replay(&mut Slice(bytes), log, f).map_err(|stop| match stop {
         Stop::Damage(e) | Stop::Fault(e) | Stop::Caller(e) => e,
     })
 }
 
-/// Whether `found` may be what a crash left of the header of log `id` while it was created.
-fn is_unfinished(found: &[u8], db: DbId, id: u64) -> bool {
-    let whole = encode_log_header(db, id);
-    let pieces = found.chunks(8).zip(whole.chunks(8));
-    found.len() <= whole.len()
-        && pieces
-            .into_iter()
-            .all(|(f, w)| f == &w[..f.len()] || f.iter().all(|&b| b == 0))
-}
-
 fn replay<B: Bytes, E>(
     bytes: &mut B,
-    (db, id): (DbId, u64),
-    may_be_unfinished: bool,
+    log: LogOf,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, Stop<B::Fault, E>> {
+    let id = log.id;
     let base = bytes.base();
     let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
     let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
-    if let Err(e) = check_log_header(head, Some(db), id, base) {
-        let unfinished = may_be_unfinished && is_unfinished(head, db, id);
-        let first = LOG_HEADER_BYTES as u64;
-        if !unfinished || later_records(bytes, 0, first, id)?.any() {
-            return Err(Stop::Damage(e));
-        }
-        return Ok(ReplayEnd {
-            torn: true,
-            ..ReplayEnd::default()
-        });
-    }
+    // It was durable before anything named the log, so no crash has taken it.
+    check_log_header(head, Some(log.db), id, base)?;
     let mut end = ReplayEnd {
         bytes: LOG_HEADER_BYTES as u64,
         ..ReplayEnd::default()
@@ -254,9 +246,7 @@ fn replay<B: Bytes, E>(
         let record = bytes.window(end.bytes, len).map_err(Stop::Fault)?;
         match judge(&header, record, base, end.bytes) {
             Verdict::Whole(view) if view.is_seal() => {
-                end.torn = false;
-                end.bytes += record_bytes(0);
-                // Without it the log would be read the same, so nobody has to make it durable.
+                (end.torn, end.sealed) = (false, true);
                 settled = end.bytes;
                 break;
             }
@@ -283,6 +273,17 @@ fn replay<B: Bytes, E>(
         return Err(Stop::Damage(damage.unwrap_or_else(|| {
             let expected = format!("the record before that at offset {}", base + witness);
             DecodeError::new("log record", base + end.bytes, expected, "other bytes")
+        })));
+    }
+    if let Some(noted) = log.end.filter(|noted| end.bytes < *noted) {
+        return Err(Stop::Damage(damage.unwrap_or_else(|| {
+            let expected = format!("records up to offset {}", base + noted);
+            DecodeError::new(
+                "log record",
+                base + end.bytes,
+                expected,
+                "the end of the log",
+            )
         })));
     }
     end.stranded = later.in_flight;
@@ -325,12 +326,6 @@ struct Later {
     settled: Option<u64>,
     /// Records that do not.
     in_flight: u64,
-}
-
-impl Later {
-    fn any(&self) -> bool {
-        self.settled.is_some() || self.in_flight > 0
-    }
 }
 
 /// Searches the log from `from` on for records, and for one that calls `end` settled.

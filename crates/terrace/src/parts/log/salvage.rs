@@ -40,6 +40,8 @@ pub(crate) struct Salvaged {
     /// Records that a replay hands out, and where the last of them ends, from the log's start.
     pub(crate) records: u64,
     pub(crate) end: u64,
+    /// A seal is there: it had no others.
+    pub(crate) sealed: bool,
     /// Records behind that.
     pub(crate) stranded: u64,
     pub(crate) problems: u64,
@@ -54,7 +56,7 @@ pub(crate) struct Salvaged {
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 
 /// Walks the log in `span` of `file`, whose path errors name. `id`: what the log should be; `None`:
-/// what its header says.
+/// what its header says. `end`: where its last record must end, if that is known.
 ///
 /// # Errors
 /// The file cannot be read, or `visit` failed. Damage is no error.
@@ -62,7 +64,7 @@ pub(crate) fn salvage(
     file: &dyn File,
     path: &Path,
     span: Span,
-    id: Option<u64>,
+    (id, end): (Option<u64>, Option<u64>),
     visit: Visit<'_>,
 ) -> Result<Salvaged> {
     let mut walk = Walk {
@@ -84,7 +86,7 @@ pub(crate) fn salvage(
     }
     walk.found.id = known;
     if let Some(id) = known {
-        walk.records(id)?;
+        walk.records(id, end)?;
     }
     Ok(walk.found)
 }
@@ -101,7 +103,7 @@ impl Walk<'_> {
         (self.visit)(Piece::Problem { offset, text })
     }
 
-    fn records(&mut self, id: u64) -> Result<()> {
+    fn records(&mut self, id: u64, end: Option<u64>) -> Result<()> {
         let (base, len) = (self.window.span.off, self.window.span.len);
         let mut at = LOG_HEADER_BYTES as u64;
         self.found.end = at;
@@ -137,7 +139,7 @@ impl Walk<'_> {
                 Verdict::Whole(view) if view.is_seal() => {
                     match broken {
                         None => {
-                            self.found.end = at + size;
+                            self.found.sealed = true;
                             // A replay ends here, whatever follows.
                             broken = Some((base + at + size, "the log is sealed".into()));
                         }
@@ -184,6 +186,15 @@ impl Walk<'_> {
                     at += step;
                 }
             }
+        }
+        if let Some(end) = end.filter(|end| self.found.end < *end) {
+            let ends = base + self.found.end;
+            let text = format!(
+                "the log ends here, and had records up to offset {}",
+                base + end
+            );
+            broken = broken.filter(|(at, _)| *at == ends).or(Some((ends, text)));
+            damaged = true;
         }
         if let Some(broken) = broken.filter(|_| damaged) {
             self.found.torn = false;

@@ -14,7 +14,7 @@ use terrace_media::{
 use super::layout::{LOG_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader};
 use super::record::{Verdict, judge};
 use super::replay::ReplayEnd;
-use super::{FileLog, Log, Payload, PoolLog, replay_file, replay_pool};
+use super::{FileLog, Log, LogOf, Payload, PoolLog, replay_file, replay_pool};
 use crate::parts::codec::DecodeError;
 use crate::types::{DbId, SEQ_MAX};
 
@@ -127,22 +127,24 @@ fn read_pool(extent: &Extent, id: u64) -> Replayed {
     let end = replay_pool(
         extent.region(),
         extent.span(),
-        (DB, id),
+        log_of(id, None),
         &mut collect(&mut found),
     );
     (found, end)
 }
 
+fn log_of(id: u64, end: Option<u64>) -> LogOf {
+    LogOf { db: DB, id, end }
+}
+
 fn read_file(fs: &Arc<dyn FileSystem>, id: u64) -> Replayed {
+    read_file_to(fs, log_of(id, None))
+}
+
+fn read_file_to(fs: &Arc<dyn FileSystem>, log: LogOf) -> Replayed {
     let mut found = Vec::new();
     let fault = |_| Failure::Io;
-    let end = replay_file(
-        fs,
-        Path::new(FILE),
-        (DB, id),
-        &fault,
-        &mut collect(&mut found),
-    );
+    let end = replay_file(fs, Path::new(FILE), log, &fault, &mut collect(&mut found));
     (found, end)
 }
 
@@ -224,6 +226,7 @@ fn logs_round_trip() {
         let expected = ReplayEnd {
             records: all.len() as u64,
             bytes: in_pool.bytes(),
+            sealed: false,
             torn: false,
             stranded: 0,
         };
@@ -309,16 +312,18 @@ fn truncation_leaves_a_prefix() {
         let file = fs.open(Path::new(FILE), OpenMode::CreateNew).unwrap();
         file.write_at(0, &bytes[..cut]).unwrap();
         let (found, end) = read_file(&fs, 7);
-        let end = end.unwrap();
         assert_eq!(found, all[..whole], "cut at {cut}");
-        if cut < LOG_HEADER_BYTES {
-            assert_eq!(
-                end,
-                ReplayEnd {
-                    torn: true,
-                    ..ReplayEnd::default()
-                }
-            );
+        // The header was durable before the log had a name.
+        assert_eq!(end.is_err(), cut < LOG_HEADER_BYTES, "cut at {cut}");
+        // Where it is known where the log ends, nothing short of that will do.
+        let (found, end) = read_file_to(&fs, log_of(7, Some(len)));
+        assert_eq!(found, all[..whole], "cut at {cut}");
+        match end {
+            Ok(end) => assert_eq!((whole, end.bytes), (all.len(), len), "cut at {cut}"),
+            Err(Failure::Damage(e)) => {
+                assert!(whole < all.len() && e.offset < cut as u64 + 64, "{e}")
+            }
+            Err(Failure::Io) => panic!("cut at {cut}"),
         }
     }
 }

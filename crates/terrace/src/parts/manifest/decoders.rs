@@ -127,6 +127,7 @@ fn changes() -> Vec<Change> {
             id: 2,
             place: LogPlace::File,
         },
+        Change::LogEnded { id: 2, end: 64000 },
         Change::LogRetired { id: 1 },
         Change::TableAdded(table(3)),
         Change::TableAdded(table(4)),

@@ -95,6 +95,9 @@ pub(crate) struct Totals {
 pub(crate) enum Change {
     /// A log exists and may hold records.
     LogCreated { id: u64, place: LogPlace },
+    /// A log takes no more records, and those up to its byte `end` are durable: one that ends earlier is
+    /// damaged.
+    LogEnded { id: u64, end: u64 },
     /// All of a log's entries are elsewhere; its place may be reused.
     LogRetired { id: u64 },
     /// A table is complete on the medium. It is not part of a merge.
@@ -196,6 +199,7 @@ mod tag {
     pub(super) const REPOSITORY_CREATED: u8 = 9;
     pub(super) const REPOSITORY_EXTENT_ADDED: u8 = 10;
     pub(super) const REPOSITORY_EXTENT_REMOVED: u8 = 11;
+    pub(super) const LOG_ENDED: u8 = 18;
     pub(super) const LAST_SEQ: u8 = 12;
     pub(super) const NEXT_ID: u8 = 13;
     pub(super) const FILE_ADDED: u8 = 14;
@@ -255,8 +259,9 @@ impl Change {
             | Change::RepositoryCreated { .. }
             | Change::RepositoryExtentAdded { .. }
             | Change::RepositoryExtentRemoved { .. } => true,
-            // A log in a pool is retired only where the pool is kept.
-            Change::LogRetired { .. }
+            // A log in a pool ends and is retired only where the pool is kept.
+            Change::LogEnded { .. }
+            | Change::LogRetired { .. }
             | Change::FileAdded(_)
             | Change::FileRemoved { .. }
             | Change::FileMoved { .. }
@@ -282,6 +287,7 @@ impl Change {
                 id,
                 place: LogPlace::File,
             } => put(out, tag::LOG_IN_FILE, &[*id]),
+            Change::LogEnded { id, end } => put(out, tag::LOG_ENDED, &[*id, *end]),
             Change::LogRetired { id } => put(out, tag::LOG_RETIRED, &[*id]),
             Change::TableAdded(table) => table.encode(out),
             Change::TableRemoved { id } => put(out, tag::TABLE_REMOVED, &[*id]),
@@ -342,6 +348,10 @@ impl Change {
             tag::LOG_IN_FILE => Change::LogCreated {
                 id: id(r)?,
                 place: LogPlace::File,
+            },
+            tag::LOG_ENDED => Change::LogEnded {
+                id: r.varint()?,
+                end: amount(r)?,
             },
             tag::LOG_RETIRED => Change::LogRetired { id: r.varint()? },
             tag::TABLE_ADDED => Change::TableAdded(TableMeta::decode(r)?),

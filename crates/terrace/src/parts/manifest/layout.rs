@@ -3,7 +3,7 @@
 //! |  at | size | field      |                                                       |
 //! |-----|------|------------|-------------------------------------------------------|
 //! |   0 |    4 | magic      | "TMAN"                                                |
-//! |   4 |    4 | version    | 3                                                     |
+//! |   4 |    4 | version    | 4                                                     |
 //! |   8 |    8 | generation | ascending; in a pool the superblock names the valid one |
 //! |  16 |    8 | file bytes | the least length of the file; 0 in a pool             |
 //! |  24 |   16 | database   | its id                                                |
@@ -46,7 +46,7 @@ const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
 /// The version that this program writes.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 const AT_DATABASE: usize = 24;
 const AT_ZERO: usize = AT_DATABASE + DbId::BYTES;
 

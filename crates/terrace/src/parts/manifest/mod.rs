@@ -35,7 +35,7 @@ mod writer;
 
 pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
 pub(crate) use file::{BYTES_MAX as FILE_BYTES_MAX, NAME as FILE_NAME};
-pub(crate) use state::State;
+pub(crate) use state::{LogMeta, State};
 pub(crate) use writer::Manifest;
 
 use std::error::Error;

@@ -17,10 +17,18 @@ pub(crate) struct RepositoryMeta {
     pub(crate) extents: Vec<Span>,
 }
 
+/// A log that is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogMeta {
+    pub(crate) place: LogPlace,
+    /// Where it ends, if it takes no more records and all of them are durable.
+    pub(crate) end: Option<u64>,
+}
+
 /// Everything that is live. What it does not name is free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    pub(crate) logs: BTreeMap<u64, LogPlace>,
+    pub(crate) logs: BTreeMap<u64, LogMeta>,
     pub(crate) tables: BTreeMap<u64, TableMeta>,
     pub(crate) repository: Option<RepositoryMeta>,
     /// Shared, since their keys make them long and every edit copies the state.
@@ -51,8 +59,14 @@ impl State {
                 if self.logs.contains_key(id) {
                     return refuse("a log that is new", format!("log {id}"));
                 }
-                self.logs.insert(*id, *place);
+                let place = *place;
+                self.logs.insert(*id, LogMeta { place, end: None });
             }
+            Change::LogEnded { id, end } => match self.logs.get_mut(id) {
+                Some(log) if log.end.is_none_or(|known| known == *end) => log.end = Some(*end),
+                Some(_) => return refuse("a log that has not ended", format!("log {id}")),
+                None => return refuse("a log that exists", format!("log {id}")),
+            },
             Change::LogRetired { id } => {
                 if self.logs.remove(id).is_none() {
                     return refuse("a log that exists", format!("log {id}"));
@@ -209,8 +223,10 @@ impl State {
         if self.time > 0 {
             changes.push(Change::Time { time: self.time });
         }
-        for (&id, &place) in &self.logs {
+        for (&id, log) in &self.logs {
+            let place = log.place;
             changes.push(Change::LogCreated { id, place });
+            changes.extend(log.end.map(|end| Change::LogEnded { id, end }));
         }
         for table in self.tables.values() {
             let table = TableMeta {
@@ -260,9 +276,9 @@ impl State {
     /// Every extent that is in use: what recovery adopts.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
-        for place in self.logs.values() {
-            if let LogPlace::Pool(span) = place {
-                spans.push(*span);
+        for log in self.logs.values() {
+            if let LogPlace::Pool(span) = log.place {
+                spans.push(span);
             }
         }
         for table in self.tables.values() {

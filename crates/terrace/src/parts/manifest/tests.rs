@@ -115,7 +115,7 @@ impl Editor {
             .collect();
         let logs: Vec<u64> = state.logs.keys().copied().collect();
         let files: Vec<u64> = state.files.keys().copied().collect();
-        let change = match self.rng.u8(..15) {
+        let change = match self.rng.u8(..16) {
             0 => {
                 let file = self.rng.bool();
                 let place = if file {
@@ -129,6 +129,11 @@ impl Editor {
                 })
             }
             1 if logs.len() > 2 => self.pick(&logs).map(|id| Change::LogRetired { id }),
+            15 => self.pick(&logs).map(|id| {
+                let end = state.logs[&id].end;
+                let end = end.unwrap_or_else(|| self.rng.u64(1..1 << 40));
+                Change::LogEnded { id, end }
+            }),
             2 | 3 if ids.len() < self.tables_max => Some(Change::TableAdded(self.table())),
             4 if ids.len() > 4 => self.pick(&free).map(|id| Change::TableRemoved { id }),
             5 => self.pick(&ids).map(|id| Change::TableMoved {

@@ -2,6 +2,7 @@
 //! and added up again when the database is opened.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,10 @@ const KEPT_BYTES: u64 = 1024;
 /// The manifest of a database, open for edits.
 pub(crate) struct Manifest {
     inner: Mutex<Inner>,
+    /// Logs that have ended since the last edit that was written, and where.
+    /// LOCK: after `inner`; never held while anything is written.
+    /// BOUND: of each log that is needed once.
+    ended: Mutex<BTreeMap<u64, u64>>,
 }
 
 struct Inner {
@@ -88,9 +93,7 @@ impl Manifest {
             record: Vec::new(),
         };
         inner.compact(&State::default(), 0)?;
-        Ok(Manifest {
-            inner: Mutex::new(inner),
-        })
+        Ok(Manifest::of(inner))
     }
 
     /// Opens the manifest that the pool's roots name, and adopts its own extents. What it finds is
@@ -152,9 +155,28 @@ impl Manifest {
             failed: None,
             record: Vec::new(),
         };
-        Ok(Manifest {
+        Ok(Manifest::of(inner))
+    }
+
+    fn of(inner: Inner) -> Manifest {
+        Manifest {
             inner: Mutex::new(inner),
-        })
+            ended: Mutex::default(),
+        }
+    }
+
+    /// Log `id` takes no more records, and all of them, which end at its byte `end`, are durable. The next
+    /// edit that is written says so: that costs no sync of its own, and what a crash takes until then only
+    /// weakens the detection of damage.
+    pub(crate) fn note_log_end(&self, id: u64, end: u64) {
+        self.ended.lock().insert(id, end);
+    }
+
+    /// Whether the next edit will say where a log ends.
+    pub(crate) fn has_log_ends(&self) -> bool {
+        let inner = self.inner.lock();
+        let ended = self.ended.lock();
+        !inner.notes(&ended, &Edit::default()).is_empty()
     }
 
     /// Makes all changes of `edit` true at once, durably, or none of them.
@@ -171,27 +193,19 @@ impl Manifest {
             return Ok(());
         }
         inner.check_files()?;
-        let mut state = inner.state.clone();
-        for change in &edit.changes {
-            state.apply(change)?;
-        }
-        let kept = edit.changes.iter().filter(|c| inner.home.keeps(c));
-        let count = encode(&mut inner.record, kept);
-        let bytes = inner.record.len().next_multiple_of(RECORD_ALIGN) as u64;
-        if count == 0 {
+        if !edit.changes.iter().any(|c| inner.home.keeps(c)) {
             // Of the pool only, which is gone with the process.
-        } else {
-            let kept = match edit.changes.iter().any(Change::adds_data) {
-                true => KEPT_BYTES,
-                false => 0,
-            };
-            if bytes + kept <= inner.home.room() - inner.tail {
-                inner.append(bytes, count)?;
-            } else {
-                inner.compact(&state, kept)?;
-            }
+            return inner.add(&edit.changes);
         }
-        inner.state = state;
+        let ended = self.ended.lock().clone();
+        let noted = inner.notes(&ended, edit);
+        let noted_too = [&noted[..], &edit.changes].concat();
+        match inner.add(&noted_too) {
+            // There may be room for what was asked for.
+            Err(e) if !e.is_final() && !noted.is_empty() => return inner.add(&edit.changes),
+            added => added?,
+        }
+        self.ended.lock().retain(|id, _| !ended.contains_key(id));
         Ok(())
     }
 
@@ -261,6 +275,41 @@ impl Manifest {
 }
 
 impl Inner {
+    /// The changes that say where logs have ended, of those that `edit` leaves.
+    fn notes(&self, ended: &BTreeMap<u64, u64>, edit: &Edit) -> Vec<Change> {
+        let is_news = |id: &u64| {
+            let log = self.state.logs.get(id);
+            log.is_some_and(|log| log.end.is_none()) && edit.retired_logs().all(|gone| gone != *id)
+        };
+        let news = ended.iter().filter(|(id, _)| is_news(id));
+        news.map(|(&id, &end)| Change::LogEnded { id, end })
+            .collect()
+    }
+
+    /// Makes all of `changes` true, durably, or none of them.
+    fn add(&mut self, changes: &[Change]) -> Result<(), ManifestError> {
+        let mut state = self.state.clone();
+        for change in changes {
+            state.apply(change)?;
+        }
+        let kept = changes.iter().filter(|c| self.home.keeps(c));
+        let count = encode(&mut self.record, kept);
+        let bytes = self.record.len().next_multiple_of(RECORD_ALIGN) as u64;
+        if count > 0 {
+            let kept = match changes.iter().any(Change::adds_data) {
+                true => KEPT_BYTES,
+                false => 0,
+            };
+            if bytes + kept <= self.home.room() - self.tail {
+                self.append(bytes, count)?;
+            } else {
+                self.compact(&state, kept)?;
+            }
+        }
+        self.state = state;
+        Ok(())
+    }
+
     /// Refuses to go on when a watched file is not there any more.
     fn check_files(&mut self) -> Result<(), ManifestError> {
         match self.watch.lost().map(Path::to_owned) {

@@ -45,10 +45,16 @@ fn rescue(fs: &dyn FileSystem, bytes: &[u8]) -> (Salvaged, usize) {
         len: bytes.len() as u64,
     };
     let mut problems = 0;
-    let found = salvage(&*file, Path::new(FILE), span, Some(7), &mut |piece| {
-        problems += usize::from(matches!(piece, Piece::Problem { .. }));
-        Ok(())
-    });
+    let found = salvage(
+        &*file,
+        Path::new(FILE),
+        span,
+        (Some(7), None),
+        &mut |piece| {
+            problems += usize::from(matches!(piece, Piece::Problem { .. }));
+            Ok(())
+        },
+    );
     (found.unwrap(), problems)
 }
 

@@ -7,6 +7,7 @@ use terrace_media::{Extent, FileSystem, Machine, Medium, OpenMode, Survive};
 
 use super::{Batch, DB, FILE, Failure, batches, overwrite, pool, read_file, read_pool};
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
+use crate::parts::log::replay::ReplayEnd;
 use crate::parts::log::{FileLog, Log, PoolLog};
 
 fn folder(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
@@ -75,34 +76,32 @@ fn only_what_is_durable_is_sealed() {
     let (_machine, fs) = folder(63);
     let pool = pool();
     let all = batches(&mut fastrand::Rng::with_seed(64), 3, 40);
-    let seals = |log: &dyn Log, read: &dyn Fn() -> u64| {
-        let empty = read();
+    let seals = |log: &dyn Log, read: &dyn Fn() -> ReplayEnd| {
         log.seal(1).unwrap();
-        assert_eq!(read(), empty, "a log without records");
+        assert!(!read().sealed, "a log without records");
         all[..2].iter().for_each(|batch| batch.append(log));
-        let end = log.bytes();
-        let not_synced = read() == end;
+        assert!(!read().sealed);
         log.seal(1000).unwrap();
         let before_sync = read();
         log.sync().unwrap();
         log.seal(1000).unwrap();
         log.seal(1000).unwrap();
-        assert_eq!(read(), end + RECORD_ALIGN as u64);
-        assert!(not_synced);
-        before_sync
+        for end in [before_sync, read()] {
+            assert_eq!(end.bytes, log.bytes());
+        }
+        assert!(read().sealed);
+        before_sync.sealed
     };
     let file = FileLog::create(&fs, Path::new(FILE), (DB, 7), 16 << 10, None).unwrap();
-    let before = seals(&file, &|| read_file(&fs, 7).1.unwrap().bytes);
-    assert_eq!(before, file.bytes(), "nothing was synced");
+    let before = seals(&file, &|| read_file(&fs, 7).1.unwrap());
+    assert!(!before, "nothing was synced");
     for medium in [Medium::Dax, Medium::Mapped] {
         let extent = pool.alloc(16 << 10).unwrap();
         overwrite(&extent, &[], || 0);
         let log = PoolLog::create(Arc::clone(&extent), (DB, 7), medium).unwrap();
-        let before = seals(&log, &|| read_pool(&extent, 7).1.unwrap().bytes);
+        let before = seals(&log, &|| read_pool(&extent, 7).1.unwrap());
         // On `Dax` a record is durable when its writer returns.
-        let sealed = log.bytes() + RECORD_ALIGN as u64;
-        let expected = [log.bytes(), sealed][usize::from(medium == Medium::Dax)];
-        assert_eq!(before, expected, "{medium}");
+        assert_eq!(before, medium == Medium::Dax, "{medium}");
     }
     // A place that is never written.
     let extent: Arc<Extent> = pool.alloc(16 << 10).unwrap();
@@ -134,9 +133,13 @@ fn a_full_log_can_be_sealed() {
         log.sync().unwrap();
         log.seal(1000).unwrap();
     }
-    assert_eq!(read_pool(&extent, 7).1.unwrap().bytes, extent.len());
-    let end = read_file(&fs, 7).1.unwrap().bytes;
-    assert_eq!(end, extent.len() + RECORD_ALIGN as u64);
+    for (end, sealed) in [
+        (read_pool(&extent, 7).1, false),
+        (read_file(&fs, 7).1, true),
+    ] {
+        let end = end.unwrap();
+        assert_eq!((end.bytes, end.sealed), (extent.len(), sealed));
+    }
 }
 
 /// Power may fail before, in or after a seal: no record that was durable is missing, and nothing is
@@ -151,7 +154,7 @@ fn a_crash_takes_a_seal_and_no_record() {
             let after = Machine::boot(machine.crash_image(survive), turn);
             let (found, end) = read_file(&after.fs(), 7);
             assert_eq!(found, all);
-            sealed += u64::from(end.unwrap().bytes == bytes.len() as u64);
+            sealed += u64::from(end.unwrap().sealed);
         }
         assert!((1..3).contains(&sealed), "{sealed}");
         assert!(bytes.len() > LOG_HEADER_BYTES + RECORD_ALIGN);

@@ -235,6 +235,62 @@ fn a_full_disk_refuses_and_comes_back() {
     assert_eq!(found.logs.len() as u64, count + 1);
 }
 
+/// Where a log ends is said by the next edit that is written, with no write of its own; of a log that this edit
+/// retires nothing is said. On a full disk what was asked for goes first.
+#[test]
+fn ends_of_logs_ride_on_edits() {
+    let (_machine, inner) = machine(200);
+    let faults = FaultFs::new(inner);
+    let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+    let place = LogPlace::File;
+    for id in 1..=200 {
+        manifest
+            .commit(one(Change::LogCreated { id, place }))
+            .unwrap();
+    }
+    let end_of = |id: u64| manifest.state().logs.get(&id).map(|log| log.end);
+    let before = contents(&fs).unwrap();
+    manifest.note_log_end(1, 4096);
+    manifest.note_log_end(2, 128);
+    manifest.note_log_end(900, 64);
+    manifest
+        .commit(one(Change::TableRemoved { id: 1 }))
+        .unwrap_err();
+    manifest.commit(Edit::default()).unwrap();
+    assert_eq!(contents(&fs).unwrap(), before);
+    assert_eq!(end_of(1), Some(None));
+    manifest.commit(one(Change::LogRetired { id: 2 })).unwrap();
+    assert_eq!((end_of(1), end_of(2)), (Some(Some(4096)), None));
+    // Said once: another edit is as short as ever.
+    manifest.note_log_end(1, 4096);
+    let edit = one(Change::LogEnded { id: 1, end: 4160 });
+    assert!(matches!(
+        manifest.commit(edit),
+        Err(ManifestError::Corrupt(_))
+    ));
+    // There is no room for the ends of all others.
+    let seq = |seq| manifest.commit(one(Change::LastSeq { seq }));
+    let is_full = |bytes: Vec<u8>| bytes[ROOM as usize - 1000..].iter().any(|b| *b != 0);
+    while !is_full(contents(&fs).unwrap()) {
+        seq(1).unwrap();
+    }
+    faults.fill_up(true);
+    for id in 3..=200 {
+        manifest.note_log_end(id, 1 << 40);
+    }
+    let taken = (1..).find(|n| seq(*n).is_err()).unwrap();
+    assert!(taken > 3, "{taken} edits were taken");
+    assert_eq!(end_of(3), Some(None));
+    faults.fill_up(false);
+    seq(1000).unwrap();
+    assert_eq!(end_of(3), Some(Some(1 << 40)));
+    manifest.verify().unwrap();
+    let after = manifest.state();
+    drop(manifest);
+    assert_eq!(Manifest::open_file(&fs, dir()).unwrap().state(), after);
+}
+
 /// Writes over the bytes of the manifest of a machine.
 fn damage(fs: &Arc<dyn FileSystem>, bytes: &[u8]) {
     let path = dir().join("MANIFEST");
@@ -295,5 +351,5 @@ fn damage_in_the_file_is_found() {
     later[60..64].copy_from_slice(&crc.to_le_bytes());
     damage(&fs, &later);
     let refused = Manifest::open_file(&fs, dir());
-    assert!(matches!(refused, Err(ManifestError::Newer { version: 4 })));
+    assert!(matches!(refused, Err(ManifestError::Newer { version: 5 })));
 }

@@ -38,6 +38,7 @@ const UNSYNCED: usize = 64;
 
 /// The log files of one database.
 pub(super) struct LogFiles {
+    ground: Arc<Ground>,
     db: DbId,
     folder: Folder,
     /// A larger file is not kept for another log.
@@ -76,20 +77,20 @@ impl LogFiles {
     /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
     /// together may take `bytes_max`.
     pub(super) fn new(
+        ground: &Arc<Ground>,
         folder: Folder,
-        db: DbId,
         kept_bytes_max: u64,
         bytes_max: u64,
-        reserve: &Arc<Reserve>,
     ) -> LogFiles {
         let drained = bytes_max / 4 / kept_bytes_max.max(1);
         LogFiles {
-            db,
+            ground: Arc::clone(ground),
+            db: ground.manifest.db(),
             folder,
             kept_bytes_max,
             idle_max: drained.clamp(IDLE.0, IDLE.1) as usize,
             bytes_max,
-            reserve: Arc::clone(reserve),
+            reserve: Arc::clone(&ground.reserve),
             files: Mutex::default(),
         }
     }
@@ -214,10 +215,7 @@ impl LogFiles {
         if files.unsynced.contains_key(&id) {
             synced?;
             files.unsynced.remove(&id);
-            if let Some(next_seq) = left.next_seq {
-                // One that cannot be sealed is as good as it was.
-                let _ = left.log.seal(next_seq);
-            }
+            super::ended::end_log(&self.ground, id, &*left.log, left.next_seq);
         }
         Ok(())
     }

@@ -480,9 +480,3 @@ impl Source for Memtable {
         Memtable::seqs(self)
     }
 }
-
-/// Ends the log of a memtable that takes no more, so that damage in it is not taken for a crash. One that
-/// cannot be ended is as good as it was.
-pub(super) fn seal(log: &dyn Log, memtable: &Memtable) {
-    let _ = log.seal(memtable.seqs().1 + 1);
-}

@@ -18,6 +18,7 @@
 //!
 //! After a crash: recover.rs. Callers: writers on any thread; one job at a time makes spares.
 
+mod ended;
 mod fault_in;
 mod files;
 mod memtable;
@@ -45,6 +46,7 @@ use crate::stages::{
 };
 use crate::types::{Durability, SeqNo};
 
+use ended::{end_log, settle};
 use fault_in::Cold;
 use files::LogFiles;
 use memtable::{Arenas, Memtable};
@@ -160,40 +162,6 @@ impl WalMemtable {
     }
 }
 
-/// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
-/// durable without it, in a log that is synced.
-fn settle(
-    ground: &Ground,
-    log_files: &LogFiles,
-    memtable: &Memtable,
-    flush_to: FlushTo,
-) -> Result<bool> {
-    // BOUND: writers that hold numbers of this memtable only have to finish copying.
-    if !ground.sequencer.wait_visible(memtable.seqs().1) {
-        return Err(not_published());
-    }
-    if flush_to == FlushTo::Bottom || !memtable.is_in_place() {
-        // The flush makes its entries durable, and retires the log.
-        return Ok(false);
-    }
-    // The log stays what the entries live by. It is not synced here, which would make every buffered
-    // byte wait for the disk: the next sync that somebody asks for has to find it.
-    // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here then.
-    let Some(log) = &memtable.log else {
-        // Replayed: recovery has left its log to be synced.
-        return Ok(false);
-    };
-    let synced = log.is_synced();
-    log_files.trim(memtable.id, log.bytes());
-    match synced {
-        true => memtable::seal(&**log, memtable),
-        false => log_files
-            .leave_unsynced(memtable.id, Arc::clone(log), Some(memtable.seqs().1 + 1))
-            .map_err(|e| append_failed(ground, e))?,
-    }
-    Ok(synced && !memtable.has_unlogged())
-}
-
 /// Never `Full`, whatever the system says: that would promise that nothing of the write shows and that others
 /// go on. The record may be in the log, and no write follows it.
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
@@ -230,9 +198,14 @@ impl WalMemtable {
     fn sync(&self, id: u64) -> Result<()> {
         let memtables = self.memtables();
         self.sync_left()?;
-        for memtable in memtables.iter().filter(|memtable| memtable.id <= id) {
+        // The last one is active.
+        let sealed = memtables.len() - 1;
+        for (at, memtable) in memtables.iter().enumerate().filter(|(_, m)| m.id <= id) {
             if let Some(log) = &memtable.log {
                 log.sync().map_err(|e| append_failed(&self.ground, e))?;
+                if at < sealed {
+                    end_log(&self.ground, memtable.id, &**log, None);
+                }
             }
         }
         Ok(())
@@ -539,13 +512,14 @@ impl Front for WalMemtable {
             return Err(not_published());
         }
         self.sync(active.id)?;
-        for memtable in self.memtables() {
-            if let Some(log) = &memtable.log {
-                memtable::seal(&**log, &memtable);
-            }
-        }
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
+        for memtable in self.memtables().iter().chain(&spare) {
+            if let Some(log) = &memtable.log {
+                let next_seq = memtable.seqs().1 + 1;
+                end_log(&self.ground, memtable.id, &**log, Some(next_seq));
+            }
+        }
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();
         if active.entry_count() == 0 {
             logs.extend(&active.logs);

@@ -24,7 +24,7 @@ use super::replay::{FoundLog, FoundPlace};
 use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
-use crate::parts::manifest::LogPlace;
+use crate::parts::manifest::{LogMeta, LogPlace};
 use crate::stages::{Folder, Ground};
 
 /// Finds the logs and makes the front; replay.rs replays them.
@@ -35,29 +35,26 @@ pub(crate) fn recover(
 ) -> Result<WalMemtable> {
     let memtable = ground.options.front.memtable_bytes;
     let log_files = Arc::new(LogFiles::new(
+        ground,
         files,
-        ground.manifest.db(),
         log_bytes(memtable),
         ground.options.front.log_bytes_max,
-        &ground.reserve,
     ));
-    let (logs, closed) = ground
-        .manifest
-        .with_state(|state| (state.logs.clone(), state.closed));
-    let is_file = |place: &LogPlace| *place == LogPlace::File;
-    let in_files = logs.iter().filter(|(_, place)| is_file(place));
+    let logs = ground.manifest.with_state(|state| state.logs.clone());
+    let is_file = |log: &LogMeta| log.place == LogPlace::File;
+    let in_files = logs.iter().filter(|(_, log)| is_file(log));
     let named: Vec<u64> = in_files.map(|(id, _)| *id).collect();
     if !ground.pool_outlives() {
         log_files.find(&named, ground)?;
     }
     let mut found = VecDeque::new();
-    for (id, place) in logs {
+    for (id, log) in logs {
         ground.skip_ids(id + 1);
-        let place = match place {
+        let place = match log.place {
             LogPlace::Pool(span) => FoundPlace::Pool(ground.pool.adopt(span)?),
             LogPlace::File => FoundPlace::File,
         };
-        found.push_back(FoundLog::new(id, place, &log_files, closed));
+        found.push_back(FoundLog::new((id, log.end), place, &log_files));
     }
     let arenas = Arc::new(Arenas::new(&ground.memory));
     if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {

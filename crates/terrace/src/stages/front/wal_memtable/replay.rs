@@ -21,7 +21,7 @@ use super::memtable::{Arenas, Memtable};
 use super::{Sealed, WalMemtable};
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parts::log::{FileLog, LogEntry, RecordView, replay_file, replay_pool};
+use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
@@ -32,6 +32,8 @@ use crate::types::{EntryKind, SeqNo};
 #[derive(Clone)]
 pub(super) struct FoundLog {
     id: u64,
+    /// Where it must end, if that was noted. Then it is synced.
+    end: Option<u64>,
     place: FoundPlace,
     /// Bytes of its place.
     bytes: u64,
@@ -39,8 +41,6 @@ pub(super) struct FoundLog {
     done: u64,
     /// What a memtable of the others takes, once they were measured.
     exact: Option<Measured>,
-    /// A close has synced it.
-    synced: bool,
 }
 
 /// Bytes of memtables.
@@ -59,18 +59,22 @@ pub(super) enum FoundPlace {
 }
 
 impl FoundLog {
-    pub(super) fn new(id: u64, place: FoundPlace, log_files: &LogFiles, synced: bool) -> FoundLog {
+    pub(super) fn new(
+        (id, end): (u64, Option<u64>),
+        place: FoundPlace,
+        log_files: &LogFiles,
+    ) -> FoundLog {
         let bytes = match &place {
             FoundPlace::Pool(extent) => extent.len(),
             FoundPlace::File => log_files.bytes(id),
         };
         FoundLog {
             id,
+            end,
             place,
             bytes,
             done: 0,
             exact: None,
-            synced,
         }
     }
 }
@@ -124,7 +128,7 @@ impl Replayer {
         let mut expiring = false;
         let (mut at, mut taken, mut seq_last) = (0, log.done, 0);
         let file = match log.place {
-            FoundPlace::File if !log.synced && !self.ground.options.read_only => {
+            FoundPlace::File if log.end.is_none() && !self.ground.options.read_only => {
                 let path = self.log_files.path(log.id);
                 let file = FileLog::found(self.log_files.fs(), &path, log.id);
                 Some(file.map_err(|e| Error::io("open the log", &path, e))?)
@@ -152,6 +156,9 @@ impl Replayer {
                 .sync(extent.off(), replayed.bytes as usize)
                 .map_err(|e| super::append_failed(&self.ground, e))?;
             memtable.kept = Some(Arc::clone(extent));
+        }
+        if let Some(file) = &file {
+            file.ends_at(replayed.bytes);
         }
         let in_parts = memtable.is_in_place() && taken > log.done;
         Ok(Ended {
@@ -204,22 +211,20 @@ impl Replayer {
             read(record.bytes());
             Ok(())
         };
-        let db = self.ground.manifest.db();
+        let found = LogOf {
+            db: self.ground.manifest.db(),
+            id: log.id,
+            end: log.end,
+        };
         let end = match &log.place {
             FoundPlace::Pool(extent) => {
                 let region = self.ground.pool.region();
-                replay_pool(region, extent.span(), (db, log.id), &mut record)
+                replay_pool(region, extent.span(), found, &mut record)
             }
             FoundPlace::File => {
                 let path = self.log_files.path(log.id);
                 let fault = |e| Error::io("read the log", &path, e);
-                replay_file(
-                    self.log_files.fs(),
-                    &path,
-                    (db, log.id),
-                    &fault,
-                    &mut record,
-                )
+                replay_file(self.log_files.fs(), &path, found, &fault, &mut record)
             }
         };
         let end = end.map_err(|e| self.name_log(e, log))?;
@@ -232,7 +237,13 @@ impl Replayer {
             FoundPlace::Pool(extent) => format!("pool extent {}", extent.span()),
             FoundPlace::File => self.log_files.path(log.id).display().to_string(),
         };
-        Error::new(e.kind(), format!("log {} ({place}): {e}", log.id)).because(e)
+        let advice = match e.kind() {
+            ErrorKind::Corruption => {
+                ": restore the database from a copy, or rebuild what is left with \"terrace repair\""
+            }
+            _ => "",
+        };
+        Error::new(e.kind(), format!("log {} ({place}): {e}{advice}", log.id)).because(e)
     }
 }
 

@@ -1,0 +1,61 @@
+//! This file is the end of a log that takes no more records: its memtable is flushed, or the database closed.
+//!
+//! Where the records end is said twice, each time once they are durable: by a seal in the log itself, which
+//! is there at once, and by the next edit of the manifest, which a log that was cut off cannot contradict.
+
+use std::sync::Arc;
+
+use super::files::LogFiles;
+use super::memtable::Memtable;
+use super::{FlushTo, append_failed, not_published};
+use crate::error::Result;
+use crate::parts::log::Log;
+use crate::stages::Ground;
+use crate::types::SeqNo;
+
+/// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
+/// durable without it, in a log that is synced.
+pub(super) fn settle(
+    ground: &Ground,
+    log_files: &LogFiles,
+    memtable: &Memtable,
+    flush_to: FlushTo,
+) -> Result<bool> {
+    // BOUND: writers that hold numbers of this memtable only have to finish copying.
+    if !ground.sequencer.wait_visible(memtable.seqs().1) {
+        return Err(not_published());
+    }
+    if flush_to == FlushTo::Bottom || !memtable.is_in_place() {
+        // The flush makes its entries durable, and retires the log.
+        return Ok(false);
+    }
+    // The log stays what the entries live by. It is not synced here, which would make every buffered
+    // byte wait for the disk: the next sync that somebody asks for has to find it.
+    // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here then.
+    let Some(log) = &memtable.log else {
+        // Replayed: recovery has left its log to be synced.
+        return Ok(false);
+    };
+    let synced = log.is_synced();
+    log_files.trim(memtable.id, log.bytes());
+    match synced {
+        true => end_log(ground, memtable.id, &**log, Some(memtable.seqs().1 + 1)),
+        false => log_files
+            .leave_unsynced(memtable.id, Arc::clone(log), Some(memtable.seqs().1 + 1))
+            .map_err(|e| append_failed(ground, e))?,
+    }
+    Ok(synced && !memtable.has_unlogged())
+}
+
+/// Says where a log ends that takes no more records, once it is synced: in the log itself, if the number
+/// behind its last is known, and in the manifest. One of which that cannot be said is as good as it was.
+pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
+    if let Some(next_seq) = next_seq {
+        let _ = log.seal(next_seq);
+    }
+    // PERSIST: the records before the edit that says where they end. Reversed, a power loss would make a
+    // sound database look damaged.
+    if let Some(end) = log.durable_end() {
+        ground.manifest.note_log_end(id, end);
+    }
+}
