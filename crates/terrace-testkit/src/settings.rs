@@ -127,3 +127,14 @@ pub fn default_of(design: Design, medium: Medium) -> Options {
     options.pool.size_bytes = 640 << 20;
     options
 }
+
+/// The options of the case of a seed: small ones that are hostile in one way, or those of a user who sets none;
+/// with threads or without.
+pub fn drawn(design: Design, medium: Medium, seed: u64) -> Options {
+    if is_by_default(seed) {
+        return default_of(design, medium);
+    }
+    let mut options = varied(&small_of(design, medium), (seed / 2) as u8);
+    options.background.workers = workers(seed);
+    options
+}
