@@ -13,6 +13,7 @@ use crate::faults::sweep::{self, Only};
 use crate::kill::Victim;
 use crate::linear;
 use crate::metamorphic;
+use crate::model;
 use crate::moments;
 use crate::oracle::Outcome;
 use crate::place::scratch;
@@ -341,6 +342,17 @@ pub fn metamorphic(request: &Request) -> Outcome {
         &format!(" --len {len}"),
         |seed| metamorphic::run(seed, len),
     )
+}
+
+/// Random calls against an ordered map.
+pub fn model(request: &Request) -> Outcome {
+    let len = request.number("len", 1000)? as usize;
+    let kinds = request.kinds()?;
+    cases(request, "model", 50, &format!(" --len {len}"), |seed| {
+        kinds
+            .iter()
+            .try_for_each(|&kind| model::once(kind, seed, len))
+    })
 }
 
 /// Reads with writes and jumps of the clock between their steps.

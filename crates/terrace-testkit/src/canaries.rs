@@ -155,7 +155,9 @@ pub fn trials() -> Vec<Trial> {
         (C::SyncedStale, Power, Mapped, 200),
         (C::ForeignFile, Strangers, Dram, 10),
         (C::TornGet, Moments, Dram, 20),
+        (C::TornGet, Linear, Dram, 20),
         (C::TimeLast, Moments, Dram, 20),
+        (C::TimeLast, Linear, Dram, 20),
         (C::TimeFirst, Moments, Dram, 20),
     ];
     let trial = |(canary, suite, medium, cases_max)| Trial {

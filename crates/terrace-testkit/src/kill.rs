@@ -37,14 +37,22 @@ struct Orders {
     seed: u64,
     life: u64,
     variation: u8,
+    /// The options are those of a user who sets none.
+    by_default: bool,
 }
 
 impl Orders {
     fn options(&self, variation: u8) -> Options {
+        if self.by_default {
+            return settings::default_of(self.design, self.medium);
+        }
         let small = settings::small_of(self.design, self.medium);
         let mut options = settings::varied(&small, variation);
         options.pool.size_bytes = 8 << 20;
-        options.background.workers = Workers::Threads(1 + usize::from(variation % 2));
+        options.background.workers = match variation % 4 {
+            3 => Workers::Auto,
+            _ => Workers::Threads(1 + usize::from(variation % 2)),
+        };
         options
     }
 
@@ -68,13 +76,14 @@ impl Orders {
             seed,
             life,
             variation,
+            by_default,
         } = self;
         let folder = folder.display();
-        format!("{medium},{design},{seed},{life},{variation},{folder}")
+        format!("{medium},{design},{seed},{life},{variation},{by_default},{folder}")
     }
 
     fn parse(text: &str) -> Option<Orders> {
-        let mut parts = text.splitn(6, ',');
+        let mut parts = text.splitn(7, ',');
         let medium = match parts.next()? {
             "dax" => Medium::Dax,
             "mapped" => Medium::Mapped,
@@ -86,6 +95,7 @@ impl Orders {
             seed: parts.next().and_then(|n| u64::from_str(n).ok())?,
             life: parts.next()?.parse().ok()?,
             variation: parts.next()?.parse().ok()?,
+            by_default: parts.next()?.parse().ok()?,
             folder: parts.next()?.into(),
         })
     }
@@ -213,6 +223,7 @@ impl<'a> Victim<'a> {
             seed,
             life: 0,
             variation: 0,
+            by_default: false,
         };
         Victim {
             rng: fastrand::Rng::with_seed(seed),
@@ -229,6 +240,8 @@ impl<'a> Victim<'a> {
     fn begin(&mut self) -> Outcome {
         let folder = scratch()?;
         self.orders.folder = folder.path().to_owned();
+        // Not the first, which is all that a short test has.
+        self.orders.by_default = self.tally.folders % 8 == 3;
         self._folder = Some(folder);
         self.oracle = self.orders.oracle();
         self.tally.folders += 1;

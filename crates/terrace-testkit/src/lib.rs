@@ -26,6 +26,7 @@ pub mod script;
 pub mod seeds;
 pub mod settings;
 pub mod shrink;
+pub mod sizes;
 pub mod soak;
 pub mod space;
 #[cfg(feature = "canary")]

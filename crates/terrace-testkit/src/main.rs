@@ -33,6 +33,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --writers N, --readers N, --spread N (how many times the keys)
   metamorphic  one history through every design, with options hostile in several ways
           --cases N | --minutes M, --seed S, --len N (operations of a history)
+  model   random calls against an ordered map, with threads and without, with sizes near limits
+          --cases N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --len N
   moments  reads between whose steps others write and the clock jumps
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram
   strangers  databases beside files that are not theirs
@@ -86,6 +88,9 @@ fn run(args: &[String]) -> Outcome {
             "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),
         "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "model" => campaign::model(&parse(&[
+            "cases", "minutes", "seed", "medium", "design", "len",
+        ])?),
         "moments" => campaign::moments(&parse(&["cases", "minutes", "seed", "medium"])?),
         "strangers" => campaign::strangers(&parse(&["cases", "minutes", "seed", "medium"])?),
         "metamorphic" => campaign::metamorphic(&parse(&["cases", "minutes", "seed", "len"])?),

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use terrace::{
-    Compression, Db, Design, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, WriteBatch,
+    Compression, Db, Design, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, Workers,
+    WriteBatch,
 };
 use terrace_media::Medium;
 
@@ -16,6 +17,7 @@ use crate::calls::{bounds, compact, half_open, ttl};
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range, space_name};
+use crate::sizes::Edges;
 use crate::value::{Value, shown};
 use crate::{settings, shrink, watchdog};
 
@@ -63,6 +65,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     // With the first, nothing comes down beside a second run: writers wait for compactions.
     let runs = [(1, 1, 2), (2, 4, 8), (4, 12, 36)][rng.usize(..3)];
     (leveled.runs_compact, leveled.runs_slow, leveled.runs_stop) = runs;
+    options.background.workers = settings::workers(seed);
     options
 }
 
@@ -70,7 +73,8 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
 /// some scans copies.
 pub fn script(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d65_7461);
-    let mut script = Profile::everything(len).generate(seed);
+    let script = Profile::everything(len).generate(seed);
+    let mut script = Edges::of_memtables(&[4 << 10, 8 << 10, 64 << 10]).widen(script, seed);
     for op in &mut script {
         if matches!(op, Op::Drain | Op::Flush) && rng.bool() {
             let key = |rng: &mut fastrand::Rng| Key(vec![b"abc\x00\xff"[rng.usize(..5)]]);
@@ -102,6 +106,8 @@ struct Player {
     design: Design,
     medium: Medium,
     seed: u64,
+    /// It has the options of a user who sets none.
+    by_default: bool,
     place: Place,
     _folder: tempfile::TempDir,
     db: Option<Db>,
@@ -171,6 +177,7 @@ impl Player {
             design,
             medium,
             seed: seed ^ (at as u64) << 32,
+            by_default: seed % (2 * CAST.len() as u64) == at as u64,
             place: Place::folder(folder.path()),
             _folder: folder,
             db: None,
@@ -183,7 +190,10 @@ impl Player {
 
     fn open(&mut self, variation: u8) -> Outcome {
         let seed = self.seed ^ u64::from(variation) << 8;
-        let options = hostile(self.design, self.medium, seed);
+        let options = match self.by_default {
+            true => settings::default_of(self.design, self.medium),
+            false => hostile(self.design, self.medium, seed),
+        };
         let db = self.place.open(&options).map_err(failed("opening"))?;
         self.db = Some(db);
         Ok(())
@@ -220,10 +230,10 @@ impl Player {
                         (None, Some(end)) => batch.delete_range_in(&space, half_open(key, end)),
                     };
                 }
-                self.db()?
-                    .write(batch, *durability)
-                    .map_err(failed("a write"))?;
-                let mut text = String::new();
+                let mut text = match self.db()?.write(batch, *durability) {
+                    Err(e) if e.kind() == ErrorKind::Invalid => "invalid; ".to_owned(),
+                    written => written.map(|()| String::new()).map_err(failed("a write"))?,
+                };
                 for Entry { space, key, .. } in entries {
                     text += &self.get(*space, key)?;
                 }
@@ -253,9 +263,11 @@ impl Player {
                 None => Ok("no keyspace".into()),
             },
             Op::Step(pick, count) => {
-                for turn in 0..u32::from(*count) {
+                let db = self.db()?;
+                let is_manual = db.options().background.workers == Workers::Manual;
+                for turn in 0..u32::from(*count).min(if is_manual { u32::MAX } else { 0 }) {
                     let pick = pick.rotate_left(turn) as usize;
-                    self.db()?.step(pick).map_err(failed("a step"))?;
+                    db.step(pick).map_err(failed("a step"))?;
                 }
                 Ok(String::new())
             }

@@ -2,14 +2,16 @@
 //! it has its view, writes come in, the clock jumps, and background steps run. Whatever a read gives must be
 //! the state of the database at one instant of the call, for all keys together.
 //!
-//! Everything happens on one thread, so the states that there were are known exactly.
+//! All calls are made on one thread, so the states that there were are known exactly. Background steps run there
+//! too, or on threads of the store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
-use terrace::{Db, Design, Durability, WriteBatch};
+use terrace::{Db, Design, Durability, Workers, WriteBatch};
 use terrace_media::{Clock, Medium};
 
 use crate::oracle::Outcome;
@@ -22,14 +24,15 @@ const KEYS: u8 = 6;
 const READS: u32 = 80;
 
 type Hook = Box<dyn FnOnce() + Send>;
+/// The thread whose looks count, how many come before the hook's, and the hook.
+type Armed = (ThreadId, u32, Hook);
 
 /// A clock that stands still, and runs what a test wants to happen when somebody asks it.
 #[derive(Default)]
 pub struct Hooked {
     millis: AtomicU64,
-    /// How many looks at the clock come before the hook's, and the hook.
-    before: Mutex<Option<(u32, Hook)>>,
-    after: Mutex<Option<(u32, Hook)>>,
+    before: Mutex<Option<Armed>>,
+    after: Mutex<Option<Armed>>,
     /// Looks of what a hook does are no looks of the read.
     held: AtomicBool,
 }
@@ -47,14 +50,14 @@ impl Hooked {
         self.millis.store(millis, Ordering::SeqCst);
     }
 
-    /// Runs `hook` at the look that comes after `looks` others, before it has read the time.
+    /// Runs `hook` at the look of this thread that comes after `looks` others, before it has read the time.
     pub fn before(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
-        *lock(&self.before) = Some((looks, Box::new(hook)));
+        *lock(&self.before) = Some((std::thread::current().id(), looks, Box::new(hook)));
     }
 
     /// The same after it has read the time.
     pub fn after(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
-        *lock(&self.after) = Some((looks, Box::new(hook)));
+        *lock(&self.after) = Some((std::thread::current().id(), looks, Box::new(hook)));
     }
 
     /// Forgets hooks that have not run.
@@ -73,22 +76,23 @@ impl Hooked {
     }
 
     /// Runs the hook if its look has come.
-    fn look(&self, hook: &Mutex<Option<(u32, Hook)>>) {
+    fn look(&self, hook: &Mutex<Option<Armed>>) {
         if self.held.load(Ordering::SeqCst) {
             return;
         }
         let due = {
             let mut hook = lock(hook);
             match &mut *hook {
-                Some((0, _)) => hook.take(),
-                Some((looks, _)) => {
+                Some((thread, ..)) if *thread != std::thread::current().id() => None,
+                Some((_, 0, _)) => hook.take(),
+                Some((_, looks, _)) => {
                     *looks -= 1;
                     None
                 }
                 None => None,
             }
         };
-        if let Some((_, hook)) = due {
+        if let Some((.., hook)) = due {
             self.hold(hook);
         }
     }
@@ -179,9 +183,12 @@ struct World {
 
 impl World {
     /// Lets something happen. Without `steps`, no background steps and no range deletes: whoever asks for the
-    /// time may hold the list of snapshots, which these wait for.
+    /// time may hold the list of snapshots, which these wait for. Beside threads of the store, which wait for that list
+    /// while others wait for them, only the clock jumps then.
     fn act(&self, rng: &mut fastrand::Rng, steps: bool) -> terrace::Result<()> {
-        match rng.u8(..if steps { 16 } else { 12 }) {
+        let is_manual = self.db.options().background.workers == Workers::Manual;
+        let from = if steps || is_manual { 0 } else { 8 };
+        match rng.u8(from..if steps { 16 } else { 12 }) {
             0..8 => {
                 let mut batch = WriteBatch::new();
                 let mut story = lock(&self.story);
@@ -205,7 +212,10 @@ impl World {
             13 if rng.bool() => self.db.drain()?,
             _ => {
                 for _ in 0..rng.u8(1..12) {
-                    self.db.step(rng.usize(..))?;
+                    let pick = rng.usize(..);
+                    if is_manual {
+                        self.db.step(pick)?;
+                    }
                 }
             }
         }
@@ -349,7 +359,13 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let folder = scratch()?;
     let designs = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
     let design = designs[rng.usize(..designs.len())];
-    let options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
+    let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
+    if rng.bool() {
+        options.background.workers = settings::workers(seed);
+    }
+    if rng.u8(..32) == 0 {
+        options = settings::default_of(design, medium);
+    }
     let clock = Hooked::at(1000);
     let failed = |e: terrace::Error| format!("{e:?}");
     let db = Db::builder(folder.path())

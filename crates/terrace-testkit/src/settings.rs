@@ -98,3 +98,43 @@ pub fn varied(options: &Options, n: u8) -> Options {
     }
     options
 }
+
+/// Who runs background jobs in the case of a seed: threads, as many as a user gets who says nothing, or none.
+pub fn workers(seed: u64) -> Workers {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x776f_726b_6572_73);
+    match rng.u8(..8) {
+        0..3 => Workers::Threads(2),
+        3 | 4 => Workers::Threads(1),
+        5 | 6 => Workers::Auto,
+        _ => Workers::Manual,
+    }
+}
+
+/// Whether the case of a seed has the options of a user who sets none: one in eight.
+pub fn is_by_default(seed: u64) -> bool {
+    fastrand::Rng::with_seed(seed ^ 0x6465_6661_756c_74).u8(..8) == 0
+}
+
+/// The options of a user who sets none, but for the design, the pool's place, and its size, which is hardly
+/// more than the smallest that they allow.
+pub fn default_of(design: Design, medium: Medium) -> Options {
+    let small = small_of(design, medium);
+    let mut options = Options {
+        design: small.design,
+        pool: small.pool,
+        ..Options::default()
+    };
+    options.pool.size_bytes = 640 << 20;
+    options
+}
+
+/// The options of the case of a seed: small ones that are hostile in one way, or those of a user who sets none;
+/// with threads or without.
+pub fn drawn(design: Design, medium: Medium, seed: u64) -> Options {
+    if is_by_default(seed) {
+        return default_of(design, medium);
+    }
+    let mut options = varied(&small_of(design, medium), (seed / 2) as u8);
+    options.background.workers = workers(seed);
+    options
+}

@@ -31,10 +31,11 @@ const fn part(
     }
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     part("power", campaign::power, ("cases", 10), true),
     part("kill", campaign::kill, ("rounds", 50), true),
     part("linear", campaign::linear, ("runs", 6), true),
+    part("model", campaign::model, ("cases", 5), true),
     part("metamorphic", campaign::metamorphic, ("cases", 5), false),
     part("moments", campaign::moments, ("cases", 200), false),
     part("strangers", campaign::strangers, ("cases", 100), false),

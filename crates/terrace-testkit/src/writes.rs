@@ -20,6 +20,9 @@ pub(crate) const THREADS: u64 = 3;
 /// BOUND: a process that nobody ends stops by itself after so many writes of a thread.
 const WRITES_MAX: u64 = 400_000;
 
+/// Sizes of memtables among the options of such processes.
+const MEMTABLES: [u32; 3] = [4 << 10, 8 << 10, 32 << 10];
+
 /// Times to live, in milliseconds: over when the entry is written, and over in no life.
 const PAST: u32 = 1;
 pub(crate) const FUTURE: u32 = 24 * 3600 * 1000;
@@ -71,8 +74,10 @@ impl Writes {
     fn entry(&mut self) -> Entry {
         let key = Key(vec![b'a' + self.thread as u8, self.rng.u8(0..60)]);
         self.tag += 1;
-        let len = match self.rng.u8(0..30) {
-            0 => self.rng.u32(8..6000),
+        let len = match self.rng.u8(0..60) {
+            0 | 1 => self.rng.u32(8..6000),
+            // As large as a memtable or an eighth of one, or a little less, by what an entry has beside it.
+            2 => MEMTABLES[self.rng.usize(..3)] / [1, 8][self.rng.usize(..2)] - self.rng.u32(..150),
             _ => self.rng.u32(8..150),
         };
         let value = (self.rng.u8(0..4) > 0).then_some(Value { tag: self.tag, len });

@@ -1,0 +1,46 @@
+//! A world that is emptied: what was deleted gives its space back.
+
+use terrace::Durability;
+
+use super::World;
+use crate::oracle::Outcome;
+use crate::script::{Entry, Op};
+
+impl World {
+    /// Deletes everything, drains, and checks that the space has come back.
+    pub fn check_space(&mut self) -> Outcome {
+        self.let_go();
+        for space in self.oracle.live().into_keys().filter(|&space| space != 0) {
+            self.run(&Op::DropSpace(space))?;
+        }
+        for key in self.oracle.live_in(0).into_keys() {
+            let entry = Entry {
+                until: None,
+                ttl: None,
+                space: 0,
+                key,
+                value: None,
+            };
+            self.run(&Op::Write(vec![entry], Durability::Buffered))?;
+        }
+        self.run(&Op::Drain)?;
+        self.check_all()?;
+        let metrics = self.db()?.metrics();
+        let options = self.db()?.options();
+        // Manifest (twice while it is rewritten), redo area, head, two memtables with their logs,
+        // and a repository that keeps some extents open.
+        let memtable = options.front.memtable_bytes + (64 << 10);
+        let mut bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
+        if self.key_bytes > 1 << 10 {
+            // The manifest keeps the bounds of tables, and space for as much again as it ever had.
+            bound += 16 * self.key_bytes as u64;
+        }
+        if metrics.pool.allocated_bytes > bound {
+            return Err(format!(
+                "an empty store keeps {} bytes of the pool, more than {bound}: {metrics}",
+                metrics.pool.allocated_bytes
+            ));
+        }
+        Ok(())
+    }
+}
