@@ -329,10 +329,11 @@ impl Engine {
         }
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
         let refusal = match (wait.refusals, &awaits) {
-            (None, _) if wait.is_first || is_held => None,
+            // Without threads, jobs have tried when none can take a step.
+            _ if is_manual || is_held => None,
+            (None, _) if wait.is_first => None,
             (None, Awaits::Disk(why)) => Some(why.clone()),
             (None, _) => self.disk_full(),
-            (Some(_), _) if is_manual => None,
             (Some(since), _) => self.refusal(since),
         };
         if let Some(why) = refusal {

@@ -58,7 +58,12 @@ impl Job for SyncRanges {
         if covers || self.0.disk_full().is_some() {
             // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a power loss
             // could take them, and not give back what they had hidden.
+            let before = ground.ranges.durable();
             ground.ranges.mark_synced(pipeline.front.sync_logs()?);
+            if ground.ranges.durable() > before {
+                // What waits for room may have what is covered now: it gives that back when it tries again.
+                self.0.look_for_room();
+            }
         }
         Ok(Step::Done(Completion::nothing()))
     }

@@ -9,11 +9,12 @@
 //! | row | for | bytes |
 //! |---|---|---|
 //! | manifest | its next generation, OPTIONS | as many as the generation in use has room for |
-//! | log | the log of deletes, and of an opening | `LOG_BYTES` |
+//! | log | logs of deletes, and of an opening: one that is written, and one to flush that | twice `LOG_BYTES` |
+//! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `DRAIN_BYTES` |
 //! | tables | what compactions and drains write | `Ground::keep_reserve` |
 //!
 //! Invariants
-//!   R1  A row is given up only for its own steps and for those of the rows before it.
+//!   R1  A row is given up only for its own steps and for the manifest.
 //!   R2  Nothing depends on the file: without it, steps find the room that the disk has.
 //!
 //! CRASH: the file may be missing, as short or as long as it was, or without its space; the next opening makes it
@@ -31,6 +32,8 @@ use crate::types::DbId;
 
 /// Bytes of the log that an opening or a batch of deletes gets where the disk is full.
 pub(crate) const LOG_BYTES: u64 = 64 << 10;
+/// Bytes that a drain gets beside compactions.
+pub(crate) const DRAIN_BYTES: u64 = 32 << 10;
 /// The least that is given up at a time, and what sizes are rounded to: file systems count in blocks.
 const BLOCK_BYTES: u64 = 4096;
 /// What the start of the name is.
@@ -57,11 +60,11 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
 /// What a step is entitled to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// All of it.
+    /// Its own row, and then all others: without edits nothing gets room back.
     Manifest,
-    /// All but the row of the manifest.
     Log,
-    /// The row of tables.
+    /// Its own row, and then that of compactions.
+    Drains,
     Tables,
 }
 
@@ -70,20 +73,66 @@ pub(crate) enum Row {
 pub(crate) struct Rows {
     pub(crate) manifest: u64,
     pub(crate) log: u64,
+    pub(crate) drains: u64,
     pub(crate) tables: u64,
 }
 
 impl Rows {
     fn sum(&self) -> u64 {
-        (self.manifest + self.log + self.tables).next_multiple_of(BLOCK_BYTES)
+        self.manifest + self.log + self.drains + self.tables
     }
 
-    /// What steps of `row` have to leave.
-    fn floor(&self, row: Row) -> u64 {
+    fn rounded(self) -> Rows {
+        Rows {
+            manifest: self.manifest.next_multiple_of(BLOCK_BYTES),
+            log: self.log.next_multiple_of(BLOCK_BYTES),
+            drains: self.drains.next_multiple_of(BLOCK_BYTES),
+            tables: self.tables.next_multiple_of(BLOCK_BYTES),
+        }
+    }
+
+    /// The parts of `self` that are in `all` too.
+    fn within(self, all: Rows) -> Rows {
+        Rows {
+            manifest: self.manifest.min(all.manifest),
+            log: self.log.min(all.log),
+            drains: self.drains.min(all.drains),
+            tables: self.tables.min(all.tables),
+        }
+    }
+
+    /// The rows of which `bytes` are there, the first to be filled first.
+    fn filled(self, bytes: u64) -> Rows {
+        let (mut held, mut left) = (Rows::default(), bytes);
+        for (row, wanted) in held.with(&self) {
+            *row = wanted.min(left);
+            left -= *row;
+        }
+        held
+    }
+
+    /// Each row with what is wanted of it, in the order in which they are filled.
+    fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 4] {
+        [
+            (&mut self.log, all.log),
+            (&mut self.drains, all.drains),
+            (&mut self.tables, all.tables),
+            (&mut self.manifest, all.manifest),
+        ]
+    }
+
+    /// The rows that steps of `row` take, in their order.
+    fn of(&mut self, row: Row) -> Vec<&mut u64> {
         match row {
-            Row::Manifest => 0,
-            Row::Log => self.manifest,
-            Row::Tables => self.manifest + self.log,
+            Row::Manifest => vec![
+                &mut self.manifest,
+                &mut self.tables,
+                &mut self.drains,
+                &mut self.log,
+            ],
+            Row::Drains => vec![&mut self.drains, &mut self.tables],
+            Row::Log => vec![&mut self.log],
+            Row::Tables => vec![&mut self.tables],
         }
     }
 }
@@ -105,9 +154,11 @@ struct Place {
 
 #[derive(Default)]
 struct Inner {
-    /// Bytes whose space the file has.
-    held: u64,
+    /// Bytes whose space the file has, by rows.
+    held: Rows,
     rows: Rows,
+    /// Bytes that a former process has left, until it is known what they are for.
+    found: u64,
 }
 
 impl Reserve {
@@ -126,12 +177,12 @@ impl Reserve {
             fs: Arc::clone(fs),
             path: dir.join(name_of(db)),
         };
-        let held = place.found().unwrap_or(0);
+        let found = place.found().unwrap_or(0);
         Arc::new(Reserve {
             place: Some(place),
             inner: Mutex::new(Inner {
-                held,
-                rows: Rows::default(),
+                found,
+                ..Inner::default()
             }),
             tight: AtomicBool::new(false),
         })
@@ -139,7 +190,25 @@ impl Reserve {
 
     /// Sets how much it should have, and takes or gives back room.
     pub(crate) fn keep(&self, rows: Rows) {
-        self.inner.lock().rows = rows;
+        let Some(place) = &self.place else {
+            return;
+        };
+        {
+            let inner = &mut *self.inner.lock();
+            inner.rows = rows.rounded();
+            let found = std::mem::take(&mut inner.found);
+            let held = match found {
+                0 => inner.held,
+                found => inner.rows.filled(found),
+            };
+            // Sizes of tables differ: it does not follow each of them.
+            let useful = held.within(inner.rows);
+            let excess = found.max(held.sum()) - useful.sum();
+            inner.held = held;
+            if excess > inner.rows.sum() && place.cut(useful.sum()).is_ok() {
+                inner.held = useful;
+            }
+        }
         self.refill();
     }
 
@@ -150,31 +219,29 @@ impl Reserve {
             return true;
         };
         let inner = &mut *self.inner.lock();
-        let wanted = inner.rows.sum();
-        // Sizes of tables differ: it does not follow each of them.
-        if inner.held > wanted.saturating_mul(2) && place.cut(wanted).is_ok() {
-            inner.held = wanted;
-        }
-        let mut step = wanted.saturating_sub(inner.held);
-        // BOUND: each turn takes a block or more, or halves the step.
-        while step >= BLOCK_BYTES {
-            match place.allocate(inner.held, inner.held + step) {
-                Ok(()) => {
-                    inner.held += step;
-                    step = step.min(wanted - inner.held);
+        let mut total = inner.held.sum();
+        // BOUND: four rows, and each turn takes a block or more of one, or halves the step.
+        for (held, wanted) in inner.held.with(&inner.rows) {
+            let mut step = wanted.saturating_sub(*held);
+            while step >= BLOCK_BYTES {
+                match place.allocate(total, total + step) {
+                    Ok(()) => {
+                        total += step;
+                        *held += step;
+                        step = step.min(wanted - *held);
+                    }
+                    Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
+                    // For space only: another time.
+                    Err(_) => break,
                 }
-                Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
-                // For space only: another time.
-                Err(_) => break,
             }
         }
-        inner.held >= wanted
+        !inner.is_short()
     }
 
     /// Whether it has less than it should.
     pub(crate) fn is_short(&self) -> bool {
-        let inner = self.inner.lock();
-        self.place.is_some() && inner.held < inner.rows.sum()
+        self.place.is_some() && self.inner.lock().is_short()
     }
 
     /// Whether the disk was found full, and no room for the log of a memtable since: jobs take less at a time then.
@@ -189,7 +256,8 @@ impl Reserve {
 
     /// Bytes that it has.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.inner.lock().held
+        let inner = self.inner.lock();
+        inner.held.sum().max(inner.found)
     }
 
     /// Gives up `bytes`, or what there is for `row`. False: there is nothing.
@@ -198,10 +266,18 @@ impl Reserve {
             return false;
         };
         let inner = &mut *self.inner.lock();
-        let most = inner.held.saturating_sub(inner.rows.floor(row));
-        let less = bytes.next_multiple_of(BLOCK_BYTES).min(most);
-        let left = inner.held - less;
-        if less == 0 || place.cut(left).is_err() {
+        if inner.found > 0 {
+            // While the database is opened nothing else takes any.
+            let found = std::mem::take(&mut inner.found);
+            (inner.held.log, inner.held.manifest) = (found / 2, found - found / 2);
+        }
+        let mut left = inner.held;
+        let mut more = bytes.next_multiple_of(BLOCK_BYTES);
+        for held in left.of(row) {
+            let less = more.min(*held);
+            (*held, more) = (*held - less, more - less);
+        }
+        if left == inner.held || place.cut(left.sum()).is_err() {
             return false;
         }
         inner.held = left;
@@ -218,6 +294,12 @@ impl Reserve {
                 ended: Arc::default(),
             },
         }
+    }
+}
+
+impl Inner {
+    fn is_short(&self) -> bool {
+        self.held.within(self.rows) != self.rows
     }
 }
 
@@ -408,6 +490,7 @@ mod tests {
     const ROWS: Rows = Rows {
         manifest: 16 * KIB,
         log: 8 * KIB,
+        drains: 0,
         tables: 32 * KIB,
     };
 
@@ -444,13 +527,17 @@ mod tests {
         assert!(reserve.is_short() && !reserve.refill());
         assert!(written(&lender(Row::Log), &at("log"), 8));
         assert!(!written(&lender(Row::Log), &at("log2"), 4));
-        assert!(written(&lender(Row::Manifest), &at("manifest"), 16));
+        fs.remove(&at("log")).unwrap();
+        fs.remove(&at("table")).unwrap();
+        assert!(reserve.refill(), "all of it is there again");
+        assert!(written(&lender(Row::Manifest), &at("manifest"), 56));
         assert!(!written(&lender(Row::Manifest), &at("manifest2"), 4));
         assert_eq!(reserve.held_bytes(), 0);
         let lent = lender(Row::Manifest);
-        fs.remove(&at("table")).unwrap();
+        let file = fs.open(&at("manifest"), OpenMode::Write).unwrap();
+        file.set_len(20 * KIB).unwrap();
         assert!(!reserve.refill(), "a part of it is there again");
-        assert_eq!(reserve.held_bytes(), 32 * KIB);
+        assert_eq!(reserve.held_bytes(), 36 * KIB);
         lent.end().store(true, Ordering::Relaxed);
         assert!(!written(&lent, &at("late"), 4), "the loan has ended");
     }

@@ -18,7 +18,7 @@ use crate::parts::pace::Pace;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LiveRanges, Readable};
 use crate::parts::redo::RedoArea;
-use crate::parts::reserve::{LOG_BYTES, Reserve, Rows};
+use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
@@ -108,7 +108,8 @@ impl Ground {
     /// file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and, where the buffer is
     /// memory, for a drain of its largest table, since their logs go only when all of that is written.
     ///
-    /// BOUND: the room of the manifest, `LOG_BYTES`, and the largest table file or a sixteenth of them all.
+    /// BOUND: the room of the manifest, 160 KiB, and five quarters of the largest table file or of a sixteenth of
+    /// them all.
     pub(crate) fn keep_reserve(&self) {
         let in_files = !self.pool_outlives();
         let tables = self.manifest.with_state(|state| {
@@ -117,11 +118,14 @@ impl Ground {
             let memtable = self.options.front.memtable_bytes;
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
             let largest = files().max().unwrap_or(0);
-            largest.max(moved.min(files().sum::<u64>() / 16))
+            // Files differ in size, and a memtable's table is larger than its entries.
+            let whole = largest.max(moved.min(files().sum::<u64>() / 16));
+            whole + whole / 4
         });
         self.reserve.keep(Rows {
             manifest: if in_files { self.manifest.room() } else { 0 },
-            log: if in_files { LOG_BYTES } else { 0 },
+            log: if in_files { 2 * LOG_BYTES } else { 0 },
+            drains: if tables > 0 { DRAIN_BYTES } else { 0 },
             tables,
         });
     }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::{ErrorKind, Result};
+use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
 use crate::types::{EntryKind, key_hash};
 
 /// After so many tries on a full disk a job gives its sources back, so that another one is chosen by what is there
 /// then. No fewer than the engine counts before it refuses those who wait.
-pub(super) const REFUSED_MAX: u32 = 2;
+const REFUSED_MAX: u32 = 2;
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -121,7 +122,12 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
-        if self.refused >= REFUSED_MAX
+        // Without threads each try is another call.
+        let tries = match self.body.ground.options.background.workers {
+            Workers::Manual => 1,
+            _ => REFUSED_MAX,
+        };
+        if self.refused >= tries
             && let Some(put_back) = drain.put_back.take()
         {
             // Less at a time may fit, or newer tables may hide more of it by now.

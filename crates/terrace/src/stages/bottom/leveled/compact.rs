@@ -15,7 +15,6 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::absorb::REFUSED_MAX;
 use super::output::Output;
 use super::pick::Picked;
 use super::source::RunCursor;
@@ -27,7 +26,7 @@ use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::Applicable;
 use crate::stages::{Completion, Job, JobKind, Step};
-use crate::types::EntryKind;
+use crate::types::{EntryKind, SeqNo};
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -168,8 +167,8 @@ pub(super) struct Compact {
     current: Option<Range>,
     /// Whether it is known what the job has to do.
     begun: bool,
-    /// How often the disk had no room for it, and the version of the first time.
-    refused: (u32, Weak<Version>),
+    /// How often the disk had no room for it, and what it saw the first time.
+    refused: (u32, (Weak<Version>, SeqNo)),
 }
 
 /// A range that is being merged.
@@ -228,7 +227,7 @@ impl Compact {
             left: Vec::new(),
             current: None,
             begun: false,
-            refused: (0, Weak::new()),
+            refused: Default::default(),
         }
     }
 
@@ -239,7 +238,7 @@ impl Compact {
             left: vec![span],
             current: None,
             begun: true,
-            refused: (0, Weak::new()),
+            refused: Default::default(),
         })
     }
 
@@ -293,14 +292,24 @@ impl Compact {
 }
 
 impl Compact {
-    /// Whether the job ends here, since another compaction may fit the disk: there are other tables by now, and
-    /// what they hide may be most of these.
+    /// What a compaction is chosen by: the tables, and up to where range deletes above them are durable.
+    fn seen(&self) -> (Weak<Version>, SeqNo) {
+        let body = &self.plan.body;
+        (
+            Arc::downgrade(&body.version()),
+            body.ground.ranges.durable(),
+        )
+    }
+
+    /// Whether the job ends here, since another one may fit the disk: there are other tables by now, or range
+    /// deletes that cover some of these, which nothing drops for as long as they are taken.
     fn gives_up(&self) -> bool {
-        let (count, version) = &self.refused;
-        if *count >= REFUSED_MAX
-            && !Weak::ptr_eq(version, &Arc::downgrade(&self.plan.body.version()))
-        {
-            self.plan.given_up.store(true, Ordering::Relaxed);
+        let (count, (version, durable)) = &self.refused;
+        if *count > 0 {
+            let now = self.seen();
+            if !Weak::ptr_eq(version, &now.0) || *durable != now.1 {
+                self.plan.given_up.store(true, Ordering::Relaxed);
+            }
         }
         self.plan.given_up.load(Ordering::Relaxed)
     }
@@ -332,7 +341,7 @@ impl Job for Compact {
             Err(e) if e.kind() == ErrorKind::Full => {
                 self.give_room_back();
                 if self.refused.0 == 0 {
-                    self.refused.1 = Arc::downgrade(&self.plan.body.version());
+                    self.refused.1 = self.seen();
                 }
                 self.refused.0 += 1;
                 return Ok(Step::Retry(e));

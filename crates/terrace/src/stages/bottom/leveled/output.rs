@@ -83,7 +83,11 @@ impl Output {
         let stripes = body.ground.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
         let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
-        let lender = body.ground.reserve.lender(&body.shelf.fs, Row::Tables);
+        let row = match level {
+            0 => Row::Drains,
+            _ => Row::Tables,
+        };
+        let lender = body.ground.reserve.lender(&body.shelf.fs, row);
         let mut output = Output {
             horizon: body.ground.horizon(),
             hides,

@@ -36,6 +36,10 @@ pub(super) fn settle(
         // Replayed: recovery has left its log to be synced.
         return Ok(false);
     };
+    if ground.reserve.is_tight() {
+        // What is in no synced log hides nothing, and on a full disk there is no room to write that out.
+        log.sync().map_err(|e| append_failed(ground, e))?;
+    }
     let synced = log.is_synced();
     log_files.trim(memtable.id, log.bytes());
     match synced {
