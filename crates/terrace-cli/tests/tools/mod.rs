@@ -237,6 +237,7 @@ fn a_damaged_database_is_repaired() {
     };
     let whole = text(&place.stdout("repair", &[&"--into", &target])).to_string();
     assert!(whole.contains("3,000"), "{whole}");
+    assert!(whole.contains("whole: nothing is lost"), "{whole}");
     let dump = terrace()
         .arg("dump")
         .arg(&target)

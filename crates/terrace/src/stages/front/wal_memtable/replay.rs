@@ -237,13 +237,7 @@ impl Replayer {
             FoundPlace::Pool(extent) => format!("pool extent {}", extent.span()),
             FoundPlace::File => self.log_files.path(log.id).display().to_string(),
         };
-        let advice = match e.kind() {
-            ErrorKind::Corruption => {
-                ": restore the database from a copy, or rebuild what is left with \"terrace repair\""
-            }
-            _ => "",
-        };
-        Error::new(e.kind(), format!("log {} ({place}): {e}{advice}", log.id)).because(e)
+        Error::new(e.kind(), format!("log {} ({place}): {e}", log.id)).because(e)
     }
 }
 
