@@ -213,8 +213,16 @@ impl Engine {
         waited
     }
 
-    /// Waits until no job runs and none may begin.
+    /// Waits until no job runs and none may begin, those among them that are worth it only at rest.
     pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
+        self.jobs.want_rest(true);
+        let rested = self.wait_for_rest();
+        self.jobs.want_rest(false);
+        self.pipeline.front.rest();
+        rested
+    }
+
+    fn wait_for_rest(self: &Arc<Self>) -> Result<()> {
         if self.jobs.workers() == Workers::Manual {
             while self.step(0)? {}
             return Ok(());

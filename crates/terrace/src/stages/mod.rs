@@ -472,6 +472,8 @@ pub(crate) trait Front: Send + Sync {
     fn log_file_bytes(&self) -> u64;
     /// These logs are not needed any more, and no edit names them: their places may be used again.
     fn logs_retired(&self, logs: &[u64]);
+    /// Writers rest: gives back files that are kept for logs to come.
+    fn rest(&self);
     /// How many logs recovery has found that are not replayed yet, and their bytes.
     fn logs_found(&self) -> (usize, u64);
     /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
@@ -491,6 +493,8 @@ pub(crate) trait Front: Send + Sync {
 /// How badly space is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
+    /// Writers rest: what is worth doing only then.
+    Rest,
     /// Data moves when it is cheapest.
     None,
     /// The pool fills, or somebody waits for what is in the buffer: move data that need not move yet.
@@ -563,6 +567,10 @@ pub(crate) trait Bottom: Send + Sync {
     /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
     /// ends is bounded.
     fn drain_bytes_max(&self) -> u64;
+    /// The same of the next drain, which may have less room.
+    fn drain_bytes_now(&self) -> u64 {
+        self.drain_bytes_max()
+    }
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:

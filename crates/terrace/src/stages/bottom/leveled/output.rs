@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::garbage::Sampler;
 use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};
@@ -56,6 +57,7 @@ pub(super) struct Output {
     kept: Option<SeqNo>,
     any: bool,
     entries: u64,
+    sampler: Sampler,
     /// Bytes of the table being written that the pace knows of.
     charged: u64,
     /// What the writer takes of the memory.
@@ -93,6 +95,7 @@ impl Output {
             kept: None,
             any: false,
             entries: 0,
+            sampler: Sampler::default(),
             charged: 0,
             lease: body.ground.memory.jobs.lease(),
             body: Arc::clone(body),
@@ -252,6 +255,10 @@ impl Output {
                 let _ = self.lease.set(held);
             }
         }
+        if !same_key {
+            let key = (entry.keyspace, entry.key);
+            self.sampler.take(&self.version, self.level as usize, key);
+        }
         Ok(entry.key.len() + value.len())
     }
 
@@ -306,6 +313,7 @@ impl Output {
         let of_level = &self.body.written[self.level as usize];
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
+        self.sampler.close_table();
         Ok(())
     }
 
@@ -372,9 +380,13 @@ impl Output {
         let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
         let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));
-        let tables = done
-            .into_iter()
-            .map(|(meta, ranges)| Table::new(&shelf, meta, ranges).written_without(&self.dropped));
+        let superseded = std::mem::take(&mut self.sampler.tables);
+        let tables = done.into_iter().zip(superseded);
+        let tables = tables.map(|((meta, ranges), superseded)| {
+            Table::new(&shelf, meta, ranges)
+                .written_without(&self.dropped)
+                .superseding(superseded)
+        });
         (tables.collect(), changes)
     }
 
@@ -386,6 +398,7 @@ impl Output {
         for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
+        self.sampler = Sampler::default();
         self.cut = None;
         self.charged = 0;
         self.any = false;

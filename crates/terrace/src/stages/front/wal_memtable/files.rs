@@ -233,13 +233,15 @@ impl LogFiles {
         self.files.lock().live.values().sum()
     }
 
-    /// Removes the files that were kept for logs to come: there are none.
+    /// No log comes any more.
     pub(super) fn close(&self) {
-        let idle = {
-            let mut files = self.files.lock();
-            files.closed = true;
-            std::mem::take(&mut files.idle)
-        };
+        self.files.lock().closed = true;
+        self.remove_idle();
+    }
+
+    /// Removes the files that are kept for logs to come.
+    pub(super) fn remove_idle(&self) {
+        let idle = std::mem::take(&mut self.files.lock().idle);
         for path in idle {
             let _ = self.folder.fs.remove(&path);
         }

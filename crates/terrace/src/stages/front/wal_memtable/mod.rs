@@ -564,6 +564,10 @@ impl Front for WalMemtable {
         }
     }
 
+    fn rest(&self) {
+        self.log_files.remove_idle();
+    }
+
     fn logs_found(&self) -> (usize, u64) {
         self.left_to_replay()
     }
