@@ -20,17 +20,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
-use crate::types::SeqNo;
 
 use super::Engine;
 use super::admission::RELEASE;
 use super::chores::{Finish, MakeSpare, SyncRanges};
+use super::rest::Rest;
 use super::throttle::Headroom;
 use super::waiting::{Parked, Waits};
 use super::workers::{Class, Crew};
-
-/// Writers who have written nothing for so long rest.
-const REST: Duration = Duration::from_secs(1);
 
 /// The scheduler of one database.
 pub(crate) struct Jobs {
@@ -66,10 +63,7 @@ pub(super) struct State {
     everything: usize,
     /// How many wait until what is in it now has gone down.
     drained: usize,
-    /// How many wait until there is nothing to do.
-    resting: usize,
-    /// The last number that a worker without work has seen taken, and since when.
-    still: Option<(SeqNo, Instant)>,
+    pub(super) rest: Rest,
     /// For their sake drains and merges take turns.
     pub(super) merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
@@ -77,21 +71,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether writers, who took `seq` last, rest, or somebody waits for what is done when they do.
-    fn is_quiet(&self, seq: SeqNo) -> bool {
-        let rests = |(still, since): (SeqNo, Instant)| still == seq && since.elapsed() >= REST;
-        self.resting > 0 || self.still.is_some_and(rests)
-    }
-
-    /// A worker has found no work, and writers took `seq` last. True: now they rest.
-    pub(super) fn found_nothing(&mut self, seq: SeqNo) -> bool {
-        let before = self.is_quiet(seq);
-        if self.still.is_none_or(|(still, _)| still != seq) {
-            self.still = Some((seq, Instant::now()));
-        }
-        !before && self.is_quiet(seq)
-    }
-
     /// Whether no flush has been begun that nobody runs.
     fn has_no_flush(&self) -> bool {
         self.queue.iter().all(|p| p.job.kind() != JobKind::Flush)
@@ -142,16 +121,6 @@ impl Jobs {
         state.drained = match more {
             true => state.drained + 1,
             false => state.drained - 1,
-        };
-    }
-
-    /// Counts the callers who wait until nothing is left to do: one more, or one less. What is only worth
-    /// doing while nobody writes is done for them.
-    pub(super) fn want_rest(&self, more: bool) {
-        let mut state = self.state.lock();
-        state.resting = match more {
-            true => state.resting + 1,
-            false => state.resting - 1,
         };
     }
 
@@ -379,12 +348,10 @@ impl Engine {
             return Ok(job.map(Parked::ready));
         }
         let urgency = match (state.everything, state.drained) {
-            (0, 0) => match headroom.urgency() {
-                Urgency::None if state.is_quiet(self.ground.sequencer.last_taken()) => {
-                    Urgency::Rest
-                }
-                urgency => urgency,
-            },
+            (0, 0) if !state.rest.is_reached(self.ground.sequencer.last_taken()) => {
+                headroom.urgency()
+            }
+            (0, 0) => headroom.urgency_at_rest(),
             (0, _) => Urgency::Space,
             _ => Urgency::Everything,
         };

@@ -215,9 +215,9 @@ impl Engine {
 
     /// Waits until no job runs and none may begin, those among them that are worth it only at rest.
     pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
-        self.jobs.want_rest(true);
+        self.jobs.state.lock().rest.waiting += 1;
         let rested = self.wait_for_rest();
-        self.jobs.want_rest(false);
+        self.jobs.state.lock().rest.waiting -= 1;
         self.pipeline.front.rest();
         rested
     }

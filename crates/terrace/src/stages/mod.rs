@@ -15,6 +15,7 @@ mod drain;
 pub(crate) mod front;
 mod ground;
 pub(crate) mod names;
+mod need;
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 
 pub(crate) use drain::{Credit, Credits, Drain, EntryCount};
 pub(crate) use ground::Ground;
+pub(crate) use need::{Pressure, Urgency};
 
 /// A point read.
 #[derive(Debug, Clone, Copy)]
@@ -490,19 +492,6 @@ pub(crate) trait Front: Send + Sync {
     fn measure(&self, metrics: &mut Metrics);
 }
 
-/// How badly space is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
-    /// Writers rest: what is worth doing only then.
-    Rest,
-    /// Data moves when it is cheapest.
-    None,
-    /// The pool fills, or somebody waits for what is in the buffer: move data that need not move yet.
-    Space,
-    /// Somebody waits for an empty buffer.
-    Everything,
-}
-
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
@@ -551,15 +540,6 @@ pub(crate) struct RangeRequest {
     pub(crate) seq: SeqNo,
     /// Nor need what is in tables with this number and above: they were written since.
     pub(crate) id: u64,
-}
-
-/// How far something is on its way from where writers need not care to where nothing more fits.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Pressure {
-    /// 0: writers go on unslowed. 1: nothing more should come down.
-    pub(crate) part: f64,
-    /// How many bytes it is from the one to the other.
-    pub(crate) range: u64,
 }
 
 /// Stage 3: the home of cold data.

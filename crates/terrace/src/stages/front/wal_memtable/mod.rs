@@ -231,10 +231,9 @@ impl WalMemtable {
     fn sync(&self, id: u64) -> Result<()> {
         let memtables = self.memtables();
         self.sync_left()?;
-        for memtable in memtables.iter().filter(|memtable| memtable.id <= id) {
-            if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| append_failed(&self.ground, e))?;
-            }
+        let up_to = memtables.iter().filter(|memtable| memtable.id <= id);
+        for log in up_to.filter_map(|memtable| memtable.log.as_ref()) {
+            log.sync().map_err(|e| append_failed(&self.ground, e))?;
         }
         Ok(())
     }
@@ -539,11 +538,9 @@ impl Front for WalMemtable {
             return Err(not_published());
         }
         self.sync(active.id)?;
-        for memtable in self.memtables() {
-            if let Some(log) = &memtable.log {
-                memtable::seal(&**log, &memtable);
-            }
-        }
+        let all = self.memtables();
+        let with_logs = all.iter().filter_map(|m| Some((m.log.as_ref()?, m)));
+        with_logs.for_each(|(log, memtable)| memtable::seal(&**log, memtable));
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();
@@ -559,9 +556,7 @@ impl Front for WalMemtable {
     }
 
     fn logs_retired(&self, logs: &[u64]) {
-        for &id in logs {
-            self.log_files.retire(id);
-        }
+        logs.iter().for_each(|&id| self.log_files.retire(id));
     }
 
     fn rest(&self) {
