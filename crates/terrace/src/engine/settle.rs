@@ -99,7 +99,7 @@ impl Engine {
         let drained = self.wait_until(&|| !self.pipeline.is_buffering());
         self.jobs.want_everything(false);
         drained?;
-        self.settle()
+        self.wait_for_rest()
     }
 
     /// Before a close: moves what is in memory to where the next opening need not look for it. Where the
