@@ -18,6 +18,7 @@ use crate::moments;
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::soak::Soak;
+use crate::space::Overwriting;
 use crate::strangers;
 
 /// What the command line asks for: `--name value` pairs.
@@ -291,11 +292,18 @@ pub fn soak(request: &Request) -> Outcome {
             continue;
         }
         println!("soak: {design} on {medium}, seed {seed:#x}, {time:.0?}");
+        let keys = request.number("keys", 0)?;
         let folder = match request.text("folder") {
             Some(path) => tempfile::Builder::new().prefix("soak").tempdir_in(path),
             None => tempfile::Builder::new().prefix("soak").tempdir(),
         };
         let folder = folder.map_err(|e| format!("no folder for the soak: {e}"))?;
+        if keys > 0 && design.keeps_table_files() {
+            let overwriting = Overwriting::by_default(design, medium, keys, time, seed);
+            let taken = overwriting.hold(folder.path())?;
+            println!("soak: {design} on {medium}, {keys} keys overwritten: {taken:?}");
+            continue;
+        }
         match soak.run(folder.path()) {
             Ok(tally) => println!("soak: {design} on {medium}: {tally:?}\n"),
             Err(failure) => {

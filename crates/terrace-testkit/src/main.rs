@@ -47,7 +47,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --only ACT,TARGET,CALL,WAY (one case, as a failure prints it)
   soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
           --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
-          --design NAME|all, --round SECONDS, --folder PATH (where databases are made)
+          --design NAME|all, --round SECONDS, --folder PATH (where databases are made),
+          --keys N (instead: so many keys of 1 KiB overwritten, with the bound of docs/operations.md)
   torture the campaigns above in turn, each with seeds of its own
           --hours H, --seed S, --medium dax|mapped|dram, --design NAME|all
   flips   every byte of table files and OPTIONS changed, each of which must be found
@@ -105,7 +106,7 @@ fn run(args: &[String]) -> Outcome {
             "only",
         ])?),
         "soak" => campaign::soak(&parse(&[
-            "minutes", "seed", "medium", "design", "round", "folder",
+            "minutes", "seed", "medium", "design", "round", "folder", "keys",
         ])?),
         "torture" => torture::torture(&parse(&["hours", "seed", "medium", "design"])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),

@@ -26,7 +26,8 @@ use crate::watchdog;
 use book::{Book, Known, Moment, compare};
 use client::Client;
 use keys::{check_foreign, check_pair, owner, space_name};
-use watch::{Bounds, Folder, Kind, Process, Sample, Watch};
+pub(crate) use watch::Folder;
+use watch::{Bounds, Kind, Process, Sample, Watch};
 
 const MIB: u64 = 1 << 20;
 /// Clients, each with a thread.

@@ -254,19 +254,19 @@ impl Process {
 
 /// What the files of a database take, in bytes.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(super) struct Folder {
-    pub(super) pool: u64,
-    pub(super) tables: u64,
-    pub(super) logs: u64,
+pub(crate) struct Folder {
+    pub(crate) pool: u64,
+    pub(crate) tables: u64,
+    pub(crate) logs: u64,
     /// Manifest, OPTIONS and whatever else there is.
-    pub(super) other: u64,
-    pub(super) table_count: u64,
-    pub(super) log_count: u64,
-    pub(super) other_count: u64,
+    pub(crate) other: u64,
+    pub(crate) table_count: u64,
+    pub(crate) log_count: u64,
+    pub(crate) other_count: u64,
 }
 
 impl Folder {
-    pub(super) fn of(path: &Path) -> Folder {
+    pub(crate) fn of(path: &Path) -> Folder {
         use std::os::unix::fs::MetadataExt;
         let mut folder = Folder::default();
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {

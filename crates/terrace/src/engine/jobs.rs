@@ -24,6 +24,7 @@ use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 use super::Engine;
 use super::admission::RELEASE;
 use super::chores::{Finish, MakeSpare, SyncRanges};
+use super::rest::Rest;
 use super::throttle::Headroom;
 use super::waiting::{Parked, Waits};
 use super::workers::{Class, Crew};
@@ -67,6 +68,7 @@ pub(super) struct State {
     everything: usize,
     /// How many wait until what is in it now has gone down.
     drained: usize,
+    pub(super) rest: Rest,
     /// For their sake drains and merges take turns.
     pub(super) merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
@@ -370,7 +372,10 @@ impl Engine {
             return Ok(job.map(Parked::ready));
         }
         let urgency = match (state.everything, state.drained) {
-            (0, 0) => headroom.urgency(),
+            (0, 0) if !state.rest.is_reached(self.ground.sequencer.last_taken()) => {
+                headroom.urgency()
+            }
+            (0, 0) => headroom.urgency_at_rest(),
             (0, _) => Urgency::Space,
             _ => Urgency::Everything,
         };

@@ -17,7 +17,8 @@ pub(crate) mod ingest;
 pub(crate) mod jobs;
 pub(crate) mod read;
 pub(crate) mod recover;
-pub(crate) mod settle;
+pub(crate) mod rest;
+mod settle;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;

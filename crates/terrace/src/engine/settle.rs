@@ -42,7 +42,7 @@ impl Engine {
         let drained = self.wait_until(&|| !self.pipeline.is_buffering());
         self.jobs.want_everything(false);
         drained?;
-        self.settle()
+        self.wait_for_rest()
     }
 
     /// Before a close: moves what is in memory to where the next opening need not look for it. Where the
@@ -156,8 +156,16 @@ impl Engine {
         waited
     }
 
-    /// Waits until no job runs and none may begin.
+    /// Waits until no job runs and none may begin, those among them that are worth it only at rest.
     pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
+        self.jobs.state.lock().rest.waiting += 1;
+        let rested = self.wait_for_rest();
+        self.jobs.state.lock().rest.waiting -= 1;
+        self.pipeline.front.rest();
+        rested
+    }
+
+    fn wait_for_rest(self: &Arc<Self>) -> Result<()> {
         let rests = self.admit(&Need::Jobs, &mut || {
             let rests = match self.jobs.workers() {
                 Workers::Manual => !self.step(0)?,

@@ -29,6 +29,8 @@ pub(crate) struct Throttle {
     spare: [u64; 2],
     /// What log files may take, where draining gives them back.
     logs: Option<Limits>,
+    /// The log of a memtable of the usual size.
+    log_bytes: u64,
     /// What all memtables may have that is not written.
     memtables: Limits,
     /// Why writers are slowed: the place of a reason in `REASONS`.
@@ -134,6 +136,8 @@ pub(crate) struct Headroom {
     in_pieces: bool,
     /// Of what log files may take.
     logs: Option<Room>,
+    /// What those of the active memtable and of the spare take.
+    logs_needed: u64,
     /// Of what memtables may have that is not written.
     memtables: Room,
 }
@@ -148,6 +152,14 @@ impl Headroom {
         }
     }
 
+    /// The same while writers rest.
+    pub(crate) fn urgency_at_rest(&self) -> Urgency {
+        match self.urgency() {
+            Urgency::None => Urgency::Rest,
+            urgency => urgency,
+        }
+    }
+
     /// What makes writers slower, as `REASONS` are, beside the pressure of the bottom.
     fn pressures(&self, bottom: Pressure) -> [Pressure; 4] {
         let logs = self.logs.map(|logs| logs.pressure());
@@ -157,6 +169,12 @@ impl Headroom {
             logs.unwrap_or_default(),
             self.memtables.pressure(),
         ]
+    }
+
+    /// Whether there are more logs than those of the active memtable and of the spare, and drains free some.
+    pub(crate) fn has_logs_to_free(&self) -> bool {
+        self.logs
+            .is_some_and(|logs| logs.limits.cap - logs.free.min(logs.limits.cap) > self.logs_needed)
     }
 
     /// How much the pool or logs press.
@@ -213,6 +231,7 @@ impl Throttle {
             pool: pool_limits(ground, pipeline, spare),
             spare: spare.extents,
             logs,
+            log_bytes: spare.log_file,
             reason: AtomicU8::new(0),
             governor: Governor::new(),
         }
@@ -238,6 +257,7 @@ impl Throttle {
             },
             memtables: room(self.memtables, burdens.unflushed_bytes, 0),
             usage,
+            logs_needed: 2 * self.log_bytes,
             in_pieces: !usage.fits(self.spare) || usage.largest_free < self.pool.piece,
             logs: self
                 .logs
@@ -385,6 +405,7 @@ mod tests {
                 granule: 1,
             },
             in_pieces: false,
+            logs_needed: 0,
             logs: Some(room(limits, logs, 0)),
         };
         let bottom = |part| Pressure { part, range: 1 };

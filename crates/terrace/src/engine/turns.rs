@@ -76,7 +76,7 @@ impl Engine {
     ) -> bool {
         match urgency {
             Urgency::Space => !state.merges_first && headroom.pressing() < MERGES_BELOW,
-            Urgency::None | Urgency::Everything => true,
+            Urgency::Rest | Urgency::None | Urgency::Everything => true,
         }
     }
 
@@ -99,7 +99,9 @@ impl Engine {
         type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
         let order: [Find<'_>; 3] = match urgency {
             Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
-            Urgency::None | Urgency::Everything => [&mut { merge }, &mut { drain }, &mut reclaim],
+            Urgency::Rest | Urgency::None | Urgency::Everything => {
+                [&mut { merge }, &mut { drain }, &mut reclaim]
+            }
         };
         for find in order {
             if let Some(job) = find(urgency)? {
@@ -116,10 +118,15 @@ impl Engine {
         if bottom.pressure().part >= 1.0 {
             return Ok(None);
         }
+        // What rests in memory keeps its logs: more of them than writers need next are not worth it.
+        let urgency = match urgency {
+            Urgency::Rest if self.headroom().has_logs_to_free() => Urgency::Space,
+            urgency => urgency,
+        };
         // On a full disk less at a time, since logs go only when all of it is written.
         let bytes_max = match self.ground.reserve.is_tight() {
             true => 0,
-            false => bottom.drain_bytes_max(),
+            false => bottom.drain_bytes_now(),
         };
         let drain = buffer.next_drain(urgency, bytes_max, bottom.is_durable())?;
         drain.map(|drain| bottom.absorb(drain)).transpose()
@@ -175,7 +182,7 @@ fn nearness(haste: f64, pressure: f64, apart: bool) -> f64 {
 /// near.
 fn preferred(urgency: Urgency, pressing: f64, bottom: f64) -> Option<JobKind> {
     match urgency {
-        Urgency::None => None,
+        Urgency::Rest | Urgency::None => None,
         Urgency::Space | Urgency::Everything if pressing >= bottom => Some(JobKind::Drain),
         Urgency::Space | Urgency::Everything => Some(JobKind::Compact),
     }

@@ -153,7 +153,7 @@ impl Engine {
     /// How near writers are to being slowed for what background work has not done.
     pub(super) fn haste(&self) -> f64 {
         match self.headroom().urgency() {
-            Urgency::None => self.pipeline.bottom.haste(),
+            Urgency::Rest | Urgency::None => self.pipeline.bottom.haste(),
             Urgency::Space | Urgency::Everything => 1.0,
         }
     }

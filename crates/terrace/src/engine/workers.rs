@@ -164,6 +164,11 @@ impl Engine {
                     self.run(job, class);
                 }
                 Ok(None) => {
+                    if state.rest.begins(self.ground.sequencer.last_taken()) {
+                        drop(state);
+                        self.pipeline.front.rest();
+                        continue;
+                    }
                     let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
                     self.jobs.work.wait_for(&mut state, idle);
                 }

@@ -42,6 +42,11 @@ pub struct LeveledOptions {
     /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
     /// half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
     pub debt_stop_bytes: u64,
+    /// What share of the live data garbage may be before it is compacted away, in percent: entries that newer
+    /// ones supersede, as far as filters tell. At rest it is half of it; writers are slowed from one and a
+    /// half times as much.
+    /// Larger: less rewriting. Smaller: less space. Default: 20. Range: 2 to 1000. Changes: on reopen.
+    pub garbage_percent: u32,
     /// How many bytes a second compactions and drains write to table files at most, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
     /// what is not compacted, and then there is none: the limit never slows a writer.
@@ -88,6 +93,7 @@ impl Default for LeveledOptions {
             runs_slow: 12,
             runs_stop: 36,
             debt_stop_bytes: 64 << 30,
+            garbage_percent: 20,
             write_rate_max: None,
             block_bytes: 4096,
             filter_bits_per_key: 10,
@@ -130,6 +136,10 @@ impl LeveledOptions {
             (
                 self.debt_stop_bytes >= self.level1_bytes,
                 "debt_stop_bytes must be at least level1_bytes",
+            ),
+            (
+                (2..=1000).contains(&self.garbage_percent),
+                "garbage_percent must be 2 to 1000",
             ),
             (
                 self.write_rate_max.is_none_or(|rate| rate >= 64 << 10),
@@ -221,6 +231,7 @@ mod tests {
             runs_slow: 5,
             runs_stop: 5,
             debt_stop_bytes: 0,
+            garbage_percent: 0,
             write_rate_max: Some(1),
             block_bytes: 1,
             filter_bits_per_key: 65,
@@ -236,6 +247,7 @@ mod tests {
             "compaction_parts_max",
             "runs_compact",
             "runs_stop",
+            "garbage_percent",
             "write_rate_max",
             "block_bytes",
             "filter_bits_per_key",

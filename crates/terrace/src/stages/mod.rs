@@ -15,6 +15,7 @@ mod drain;
 pub(crate) mod front;
 mod ground;
 pub(crate) mod names;
+mod need;
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 
 pub(crate) use drain::{Credit, Credits, Drain, EntryCount};
 pub(crate) use ground::Ground;
+pub(crate) use need::{Pressure, Urgency};
 
 /// A point read.
 #[derive(Debug, Clone, Copy)]
@@ -474,6 +476,8 @@ pub(crate) trait Front: Send + Sync {
     fn log_file_bytes(&self) -> u64;
     /// These logs are not needed any more, and no edit names them: their places may be used again.
     fn logs_retired(&self, logs: &[u64]);
+    /// Writers rest: gives back files that are kept for logs to come.
+    fn rest(&self);
     /// How many logs recovery has found that are not replayed yet, and their bytes.
     fn logs_found(&self) -> (usize, u64);
     /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
@@ -488,17 +492,6 @@ pub(crate) trait Front: Send + Sync {
     fn sources(&self) -> Sources;
     /// Adds what the front knows.
     fn measure(&self, metrics: &mut Metrics);
-}
-
-/// How badly space is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
-    /// Data moves when it is cheapest.
-    None,
-    /// The pool fills, or somebody waits for what is in the buffer: move data that need not move yet.
-    Space,
-    /// Somebody waits for an empty buffer.
-    Everything,
 }
 
 /// Stage 2: sorted tables in the pool.
@@ -551,20 +544,15 @@ pub(crate) struct RangeRequest {
     pub(crate) id: u64,
 }
 
-/// How far something is on its way from where writers need not care to where nothing more fits.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Pressure {
-    /// 0: writers go on unslowed. 1: nothing more should come down.
-    pub(crate) part: f64,
-    /// How many bytes it is from the one to the other.
-    pub(crate) range: u64,
-}
-
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
     /// ends is bounded.
     fn drain_bytes_max(&self) -> u64;
+    /// The same of the next drain, which may have less room.
+    fn drain_bytes_now(&self) -> u64 {
+        self.drain_bytes_max()
+    }
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:

@@ -17,6 +17,8 @@ fn options(parts: usize) -> Options {
     options.front.memtable_bytes = 128 << 10;
     options.bottom.leveled.compaction_parts_max = parts;
     options.bottom.leveled.runs_compact = usize::from(RUNS);
+    // Level 0 is compacted for the number of its runs alone.
+    options.bottom.leveled.garbage_percent = 1000;
     options
 }
 

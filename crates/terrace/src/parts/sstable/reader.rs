@@ -312,6 +312,11 @@ impl SsTable {
         Handle::decode(value, index.offset()).map_err(|e| self.file.damaged(e))
     }
 
+    /// Whether there is a filter to ask.
+    pub(crate) fn has_filter(&self) -> bool {
+        self.footer.filter.is_some()
+    }
+
     /// Whether the table may have a key with this hash; `false` is certain, and counted.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64, counts: &mut ReadCounts) -> Result<bool> {

@@ -24,6 +24,7 @@
 
 mod absorb;
 mod compact;
+mod garbage;
 mod intake;
 mod output;
 mod pick;
@@ -215,6 +216,17 @@ impl Body {
         if runs.part >= debt.part { runs } else { debt }
     }
 
+    fn drain_bytes_max(&self) -> u64 {
+        // Larger runs are fewer: less is rewritten, and readers ask fewer. But the pool, and logs, get
+        // nothing back before all of a run is written.
+        let options = &self.ground.options;
+        let mut quarter = options.pool.size_bytes / 4;
+        if options.pool.path.is_none() {
+            quarter = quarter.min(options.front.log_bytes_max / 4);
+        }
+        quarter.max(options.table_bytes_max())
+    }
+
     /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
     /// that are `added` as tables of another level.
     fn install(&self, removed: &[u64], added: &[Table]) {
@@ -231,14 +243,11 @@ impl Body {
 
 impl Bottom for Leveled {
     fn drain_bytes_max(&self) -> u64 {
-        // Larger runs are fewer: less is rewritten, and readers ask fewer. But the pool, and logs, get
-        // nothing back before all of a run is written.
-        let options = &self.body.ground.options;
-        let mut quarter = options.pool.size_bytes / 4;
-        if options.pool.path.is_none() {
-            quarter = quarter.min(options.front.log_bytes_max / 4);
-        }
-        quarter.max(options.table_bytes_max())
+        self.body.drain_bytes_max()
+    }
+
+    fn drain_bytes_now(&self) -> u64 {
+        self.body.drain_bytes_now()
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
@@ -253,7 +262,7 @@ impl Bottom for Leveled {
         if let Some(job) = vanish::next(&self.body) {
             return Ok(Some(job));
         }
-        let picked = self.body.pick(urgency == Urgency::Everything);
+        let picked = self.body.pick(urgency);
         Ok(picked
             .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
     }
@@ -281,15 +290,21 @@ impl Bottom for Leveled {
     fn pressure(&self) -> Pressure {
         let options = &self.body.shelf.options;
         let stop = options.debt_stop_bytes;
-        self.body
-            .between((options.runs_slow, options.runs_stop), (stop / 2, stop))
+        let runs = (options.runs_slow, options.runs_stop);
+        let order = self.body.between(runs, (stop / 2, stop));
+        let garbage = self.body.garbage(&self.body.version()).pressure();
+        match garbage.part > order.part {
+            true => garbage,
+            false => order,
+        }
     }
 
     fn haste(&self) -> f64 {
         let options = &self.body.shelf.options;
         let stop = options.debt_stop_bytes;
         let runs = (options.runs_compact, options.runs_slow);
-        self.body.between(runs, (stop / 8, stop / 2)).part
+        let order = self.body.between(runs, (stop / 8, stop / 2)).part;
+        order.max(self.body.garbage(&self.body.version()).haste())
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_media::FileSystem;
 
+use super::garbage::Sampler;
 use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};
@@ -64,6 +65,7 @@ pub(super) struct Output {
     kept: Option<SeqNo>,
     any: bool,
     entries: u64,
+    sampler: Sampler,
     /// Bytes of the table being written that the pace knows of.
     charged: u64,
     /// What the writer takes of the memory.
@@ -109,6 +111,7 @@ impl Output {
             kept: None,
             any: false,
             entries: 0,
+            sampler: Sampler::default(),
             charged: 0,
             lease: body.ground.memory.jobs.lease(),
             body: Arc::clone(body),
@@ -281,6 +284,10 @@ impl Output {
                 let _ = self.lease.set(held);
             }
         }
+        if !same_key {
+            let key = (entry.keyspace, entry.key);
+            self.sampler.take(&self.version, self.level as usize, key);
+        }
         Ok(entry.key.len() + value.len())
     }
 
@@ -335,6 +342,7 @@ impl Output {
         let of_level = &self.body.written[self.level as usize];
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
+        self.sampler.close_table();
         Ok(())
     }
 
@@ -401,9 +409,13 @@ impl Output {
         let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
         let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));
-        let tables = done
-            .into_iter()
-            .map(|(meta, ranges)| Table::new(&shelf, meta, ranges).written_without(&self.dropped));
+        let superseded = std::mem::take(&mut self.sampler.tables);
+        let tables = done.into_iter().zip(superseded);
+        let tables = tables.map(|((meta, ranges), superseded)| {
+            Table::new(&shelf, meta, ranges)
+                .written_without(&self.dropped)
+                .superseding(superseded)
+        });
         (tables.collect(), changes)
     }
 
@@ -419,6 +431,7 @@ impl Output {
         if self.body.ground.reserve.is_short() {
             self.body.ground.reserve.refill();
         }
+        self.sampler = Sampler::default();
         self.cut = None;
         self.charged = 0;
         self.any = false;

@@ -12,6 +12,7 @@ use super::version::{Run, Table, Version};
 use super::{Body, LeveledOptions};
 use crate::parts::expiry::Millis;
 use crate::parts::ranges::Key;
+use crate::stages::Urgency;
 use crate::types::SeqNo;
 
 /// What one compaction works on.
@@ -84,14 +85,25 @@ pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Ve
 }
 
 /// How much each level wants to be compacted: above 1 it should be. Level 0 first.
-fn scores(version: &Version, options: &LeveledOptions, targets: &[u64]) -> Vec<(f64, usize)> {
+///
+/// `garbage` says how much compactions are due for its sake: they begin where most comes from.
+fn scores(
+    version: &Version,
+    options: &LeveledOptions,
+    targets: &[u64],
+    garbage: f64,
+) -> Vec<(f64, usize)> {
+    let superseded: Vec<u64> = version.superseded().collect();
+    let most = superseded.iter().max().map_or(1, |&most| most.max(1)) as f64;
+    let garbage = |level: usize| garbage * superseded[level] as f64 / most;
     let runs = version.runs.len() as f64 / options.runs_compact.max(1) as f64;
-    let mut scores = vec![(runs, 0)];
+    let mut scores = vec![(runs.max(garbage(0)), 0)];
     let above_last = version.levels.len() - 1;
     for (at, run) in version.levels[..above_last].iter().enumerate() {
-        let bytes = run.bytes();
+        let (bytes, level) = (run.bytes(), at + 1);
         if bytes > 0 {
-            scores.push((bytes as f64 / targets[at + 1].max(1) as f64, at + 1));
+            let size = bytes as f64 / targets[level].max(1) as f64;
+            scores.push((size.max(garbage(level)), level));
         }
     }
     scores.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -125,8 +137,9 @@ fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>
 
 impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
-    /// others work on what it would need. With `everything`, level 0 is compacted however few runs it has.
-    pub(super) fn pick(&self, everything: bool) -> Option<Picked> {
+    /// others work on what it would need. For `Everything`, level 0 is compacted however few runs it has.
+    pub(super) fn pick(&self, urgency: Urgency) -> Option<Picked> {
+        let everything = urgency == Urgency::Everything;
         let (mut busy, version) = self.choosing();
         let busy = &mut *busy;
         let options = &self.shelf.options;
@@ -150,7 +163,8 @@ impl Body {
                 return Some(picked);
             }
         }
-        for (score, level) in scores(&version, options, &targets) {
+        let garbage = self.garbage(&version).score(urgency);
+        for (score, level) in scores(&version, options, &targets, garbage) {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
             }

@@ -49,6 +49,8 @@ pub(super) struct Table {
     /// Keyspaces that had been dropped when it was written, so that nothing of them is in it. None of them is
     /// known for a table that was found when the database was opened.
     without: Arc<Vec<u32>>,
+    /// About how many bytes of older tables its entries supersede; 0 where that is not known.
+    superseded: u64,
     handle: Arc<Handle>,
 }
 
@@ -63,8 +65,20 @@ impl Table {
             meta: Arc::new(meta),
             ranges: Arc::new(ranges),
             without: Arc::default(),
+            superseded: 0,
             handle: Arc::new(handle),
         }
+    }
+
+    /// The same table, which supersedes so many bytes of older ones.
+    pub(super) fn superseding(mut self, bytes: u64) -> Table {
+        self.superseded = bytes;
+        self
+    }
+
+    /// About how many bytes of older tables its entries supersede.
+    pub(super) fn superseded(&self) -> u64 {
+        self.superseded
     }
 
     /// The same table, of which nothing is in keyspaces that had been dropped.
@@ -113,6 +127,7 @@ impl Table {
             meta: Arc::new(meta),
             ranges: Arc::clone(&self.ranges),
             without: Arc::clone(&self.without),
+            superseded: self.superseded,
             handle: Arc::clone(&self.handle),
         }
     }
@@ -187,6 +202,8 @@ pub(super) struct Run {
     pub(super) tables: Vec<Table>,
     /// Those of all tables: every look at the pressure asks for them, and the run never changes.
     bytes: u64,
+    /// Bytes of older tables that those of the run supersede.
+    superseded: u64,
 }
 
 impl Run {
@@ -196,12 +213,20 @@ impl Run {
     }
 
     fn with(id: u64, tables: Vec<Table>) -> Run {
-        let bytes = tables.iter().map(|t| t.meta.bytes).sum();
-        Run { id, tables, bytes }
+        Run {
+            id,
+            bytes: tables.iter().map(|t| t.meta.bytes).sum(),
+            superseded: tables.iter().map(Table::superseded).sum(),
+            tables,
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn superseded(&self) -> u64 {
+        self.superseded
     }
 
     /// Two neighbours that are not disjoint (L2), if there are any.

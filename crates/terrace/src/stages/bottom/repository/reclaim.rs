@@ -54,7 +54,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         }
     }
     let least = match urgency {
-        Urgency::None | Urgency::Everything => {
+        Urgency::Rest | Urgency::None | Urgency::Everything => {
             u64::from(body.ground.options.bottom.garbage_percent)
         }
         Urgency::Space => u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT),

@@ -265,13 +265,14 @@ impl LogFiles {
         self.files.lock().live.values().sum()
     }
 
-    /// Removes the files that were kept for logs to come: there are none.
+    /// No log comes any more.
     pub(super) fn close(&self) {
         self.files.lock().closed = true;
         self.remove_idle();
     }
 
-    fn remove_idle(&self) {
+    /// Removes the files that are kept for logs to come.
+    pub(super) fn remove_idle(&self) {
         let idle = std::mem::take(&mut self.files.lock().idle);
         for path in idle {
             let _ = self.folder.fs.remove(&path);

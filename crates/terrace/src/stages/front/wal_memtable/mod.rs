@@ -533,9 +533,11 @@ impl Front for WalMemtable {
     }
 
     fn logs_retired(&self, logs: &[u64]) {
-        for &id in logs {
-            self.log_files.retire(id);
-        }
+        logs.iter().for_each(|&id| self.log_files.retire(id));
+    }
+
+    fn rest(&self) {
+        self.log_files.remove_idle();
     }
 
     fn logs_found(&self) -> (usize, u64) {

@@ -1,0 +1,245 @@
+//! This file estimates garbage: bytes of entries that a newer one in a table above supersedes, which only a
+//! compaction gives back.
+//!
+//! Whoever writes a table asks, for one of its keys in `EVERY`, the filters of what is older whether the key is
+//! there. So a table knows about how many bytes it supersedes, and a version, which sums this up, how much of
+//! it is live. From `garbage_percent` of that on compactions are due; from one and a half times as much
+//! writers are slowed, and soon after held to what compactions give back. New keys cost nothing of this.
+//!
+//! G1  An estimate refuses nothing: a table that cannot be read supersedes nothing, and where drains wait for
+//!     garbage to go, a compaction that gives it back is due or runs.
+//! G2  The last level has no garbage, and a table of which nothing is known, as after an opening, has none.
+
+use super::Body;
+use super::version::{Run, Version};
+use crate::error::Result;
+use crate::parts::skiplist::Target;
+use crate::parts::sstable::ReadCounts;
+use crate::stages::{Pressure, Urgency};
+use crate::types::key_hash;
+
+/// One key in so many is looked for in what is older.
+const EVERY: u64 = 32;
+/// The most that garbage presses up to the point where nothing more comes down.
+const PART_MAX: f64 = 0.98;
+
+/// Counts what a table being written supersedes.
+#[derive(Default)]
+pub(super) struct Sampler {
+    /// Keys until the next that is looked for; `None` before the first key.
+    skip: Option<u64>,
+    superseded: u64,
+    /// The same of tables that are written, in their order.
+    pub(super) tables: Vec<u64>,
+}
+
+impl Sampler {
+    /// Takes a key that was written to a table of `level`, once for all its versions.
+    pub(super) fn take(&mut self, version: &Version, level: usize, (keyspace, key): (u32, &[u8])) {
+        if let Some(skip @ 1..) = self.skip {
+            self.skip = Some(skip - 1);
+            return;
+        }
+        // Gaps as keys have them, so that no pattern of keys is missed or met at each.
+        let hash = key_hash(keyspace, key);
+        let drawn = (hash >> 32) % (2 * EVERY - 1);
+        let first = self.skip.replace(drawn).is_none();
+        if first {
+            self.skip = Some(drawn % EVERY);
+            return;
+        }
+        // A key stands for itself and those up to the next one.
+        self.superseded += (drawn + 1) * version.older_bytes(level, (keyspace, key), hash);
+    }
+
+    /// The table is closed.
+    pub(super) fn close_table(&mut self) {
+        self.tables.push(std::mem::take(&mut self.superseded));
+    }
+}
+
+/// What one entry of a table takes, if the run may have an older version of a key.
+fn entry_bytes(run: &Run, (keyspace, key): (u32, &[u8]), hash: u64) -> Result<Option<u64>> {
+    let Some(table) = run.tables.get(run.position(keyspace, key)) else {
+        return Ok(None);
+    };
+    if table.first() > (keyspace, key) {
+        return Ok(None);
+    }
+    let (open, mut counts) = (table.open()?, ReadCounts::default());
+    let has = match open.has_filter() {
+        true => open.may_contain(hash, &mut counts)?,
+        false => open
+            .get(&Target::first_of(keyspace, key), hash, &mut counts)?
+            .is_some(),
+    };
+    Ok(has.then(|| table.meta.bytes / table.meta.entries.max(1)))
+}
+
+impl Version {
+    /// Bytes of the newest entry of a key below what is written to `level`; 0 if there is none.
+    fn older_bytes(&self, level: usize, place: (u32, &[u8]), hash: u64) -> u64 {
+        let runs = match level {
+            0 => self.runs.as_slice(),
+            _ => &[],
+        };
+        let mut older = runs
+            .iter()
+            .chain(&self.levels[level.min(self.levels.len())..]);
+        let found = older.find_map(|run| entry_bytes(run, place, hash).ok().flatten());
+        found.unwrap_or(0)
+    }
+
+    /// Bytes that tables supersede: those of level 0, and of each level below it but the last.
+    pub(super) fn superseded(&self) -> impl Iterator<Item = u64> {
+        let above_last = self.levels.len() - 1;
+        let upper = self.runs.iter().map(|run| run.superseded()).sum();
+        let lower = self.levels[..above_last].iter();
+        std::iter::once(upper).chain(lower.map(|run| run.superseded()))
+    }
+}
+
+/// How much of the tables is garbage, and how much may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Garbage {
+    pub(super) bytes: u64,
+    /// From here on compactions are due.
+    pub(super) due: u64,
+    /// From here on writers are slowed.
+    slow: u64,
+    /// Here they come to a crawl, and drains are no larger than they must be.
+    stop: u64,
+}
+
+/// How far a value is from one number to another; 1 and more behind the second.
+fn part(value: u64, from: u64, to: u64) -> f64 {
+    value.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64
+}
+
+impl Garbage {
+    /// Of `all` bytes of tables as many are superseded, but not of the keys of the `largest` run; a drain has
+    /// `drains` bytes at least and at most.
+    fn of(all: u64, largest: u64, superseded: u64, percent: u32, drains: (u64, u64)) -> Garbage {
+        let bytes = superseded.min(all.saturating_sub(largest));
+        let live = all - bytes;
+        let due = live / 100 * u64::from(percent);
+        let slow = due / 2 * 3;
+        let drain = drains.1.max(drains.0);
+        Garbage {
+            bytes,
+            due,
+            slow,
+            stop: slow + (live / 4).clamp(drains.0, drain),
+        }
+    }
+
+    /// How much compactions are due, 1 and more: they are.
+    pub(super) fn score(&self, urgency: Urgency) -> f64 {
+        // Writers that rest do not mind, and what they leave behind is there for long.
+        let due = match urgency {
+            Urgency::Rest => self.due / 2,
+            _ => self.due,
+        };
+        self.bytes as f64 / due.max(1) as f64
+    }
+
+    /// What it makes of writers.
+    pub(super) fn pressure(&self) -> Pressure {
+        let range = self.stop - self.slow;
+        // A drain that was larger than its room, or a machine that is short of processor time, is left so much;
+        // then nothing comes down before a compaction ends.
+        let most = match self.bytes < self.stop + range {
+            true => PART_MAX,
+            false => 1.0,
+        };
+        Pressure {
+            part: part(self.bytes, self.slow, self.stop).min(most),
+            range,
+        }
+    }
+
+    /// How near it is to slowing them.
+    pub(super) fn haste(&self) -> f64 {
+        part(self.bytes, self.due, self.slow)
+    }
+
+    /// Bytes of a drain whose share `superseding` supersedes something, so that it fits before the stop.
+    pub(super) fn room_for_drain(&self, superseding: f64) -> u64 {
+        let room = self.stop.saturating_sub(self.bytes) as f64;
+        // Behind the decimal point there is nothing to divide by.
+        (room / superseding.max(0.01)) as u64
+    }
+}
+
+impl Body {
+    /// The garbage of a version.
+    pub(super) fn garbage(&self, version: &Version) -> Garbage {
+        let options = &self.ground.options;
+        let bytes = || {
+            let runs = version.runs.iter().chain(&version.levels);
+            runs.map(|run| run.bytes())
+        };
+        Garbage::of(
+            bytes().sum(),
+            // A key is there once in a run.
+            bytes().max().unwrap_or(0),
+            version.superseded().sum(),
+            self.shelf.options.garbage_percent,
+            (options.front.memtable_bytes, self.drain_bytes_max()),
+        )
+    }
+
+    /// Bytes that the next drain should have at most.
+    pub(super) fn drain_bytes_now(&self) -> u64 {
+        let version = self.version();
+        let newest = version.runs.first();
+        let share = |run: &Run| run.superseded() as f64 / run.bytes().max(1) as f64;
+        let superseding = newest.map_or(0.0, |run| share(run));
+        let room = self.garbage(&version).room_for_drain(superseding);
+        self.drain_bytes_max().min(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn garbage(live: u64, garbage: u64) -> Garbage {
+        Garbage::of(live + garbage, live, garbage, 20, (64 * MIB, 256 * MIB))
+    }
+
+    /// Up to a fifth of the live data nothing is due, at rest up to a tenth.
+    #[test]
+    fn compactions_are_due_from_a_share_on() {
+        let gib = 1 << 30;
+        assert!(garbage(gib, gib / 6).score(Urgency::None) < 1.0);
+        assert!(garbage(gib, gib / 4).score(Urgency::None) > 1.0);
+        assert!(garbage(gib, gib / 11).score(Urgency::Rest) < 1.0);
+        assert!(garbage(gib, gib / 9).score(Urgency::Rest) > 1.0);
+    }
+
+    /// Writers are slowed from three tenths on and stopped only far behind that, and a drain that supersedes fits
+    /// before the point where they crawl.
+    #[test]
+    fn writers_are_slowed_towards_the_bound() {
+        for live in [0, MIB, 512 * MIB, 8 << 30] {
+            let mut last = 0.0;
+            for percent in 0..=400 {
+                let garbage = garbage(live, live / 100 * percent);
+                let part = garbage.pressure().part;
+                assert!((last..=1.0).contains(&part), "{live} {percent}: {part}");
+                let far = garbage.bytes >= 2 * garbage.stop - garbage.slow;
+                assert_eq!(part == 1.0, far, "{live} {percent}: {part}");
+                assert!(percent > 30 || part == 0.0, "{live} {percent}: {part}");
+                let drain = garbage.room_for_drain(1.0);
+                assert!(garbage.bytes + drain <= garbage.stop.max(garbage.bytes));
+                last = part;
+            }
+        }
+        let stop = garbage(8 << 30, 0).stop;
+        assert!(stop <= (8u64 << 30) * 3 / 10 + 256 * MIB, "{stop}");
+        assert!(garbage(512 * MIB, 0).room_for_drain(0.0) > 1 << 30);
+    }
+}
