@@ -60,6 +60,8 @@ pub enum Suite {
     Moments,
     /// Files of others in the folder.
     Strangers,
+    /// Tables that range deletes cover.
+    Room,
     /// Power cuts of a virtual machine.
     Guest,
 }
@@ -106,7 +108,7 @@ pub fn trials() -> Vec<Trial> {
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
         Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Moments, Power,
-        Space, Stalled, Strangers,
+        Room, Space, Stalled, Strangers,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -153,7 +155,8 @@ pub fn trials() -> Vec<Trial> {
         (C::VersionEarly, LinearFiles, Dax, 20),
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),
-        (C::ForeignFile, Strangers, Dram, 10),
+        (C::ForeignFile, Strangers, Dram, 24),
+        (C::RoomKept, Room, Dram, 4),
         (C::TornGet, Moments, Dram, 20),
         (C::TornGet, Linear, Dram, 20),
         (C::TimeLast, Moments, Dram, 20),
@@ -201,6 +204,7 @@ impl Suite {
             Suite::Stalled => "stalled",
             Suite::Moments => "moments",
             Suite::Strangers => "strangers",
+            Suite::Room => "room",
             Suite::Guest => "guest",
         }
     }
@@ -256,7 +260,9 @@ impl Suite {
             Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Stalled => stalled::once(seed, medium),
             Suite::Moments => moments::once(seed, medium),
-            Suite::Strangers => strangers::once(seed, medium),
+            // What the break is about: files beside a database.
+            Suite::Strangers => strangers::once(4 * seed, medium),
+            Suite::Room => strangers::room(seed, medium),
             Suite::Faults if medium == Medium::Dram => faults::once::by_seed(seed),
             Suite::Faults => faults::fail_sync(seed + 1).map(|_| ()),
             Suite::Kill | Suite::Guest => Ok(()),

@@ -101,7 +101,7 @@ pub fn varied(options: &Options, n: u8) -> Options {
 
 /// Who runs background jobs in the case of a seed: threads, as many as a user gets who says nothing, or none.
 pub fn workers(seed: u64) -> Workers {
-    let mut rng = fastrand::Rng::with_seed(seed ^ 0x776f_726b_6572_73);
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6f72_6b65_7273);
     match rng.u8(..8) {
         0..3 => Workers::Threads(2),
         3 | 4 => Workers::Threads(1),
@@ -112,7 +112,7 @@ pub fn workers(seed: u64) -> Workers {
 
 /// Whether the case of a seed has the options of a user who sets none: one in eight.
 pub fn is_by_default(seed: u64) -> bool {
-    fastrand::Rng::with_seed(seed ^ 0x6465_6661_756c_74).u8(..8) == 0
+    fastrand::Rng::with_seed(seed ^ 0x0064_6566_6175_6c74).u8(..8) == 0
 }
 
 /// The options of a user who sets none, but for the design, the pool's place, and its size, which is hardly

@@ -78,7 +78,7 @@ impl Edges {
     /// The script with some sizes drawn near these limits, from the seed.
     #[must_use]
     pub fn widen(&self, mut script: Vec<Op>, seed: u64) -> Vec<Op> {
-        let mut rng = fastrand::Rng::with_seed(seed ^ 0x7369_7a65_73);
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0073_697a_6573);
         let share = [0, 10, 30, 150][rng.usize(..4)];
         let mut long: Vec<Key> = Vec::new();
         let (mut filled, mut spent) = (0, 0);

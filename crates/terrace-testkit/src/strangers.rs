@@ -1,34 +1,101 @@
 //! Strangers: a database beside files of others, which stay byte for byte while it lives, is closed, is
-//! opened again, and is destroyed.
+//! opened again, and is destroyed; one whose own files are gone, swapped or older; one that is opened twice; and
+//! one on a tiny device.
+
+mod mixed;
+mod tiny;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use terrace::{Db, Design, Workers};
+use terrace::{Db, Design, ErrorKind, Options};
 use terrace_media::Medium;
 
 use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::settings;
+use crate::watchdog::{self, watched};
 
 /// Keys that are written in each life.
 const KEYS: u32 = 400;
 /// How often the database is opened.
 const LIVES: u32 = 3;
 
-/// Runs the case of `seed`: a design, how jobs run, and the names and contents of the strangers.
+/// Runs the case of `seed`: what is strange, a design, how jobs run, and names and contents.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
+    let _case = watchdog::case(format!("strangers on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);
     let design = Design::ALL[rng.usize(..Design::ALL.len())];
     let mut options = settings::small_of(design, medium);
     if rng.bool() {
-        options.background.workers = Workers::Threads(2);
+        options.background.workers = settings::workers(seed);
     }
+    let told = |e: String| format!("{design}: {e}");
+    match seed % 4 {
+        1 => mixed::once(&mut rng, &options).map_err(told),
+        2 => tiny::once(&mut rng, seed),
+        3 => twice(&mut rng, &options).map_err(told),
+        _ => beside(&mut rng, design, &options),
+    }
+}
+
+/// The case of a seed of a database whose tables are deleted by ranges: their room comes back.
+pub fn room(seed: u64, medium: Medium) -> Outcome {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let design = [Design::Leveled, Design::MioDbSsd][rng.usize(..2)];
+    tiny::covered(&mut rng, &settings::small_of(design, medium))
+        .map_err(|e| format!("{design}: {e}"))
+}
+
+/// A database that is open is not opened, destroyed or repaired a second time, by whatever path; a relative one
+/// leads to it also when it was made absolute before.
+fn twice(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
+    let place = scratch()?;
+    let (folder, link) = (place.path().join("db"), place.path().join("link"));
+    let db = Db::open(&folder, options.clone()).map_err(|e| format!("opening: {e:?}"))?;
+    std::os::unix::fs::symlink(&folder, &link).map_err(|e| format!("a link: {e}"))?;
+    let paths = [
+        folder.clone(),
+        link,
+        folder.join("../db/."),
+        folder.join("."),
+    ];
+    for n in 0..KEYS {
+        let written = db.put(n.to_be_bytes(), vec![7; rng.usize(10..300)]);
+        written.map_err(|e| format!("key {n}: {e:?}"))?;
+        if rng.u8(..40) > 0 {
+            continue;
+        }
+        let path = &paths[rng.usize(..paths.len())];
+        let mut options = options.clone();
+        options.read_only = rng.bool();
+        let second = match rng.bool() {
+            true => watched("a second opening", || Db::open(path, options)).map(drop),
+            false => watched("destroying", || Db::destroy(path)),
+        };
+        match second {
+            Err(e) if e.kind() == ErrorKind::Locked => {}
+            second => return Err(format!("{} is taken: {second:?}", path.display())),
+        }
+    }
+    let there = db.iter().map_err(|e| format!("a scan: {e:?}"))?.count();
+    if there != KEYS as usize {
+        return Err(format!("{there} of {KEYS} keys are there"));
+    }
+    let report = db.verify(&mut |_| {}).map_err(|e| format!("{e:?}"))?;
+    match report.problems.as_slice() {
+        [] => Ok(()),
+        problems => Err(problems.join("; ")),
+    }
+}
+
+/// A database beside files of others.
+fn beside(rng: &mut fastrand::Rng, design: Design, options: &Options) -> Outcome {
     let folder = scratch()?;
     let mut strangers = BTreeMap::new();
     for life in 0..LIVES {
         if life > 0 || rng.bool() {
-            add(&mut rng, life == 0, folder.path(), &mut strangers)?;
+            add(rng, life == 0, folder.path(), &mut strangers)?;
         }
         let opened = Db::open(folder.path(), options.clone());
         let db = opened.map_err(|e| format!("{design}, life {life}: {e}"))?;

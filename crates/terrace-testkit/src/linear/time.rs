@@ -85,7 +85,8 @@ impl Clock for Jumping {
 
     fn unix_millis(&self) -> u64 {
         let now = self.millis.load(Ordering::SeqCst);
-        if self.looks.fetch_add(1, Ordering::Relaxed) % 16 == 0 {
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+        if looks.is_multiple_of(16) {
             // So that others come between the look at the clock and whatever follows.
             std::thread::yield_now();
         }

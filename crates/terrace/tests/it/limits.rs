@@ -6,8 +6,9 @@ use std::sync::Arc;
 use terrace::{Db, Design, ErrorKind, Options, Workers};
 use terrace_media::{Medium, OsFs, QuotaFs};
 use terrace_testkit::place::{Place, scratch};
-use terrace_testkit::settings;
+use terrace_testkit::sizes::{self, Edges};
 use terrace_testkit::watchdog::{Watched, watch};
+use terrace_testkit::{model, settings};
 
 const MEDIA: [Medium; 2] = [Medium::Dax, Medium::Dram];
 const WORKERS: [Workers; 2] = [Workers::Threads(1), Workers::Manual];
@@ -60,6 +61,23 @@ fn a_large_put_follows_a_small_one() {
             }
         }
     });
+}
+
+/// Near every limit of sizes each write is taken, or refused by the limit that it goes beyond, and what was taken
+/// is there.
+#[test]
+fn sizes_near_each_limit_are_answered() {
+    for design in Design::ALL {
+        for medium in MEDIA {
+            for (seed, workers) in WORKERS.into_iter().enumerate() {
+                let mut options = settings::small_of(design, medium);
+                options.background.workers = workers;
+                let script = sizes::of_writes(&Edges::of(&options, medium), 60, seed as u64);
+                model::run(&options, medium, &script)
+                    .unwrap_or_else(|failure| panic!("{design}, {medium}, {workers:?}: {failure}"));
+            }
+        }
+    }
 }
 
 /// With the options that a user has who sets none.

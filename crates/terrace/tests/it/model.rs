@@ -2,7 +2,7 @@
 
 use terrace::{Design, Options, Workers};
 use terrace_media::Medium;
-use terrace_testkit::model::run;
+use terrace_testkit::model::{once, run};
 use terrace_testkit::script::{Op, Profile, scans_beside_steps};
 use terrace_testkit::{seeds, settings, shrink};
 
@@ -98,6 +98,23 @@ fn random_calls_agree_with_a_map_beside_workers() {
             script.retain(|op| !matches!(op, Op::Step(..)));
             run(&options, medium, &script)
                 .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+        }
+    }
+}
+
+/// The same with sizes near each limit, beside threads, with options that are hostile or nobody's.
+#[test]
+fn random_calls_agree_with_a_map_near_each_limit() {
+    for kind in [
+        (Medium::Dax, Design::MioDb),
+        (Medium::Mapped, Design::MioDbSsd),
+        (Medium::Dram, Design::MioDbSsd),
+        (Medium::Dram, Design::Leveled),
+    ] {
+        // Memtables of 64 MiB take long; the campaign has them too.
+        let seeds = seeds::seeds(6).into_iter();
+        for seed in seeds.filter(|seed| !settings::is_by_default(*seed)) {
+            once(kind, seed, 200).unwrap_or_else(|failure| panic!("{failure}"));
         }
     }
 }

@@ -499,10 +499,61 @@ fn a_repair_leaves_out_what_is_of_another_database() {
     }
 }
 
-/// Whatever strangers there are, and whichever the design, they stay.
+/// An opening that is refused since the manifest, or the pool that has it, is an older one removes nothing: with the
+/// right one in its place again, everything is there.
+#[test]
+fn a_refused_opening_removes_nothing() {
+    let mut refused = 0;
+    for shape in SHAPES {
+        let folder = scratch().unwrap();
+        let path_name = match shape.1 {
+            Medium::Dram => "MANIFEST",
+            _ => "pool",
+        };
+        let path = folder.path().join(path_name);
+        let mut older = Vec::new();
+        for round in 1..4 {
+            let db = Db::open(folder.path(), options(shape)).unwrap();
+            work(&db, round);
+            db.close().unwrap();
+            drop(db);
+            older.push(std::fs::read(&path).unwrap());
+        }
+        older.pop();
+        let right = contents(folder.path());
+        for older in older {
+            std::fs::write(&path, older).unwrap();
+            let opened = Db::open(folder.path(), options(shape));
+            let refusal = opened.map(drop).err();
+            if let Some(e) = &refusal {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{shape:?}: {e}");
+                let now = contents(folder.path());
+                let gone = right.keys().find(|name| !now.contains_key(*name));
+                assert_eq!(gone, None, "{shape:?}: {e}");
+                refused += 1;
+            }
+            // After an opening that was taken, all of them again.
+            let again = right
+                .iter()
+                .filter(|(name, _)| *name == path_name || refusal.is_none());
+            for (name, content) in again {
+                std::fs::write(folder.path().join(name), content).unwrap();
+            }
+            if refusal.is_some() {
+                let db = Db::open(folder.path(), options(shape)).unwrap();
+                check(&db, 3);
+                break;
+            }
+        }
+    }
+    assert!(refused > 0, "no older manifest was refused");
+}
+
+/// Whatever strangers there are, and whichever the design, they stay; what is wrong with files is told, and no
+/// database is opened twice. Tiny devices are left to the campaign.
 #[test]
 fn random_strangers_stay() {
-    for seed in 0..24 {
+    for seed in (0..24).filter(|seed| seed % 4 != 2) {
         let medium = [Medium::Dram, Medium::Dax][seed as usize % 2];
         if let Err(e) = terrace_testkit::strangers::once(seed, medium) {
             panic!("seed {seed}: {e}");

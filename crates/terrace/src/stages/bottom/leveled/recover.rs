@@ -28,6 +28,17 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
         .fs
         .list(&shelf.dir)
         .map_err(|e| Error::io("list", &shelf.dir, e))?;
+    // Before anything is removed: a manifest that is an older one names too little, and the right one may come back.
+    if let Some(lost) = metas
+        .iter()
+        .find(|meta| !found.contains(&file_name(meta.number)))
+    {
+        return Err(Error::corruption(format!(
+            "{} is missing, and the manifest names it: restore the folder from a copy, or \
+             rebuild what is left with \"terrace repair\"",
+            shelf.path(lost.number).display()
+        )));
+    }
     let named = |number: u64| metas.iter().any(|meta| meta.number == number);
     for name in &found {
         let Some(number) = table_file_number(name) else {
@@ -49,13 +60,6 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
     for meta in &metas {
         // Of folders too whose edits did not say so: two runs with one number would be one run.
         ground.skip_ids(meta.run + 1);
-        if !found.contains(&file_name(meta.number)) {
-            return Err(Error::corruption(format!(
-                "{} is missing, and the manifest names it: restore the folder from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
-                shelf.path(meta.number).display()
-            )));
-        }
     }
     let mut tables = Vec::with_capacity(metas.len());
     for meta in metas {

@@ -146,6 +146,16 @@ impl LogFiles {
     pub(super) fn find(&self, named: &[u64], ground: &Ground) -> Result<()> {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
+        // Before anything is removed: a manifest that is an older one names too little, and the right one may
+        // come back.
+        let is_there = |id: &u64| names.iter().any(|name| log_file_id(name) == Some(*id));
+        if let Some(&lost) = named.iter().find(|id| !is_there(id)) {
+            return Err(Error::corruption(format!(
+                "{} is missing, and the manifest names it: restore the folder from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
+                self.path(lost).display()
+            )));
+        }
         for id in names.iter().filter_map(|name| log_file_id(name)) {
             let path = self.path(id);
             if named.contains(&id) {
@@ -161,15 +171,7 @@ impl LogFiles {
                     .map_err(|e| Error::io("remove the log, which is not needed,", &path, e))?;
             }
         }
-        let files = self.files.lock();
-        match named.iter().find(|id| !files.live.contains_key(id)) {
-            None => Ok(()),
-            Some(&id) => Err(Error::corruption(format!(
-                "{} is missing, and the manifest names it: restore the folder from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
-                self.path(id).display()
-            ))),
-        }
+        Ok(())
     }
 
     /// Bytes of the file of log `id`.
