@@ -69,9 +69,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether no flush has been begun that nobody runs.
+    /// Whether no flush has been begun that nobody runs. One that waits for room on a disk must not keep others from
+    /// giving room back.
     fn has_no_flush(&self) -> bool {
-        self.queue.iter().all(|p| p.job.kind() != JobKind::Flush)
+        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. });
+        let mut queue = self.queue.iter();
+        queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }
 }
 
