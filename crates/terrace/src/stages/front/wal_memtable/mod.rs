@@ -112,8 +112,7 @@ impl WalMemtable {
     fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
         batch.is_none_or(|batch| {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
-            let takes = !spare.deletes_only || batch.only_deletes();
-            takes && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
+            spare.takes(batch) && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
         })
     }
 
@@ -183,11 +182,8 @@ fn settle(
         // Replayed: recovery has left its log to be synced.
         return Ok(false);
     };
-    if ground.reserve.is_tight() {
-        // What is in no synced log hides nothing, and on a full disk there is no room to write that out.
-        log.sync().map_err(|e| append_failed(ground, e))?;
-    }
-    let synced = log.is_synced();
+    let tight = ground.reserve.is_tight();
+    let synced = memtable::is_synced(&**log, tight).map_err(|e| append_failed(ground, e))?;
     log_files.trim(memtable.id, log.bytes());
     match synced {
         true => memtable::seal(&**log, memtable),
@@ -271,8 +267,7 @@ impl Front for WalMemtable {
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
-        let takes = !memtable.deletes_only || batch.only_deletes();
-        if !takes || memtable.bump.remaining() < bytes as u64 {
+        if !memtable.takes(batch) || memtable.bump.remaining() < bytes as u64 {
             return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);
