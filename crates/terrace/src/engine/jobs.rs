@@ -76,10 +76,10 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether no flush has been begun that nobody runs. One that waits for room does not count: what gives that
-    /// back may have to be begun first.
+    /// Whether no flush has been begun that nobody runs. One that waits for room on a disk must not keep others from
+    /// giving room back.
     fn has_no_flush(&self) -> bool {
-        let waits = |p: &Parked| !matches!(p.waits, Waits::Nothing);
+        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. });
         let mut queue = self.queue.iter();
         queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }

@@ -255,6 +255,7 @@ impl Reserve {
     }
 
     /// Bytes that it has.
+    #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> u64 {
         let inner = self.inner.lock();
         inner.held.sum().max(inner.found)

@@ -302,9 +302,9 @@ impl SealedTable {
             },
             logs,
             credit,
+            put_back: None,
             count: EntryCount::default(),
             forget,
-            put_back: None,
         }
     }
 }
@@ -355,8 +355,7 @@ pub(crate) enum Spare {
     Underway,
     /// The pool has no room for it.
     PoolFull,
-    /// A disk has none, as the error says.
-    DiskFull(crate::Error),
+    DiskFull(crate::Error), // A disk has none, as the error says.
 }
 
 /// The database's folder: log files, when logs are files, and tables of a bottom on the disk.
@@ -456,7 +455,6 @@ pub(crate) trait Front: Send + Sync {
     /// Bytes that a spare takes, large enough for `batch`.
     fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes;
     /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
-    /// With `on_reserve` a full disk gives it a small log, by which the memtable takes deletes only.
     fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
     /// The oldest sealed memtable that no flush has taken yet.
     fn next_sealed(&self) -> Result<Option<SealedTable>>;

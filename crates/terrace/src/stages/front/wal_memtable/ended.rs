@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::files::LogFiles;
-use super::memtable::Memtable;
+use super::memtable::{self, Memtable};
 use super::{FlushTo, append_failed, not_published};
 use crate::error::Result;
 use crate::parts::log::Log;
@@ -36,11 +36,8 @@ pub(super) fn settle(
         // Replayed: recovery has left its log to be synced.
         return Ok(false);
     };
-    if ground.reserve.is_tight() {
-        // What is in no synced log hides nothing, and on a full disk there is no room to write that out.
-        log.sync().map_err(|e| append_failed(ground, e))?;
-    }
-    let synced = log.is_synced();
+    let tight = ground.reserve.is_tight();
+    let synced = memtable::is_synced(&**log, tight).map_err(|e| append_failed(ground, e))?;
     log_files.trim(memtable.id, log.bytes());
     match synced {
         true => end_log(ground, memtable.id, &**log, Some(memtable.seqs().1 + 1)),

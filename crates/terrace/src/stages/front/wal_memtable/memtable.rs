@@ -186,7 +186,21 @@ pub(super) struct Memtable {
     arenas: Arc<Arenas>,
 }
 
+/// Whether a log is synced. On a full disk it is synced for that: what is in no synced log hides nothing, and there
+/// is no room to write that out.
+pub(super) fn is_synced(log: &dyn Log, disk_is_full: bool) -> std::io::Result<bool> {
+    if disk_is_full {
+        log.sync()?;
+    }
+    Ok(log.is_synced())
+}
+
 impl Memtable {
+    /// Whether it is for such batches.
+    pub(super) fn takes(&self, batch: &Batch) -> bool {
+        !self.deletes_only || batch.only_deletes()
+    }
+
     /// An empty memtable that will be flushed to `extent`; `in_place`: that is in it from the start.
     pub(super) fn new(
         id: u64,

@@ -114,8 +114,7 @@ impl WalMemtable {
     fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
         batch.is_none_or(|batch| {
             let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
-            let takes = !spare.deletes_only || batch.only_deletes();
-            takes && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
+            spare.takes(batch) && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
         })
     }
 
@@ -240,8 +239,7 @@ impl Front for WalMemtable {
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
-        let takes = !memtable.deletes_only || batch.only_deletes();
-        if !takes || memtable.bump.remaining() < bytes as u64 {
+        if !memtable.takes(batch) || memtable.bump.remaining() < bytes as u64 {
             return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);
