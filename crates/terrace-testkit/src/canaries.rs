@@ -36,6 +36,8 @@ const MODEL_OPS: usize = 700;
 pub enum Suite {
     /// Random calls against an ordered map.
     Model,
+    /// The same with sizes near limits, with threads and without.
+    Limits,
     /// Power losses and process crashes of a simulated machine.
     Power,
     /// The same at some points of long scripts, without persistent memory and without a buffer.
@@ -107,8 +109,8 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Damage, Faults, Guest, Kill, Linear, LinearFiles, Long, Metamorphic, Model, Moments, Power,
-        Room, Space, Stalled, Strangers,
+        Damage, Faults, Guest, Kill, Limits, Linear, LinearFiles, Long, Metamorphic, Model,
+        Moments, Power, Room, Space, Stalled, Strangers,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -156,6 +158,7 @@ pub fn trials() -> Vec<Trial> {
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),
         (C::ForeignFile, Strangers, Dram, 24),
+        (C::SpareUnmade, Limits, Dax, 20),
         (C::RoomKept, Room, Dram, 4),
         (C::TornGet, Moments, Dram, 20),
         (C::TornGet, Linear, Dram, 20),
@@ -192,6 +195,7 @@ impl Suite {
     pub fn name(self) -> &'static str {
         match self {
             Suite::Model => "model",
+            Suite::Limits => "model, limits",
             Suite::Power => "power",
             Suite::Long => "power, long",
             Suite::Kill => "kill",
@@ -219,6 +223,7 @@ impl Suite {
                 };
                 model::run(&options, medium, &script)
             }
+            Suite::Limits => model::once((medium, Design::MioDb), seed, MODEL_OPS),
             Suite::Power => {
                 let (mut case, script) = Case::every_point(seed, medium);
                 if medium == Medium::Dram {

@@ -115,8 +115,8 @@ pub fn is_by_default(seed: u64) -> bool {
     fastrand::Rng::with_seed(seed ^ 0x0064_6566_6175_6c74).u8(..8) == 0
 }
 
-/// The options of a user who sets none, but for the design, the pool's place, and its size, which is hardly
-/// more than the smallest that they allow.
+/// The options of a user who sets none, but for the design, the pool's place, and its size: room for the memtables
+/// that open iterators hold.
 pub fn default_of(design: Design, medium: Medium) -> Options {
     let small = small_of(design, medium);
     let mut options = Options {
@@ -124,7 +124,7 @@ pub fn default_of(design: Design, medium: Medium) -> Options {
         pool: small.pool,
         ..Options::default()
     };
-    options.pool.size_bytes = 640 << 20;
+    options.pool.size_bytes = 1 << 30;
     options
 }
 

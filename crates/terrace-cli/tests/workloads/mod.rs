@@ -239,7 +239,7 @@ fn a_database_that_is_open_is_not_replaced() {
         db.put("mine too", "value")
             .expect("nothing was taken from it");
         db.close().expect("nothing was taken from it");
-        assert_eq!(place.stdout("get mine", &[]), b"value\n");
+        assert_eq!(place.stdout("get", &[&"mine"]), b"value\n");
         assert!(run(&["--replace-db"]).status.success(), "{pool}");
     }
 }

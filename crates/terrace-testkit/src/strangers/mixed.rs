@@ -133,8 +133,8 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
     let name = draw(rng, own);
     let mut foreign = Vec::new();
     // A pool has logs in it, and an older one is a whole that was. So is an older manifest whose files are all there
-    // yet: what it does not name is removed, as a crash may have left it. That is wrong where a log has records that
-    // only a newer manifest can have named.
+    // yet, unless a log has records that only a newer one can have named: tables that it does not name may be what
+    // a crash has left.
     let mut may_be_older = is_log(&name) || ["pool", "MANIFEST"].contains(&name.as_str());
     let what = match rng.u8(..6) {
         0 => {

@@ -117,10 +117,11 @@ impl Ground {
             let buffered = state.tables.values().map(|table| table.bytes);
             let memtable = self.options.front.memtable_bytes;
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
-            let largest = files().max().unwrap_or(0);
+            let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
             // Files differ in size, and a memtable's table is larger than its entries.
-            let whole = largest.max(moved.min(files().sum::<u64>() / 16));
-            whole + whole / 4
+            let whole = largest.max(moved.min(all / 16));
+            // A few tables are not worth as much again.
+            (whole + whole / 4).min(all / 4)
         });
         self.reserve.keep(Rows {
             manifest: if in_files { self.manifest.room() } else { 0 },

@@ -291,3 +291,32 @@ fn a_crash_is_not_taken_for_a_log_that_was_cut_off() {
         }
     }
 }
+
+/// An older manifest, whose files are all there, does not hide the logs that came after it: the opening is refused and
+/// removes nothing, and with the right manifest everything is there.
+#[test]
+fn an_older_manifest_does_not_hide_newer_logs() {
+    let folder = scratch().unwrap();
+    let open = || Db::open(folder.path(), settings::small(Medium::Dram));
+    let db = open().unwrap();
+    db.put("old", "value").unwrap();
+    db.close().unwrap();
+    let manifest = folder.path().join("MANIFEST");
+    let older = std::fs::read(&manifest).unwrap();
+    let db = open().unwrap();
+    for n in 0..100u32 {
+        db.put(n.to_be_bytes(), [7; 500]).unwrap();
+    }
+    db.close().unwrap();
+    drop(db);
+    let newer = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, older).unwrap();
+    for _ in 0..2 {
+        let refused = open().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+        assert!(refused.to_string().contains("older"), "{refused}");
+    }
+    std::fs::write(&manifest, newer).unwrap();
+    let db = open().unwrap();
+    assert_eq!(db.iter().unwrap().count(), 101);
+}

@@ -18,7 +18,7 @@ use terrace_media::{FileSystem, OpenMode};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
-use crate::parts::log::{FileLog, Log};
+use crate::parts::log::{FileLog, Log, LogOf, replay_file};
 use crate::parts::reserve::{Reserve, Row, is_full};
 use crate::stages::names::{is_log_of, log_file_id, log_file_name};
 use crate::stages::{Folder, Ground};
@@ -156,7 +156,17 @@ impl LogFiles {
                 self.path(lost).display()
             )));
         }
-        for id in names.iter().filter_map(|name| log_file_id(name)) {
+        let next_id = ground.manifest.with_state(|state| state.next_id);
+        let ids = || names.iter().filter_map(|name| log_file_id(name));
+        if let Some(newer) = ids().find(|&id| id >= next_id && self.has_records(id)) {
+            return Err(Error::corruption(format!(
+                "{} has writes, and the manifest, which would name it before the first of them, does not know its \
+                 number: the manifest is an older one. Restore the folder from one copy, or rebuild what is left with \
+                 \"terrace repair\"",
+                self.path(newer).display()
+            )));
+        }
+        for id in ids() {
             let path = self.path(id);
             if named.contains(&id) {
                 ground.skip_ids(id + 1);
@@ -172,6 +182,27 @@ impl LogFiles {
             }
         }
         Ok(())
+    }
+
+    /// Whether the file of log `id` is this database's and begins with a whole record of that log.
+    fn has_records(&self, id: u64) -> bool {
+        let path = self.path(id);
+        if !is_log_of(&**self.fs(), &path, self.db) {
+            return false;
+        }
+        let log = LogOf {
+            db: self.db,
+            id,
+            end: None,
+        };
+        let fault = |e| Error::io("read the log", &path, e);
+        let mut any = false;
+        // The first record is enough. A log that cannot be read is none that hides writes.
+        let _ = replay_file(self.fs(), &path, log, &fault, &mut |_| {
+            any = true;
+            Err(Error::closed())
+        });
+        any
     }
 
     /// Bytes of the file of log `id`.
