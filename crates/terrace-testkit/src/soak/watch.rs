@@ -368,7 +368,12 @@ impl Bounds {
                 self.tables(sample.live, sample.pinned),
             ),
             ("bytes of log files", folder.logs, self.logs()),
-            ("bytes of other files", folder.other, 16 * MIB),
+            // The reserve has a quarter of the tables at most, and shrinks when it is twice as large.
+            (
+                "bytes of other files",
+                folder.other,
+                16 * MIB + self.tables(sample.live, sample.pinned) / 2,
+            ),
             (
                 "bytes of memory by the store's account",
                 sample.accounted,

@@ -174,9 +174,8 @@ struct Wait {
     stalled: Option<StallReason>,
     started: Instant,
     is_first: bool,
-    /// The caller is refused when each job was refused by a disk after this refusal. `None`, for puts: when any
-    /// job waits for a disk at the second look. What room there is then goes to what gives more back.
-    refusals: Option<u64>,
+    /// The caller is refused when each job was refused by a disk after this refusal.
+    refusals: u64,
     /// Looks in vain since something ran.
     looks: u32,
     /// The least that was left to do, and the turnover by then.
@@ -199,7 +198,7 @@ enum Verdict {
 }
 
 impl Wait {
-    fn begin(refusals: Option<u64>) -> Wait {
+    fn begin(refusals: u64) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -249,10 +248,12 @@ impl Engine {
         need: &Need<'_>,
         attempt: &mut dyn FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
+        // A put is refused as soon as a full disk is known to stop background work. Deletes, and callers who ask
+        // for that work, wait until each job was refused once more.
         let refusals = match need {
-            Need::Memtable(batch) if !batch.only_deletes() => None,
-            Need::Pool => None,
-            Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => Some(self.refusals()),
+            Need::Memtable(batch) if !batch.only_deletes() => 0,
+            Need::Pool => 0,
+            Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
         };
         let mut wait = Wait::begin(refusals);
         let result = loop {
@@ -328,22 +329,18 @@ impl Engine {
             self.look_for_room();
         }
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
-        let refusal = match (wait.refusals, &awaits) {
-            // Without threads, jobs have tried when none can take a step.
-            _ if is_manual || is_held => None,
-            (None, _) if wait.is_first => None,
-            (None, Awaits::Disk(why)) => Some(why.clone()),
-            (None, _) => self.disk_full(),
-            (Some(since), _) => self.refusal(since),
-        };
-        if let Some(why) = refusal {
+        // Without threads, jobs have tried when none can take a step.
+        if !is_manual
+            && !is_held
+            && let Some(why) = self.refusal(wait.refusals)
+        {
             return Err(why);
         }
         let stuck = !self.goes_on(matches!(awaits, Awaits::Space))?;
-        let patience = match () {
+        let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
-            _ if held || is_held => LOOKS_HELD,
-            _ => LOOKS,
+            true => LOOKS_HELD,
+            false => LOOKS,
         };
         let left = match awaits {
             Awaits::Space => self.ground.pool.usage().allocated,
@@ -458,7 +455,7 @@ mod tests {
 
     /// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
     fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
-        let mut wait = Wait::begin(None);
+        let mut wait = Wait::begin(0);
         let looks = looks.into_iter();
         looks
             .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
