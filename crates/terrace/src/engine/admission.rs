@@ -182,6 +182,8 @@ struct Wait {
     least: Option<(u64, u64)>,
     /// Memtables that this caller has made.
     spares: u32,
+    /// It has sealed the memtable for the sake of range deletes.
+    has_flushed: bool,
 }
 
 /// What a caller does after a look.
@@ -207,6 +209,7 @@ impl Wait {
             looks: 0,
             least: None,
             spares: 0,
+            has_flushed: false,
         }
     }
 
@@ -355,10 +358,29 @@ impl Engine {
             }),
             // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
+            Verdict::Stuck if matches!(awaits, Awaits::Space) && self.flush_ranges(wait)? => {}
             Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
         }
         Ok(())
+    }
+
+    /// Seals the active memtable if it has a range delete: what that covers is freed by what becomes of it, and in
+    /// a pool that is full no writer would fill the memtable. False: it has none, or there is no memtable to take
+    /// its place.
+    fn flush_ranges(self: &Arc<Self>, wait: &mut Wait) -> Result<bool> {
+        let front = &self.pipeline.front;
+        // BOUND: each memtable is sealed once, and a caller does this once.
+        if std::mem::replace(&mut wait.has_flushed, true)
+            || !front.has_active_ranges()
+            || !matches!(self.prepare_spare(None, false)?, Spare::Ready)
+        {
+            return Ok(false);
+        }
+        wait.looks = 0;
+        let sealed = front.rotate(None, &|| self.install_view())?;
+        self.jobs.wake_all();
+        Ok(sealed)
     }
 
     /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job

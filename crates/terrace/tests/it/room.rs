@@ -346,3 +346,69 @@ fn a_disk_that_is_full_gets_its_room_back() {
         }
     }
 }
+
+/// In a pool that is full, a range delete of everything lets puts go on, although it lies in the memtable that those
+/// puts cannot replace.
+#[test]
+fn a_range_delete_empties_a_full_pool() {
+    for design in [Design::MioDb, Design::MioDbSsd] {
+        for workers in [Workers::Manual, Workers::Threads(1)] {
+            watch(move |watched| {
+                let mut options = settings::small_of(design, Medium::Dax);
+                options.background.workers = workers;
+                let folder = scratch().unwrap();
+                let db = Db::open(folder.path(), options).unwrap();
+                for cycle in 0..3 {
+                    let what = format!("{design}, {workers:?}, cycle {cycle}");
+                    let mut count = 0u32;
+                    while watched
+                        .op(&what, || db.put(count.to_be_bytes(), value(count, 700)))
+                        .is_ok()
+                        && count < 5000
+                    {
+                        count += 1;
+                    }
+                    assert!(count > 500, "{what}: {count} fit");
+                    db.delete_range::<&[u8]>(..).unwrap();
+                    for n in 0..200u32 {
+                        let put = watched.op(&what, || db.put(n.to_be_bytes(), value(n, 700)));
+                        put.unwrap_or_else(|e| panic!("{what}: put {n} of {count}: {e:?}"));
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Tables with keys of several keyspaces go when each of these is deleted as a whole, with nothing written for it.
+#[test]
+fn a_full_disk_with_keyspaces_gets_its_room_back() {
+    on_a_small_disk(|db, fs, _| {
+        let spaces: Vec<_> = (0..4)
+            .map(|n| db.create_keyspace(&format!("space {n}")).unwrap())
+            .collect();
+        let put = |n: u32| {
+            let mut batch = WriteBatch::new();
+            for (at, space) in (0..).zip(&spaces) {
+                batch.put_in(space, n.to_be_bytes(), value(4 * n + at, 500));
+            }
+            db.write(batch, Durability::Buffered)
+        };
+        let mut first = 0;
+        for cycle in 0..3 {
+            let count = (0..20_000u32).find(|&n| put(n).is_err()).unwrap();
+            if cycle == 0 {
+                first = count;
+            }
+            assert!(count * 2 > first, "cycle {cycle}: {count} of {first} fit");
+            for space in &spaces {
+                space
+                    .delete_range_with::<&[u8]>(.., Durability::Sync)
+                    .unwrap();
+            }
+            let _ = (db.drain(), db.drain());
+            let used = fs.used();
+            assert!(used < 1_300_000, "cycle {cycle}: {used} bytes are left");
+        }
+    });
+}

@@ -65,6 +65,7 @@ impl Absorb {
             let version = self.body.version();
             let live = &self.body.ground.ranges;
             let hides = live.applicable(durable, version.ranges.clone());
+            let hides = hides.into_iter().collect();
             let mut output = Output::new(&self.body, version, (0, self.run), ranges, hides);
             if self.body.ground.pool_outlives() {
                 output.lend_to_deletes();

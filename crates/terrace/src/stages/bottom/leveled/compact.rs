@@ -130,9 +130,12 @@ impl Plan {
         let version = self.version();
         let all = self.picked.tables().flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
-        // Those of the tables alone. What is above may be older than an ingest here, and in no log: a crash
-        // would take the range delete, and not give back what it had hidden.
-        let hides = version.ranges.clone().map(Applicable::lasting);
+        // Of those above the tables only what is in a synced log: a crash would take another one, and not give
+        // back what it had hidden.
+        let live = &self.body.ground.ranges;
+        let hides = (version.ranges.clone().map(Applicable::lasting).into_iter())
+            .chain(live.applicable(live.durable(), None))
+            .collect();
         let to = (self.picked.to as u32, 0);
         Output::new(&self.body, version, to, ranges, hides)
     }

@@ -25,7 +25,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
         // Its number among the runs is drawn when it is complete.
-        let mut output = Output::new(body, body.version(), (0, 0), Vec::new(), None);
+        let mut output = Output::new(body, body.version(), (0, 0), Vec::new(), Vec::new());
         output.end_loan();
         // What it hides may come down from above before it is complete.
         output.keep_expired();

@@ -308,7 +308,8 @@ impl Bottom for Leveled {
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {
-        vanish::covers_any(&self.body.version(), ranges)
+        let dropped = self.body.ground.dropped.all();
+        vanish::covers_any(&self.body.version(), ranges, &dropped)
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

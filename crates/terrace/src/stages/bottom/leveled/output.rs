@@ -43,7 +43,7 @@ pub(super) struct Output {
     /// Up to then whatever expires is a tombstone.
     horizon: Millis,
     /// What hides entries, beside the range deletes that come with them.
-    hides: Option<Applicable>,
+    hides: Vec<Applicable>,
     /// All range deletes that come with the entries. One with nothing below is not written, so it must hide
     /// what it covers here. `hides` may lack it: a set keeps the newest over each piece of the key space, and
     /// a newer one that is not durable yet is not applied.
@@ -80,7 +80,7 @@ impl Output {
         version: Arc<Version>,
         (level, run): (u32, u64),
         ranges: Vec<RangeDelete>,
-        hides: Option<Applicable>,
+        hides: Vec<Applicable>,
     ) -> Output {
         let stripes = body.ground.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
@@ -198,7 +198,7 @@ impl Output {
         }
         let key = (entry.keyspace, entry.key);
         let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
-        !self.hides.as_ref().is_some_and(covered) && !self.own.as_ref().is_some_and(covered)
+        !self.hides.iter().any(covered) && !self.own.as_ref().is_some_and(covered)
     }
 
     /// Whether a tombstone may have something to hide, here or below.

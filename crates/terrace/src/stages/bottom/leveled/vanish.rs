@@ -39,24 +39,48 @@ pub(super) struct Vanish {
     tables: Vec<Table>,
 }
 
-/// Whether nobody can read anything of a table, because of range deletes of which `hides` says whether they
-/// hide all keys and numbers of a stretch.
-fn is_hidden(table: &Table, hides: impl Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool) -> bool {
+/// BOUND: a table that spans more keyspaces is not looked at one by one.
+const KEYSPACES_MAX: u32 = 64;
+
+/// Whether no read sees anything of a table, because of range deletes of which `hides` says whether they
+/// hide all keys and numbers of a stretch of one keyspace, or because of keyspaces that were dropped.
+fn is_hidden(
+    table: &Table,
+    dropped: &[u32],
+    hides: impl Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool,
+) -> bool {
     let meta = &table.meta;
     let seqs = (meta.seq_first, meta.seq_last);
-    let own = |r: &RangeDelete| hides((r.keyspace, &r.begin), Last::Before(&r.end), seqs);
-    let entries = || hides(table.first(), Last::Key(table.last()), seqs);
+    let gone = |keyspace: u32| dropped.binary_search(&keyspace).is_ok();
+    let own = |r: &RangeDelete| {
+        gone(r.keyspace) || hides((r.keyspace, &r.begin), Last::Before(&r.end), seqs)
+    };
+    // A range delete ends with its keyspace, so each keyspace has its own.
+    let entries = || {
+        let (first, last) = (table.first(), table.last());
+        let within = |keyspace: u32| {
+            let from = if keyspace == first.0 { first.1 } else { &[] };
+            let to = match keyspace == last.0 {
+                true => Last::Key(last),
+                false => Last::Before(&[]),
+            };
+            gone(keyspace) || hides((keyspace, from), to, seqs)
+        };
+        last.0 - first.0 < KEYSPACES_MAX && (first.0..=last.0).all(within)
+    };
     (meta.entries == 0 || entries()) && table.ranges.iter().all(own)
 }
 
 /// Whether some table would be hidden if these range deletes were durable.
-pub(super) fn covers_any(version: &Version, ranges: &RangeSet) -> bool {
+pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) -> bool {
     // A snapshot that holds a table today may be gone before the range delete has come down.
     let stripes = Stripes::default();
     let hides = |first: Key<'_>, last: Last<'_>, seqs| {
         ranges.hides_all(first, last, seqs, SeqNo::MAX, &stripes)
     };
-    version.tables().any(|table| is_hidden(table, hides))
+    version
+        .tables()
+        .any(|table| is_hidden(table, dropped, hides))
 }
 
 /// The job that drops what is covered whole; its tables are marked busy.
@@ -96,7 +120,7 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     };
     let free = |table: &&Table| !busy.numbers.contains(&table.number());
     // Of a dropped keyspace no snapshot reads.
-    let gone = |table: &&Table| table.is_dropped(&dropped) || is_hidden(table, hides);
+    let gone = |table: &&Table| table.is_dropped(&dropped) || is_hidden(table, &dropped, hides);
     let tables: Vec<Table> = version
         .tables()
         .filter(free)

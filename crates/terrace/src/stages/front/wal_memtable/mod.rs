@@ -349,6 +349,10 @@ impl Front for WalMemtable {
         Ok(Some(sequencer.take(upto - first + 1)))
     }
 
+    fn has_active_ranges(&self) -> bool {
+        self.active.load().late.any()
+    }
+
     fn has_active_before(&self, seq: SeqNo) -> bool {
         self.active.load().seqs().0 < seq
     }
