@@ -69,7 +69,7 @@ pub(crate) fn recover(
     // A database that is being made has no reserve, and whoever makes it wants to put.
     let small = ground.manifest.with_state(|state| state.created);
     let small = small.then(|| Size::on_reserve(ground, None));
-    let size = Size::usual(ground, None);
+    let size = Size::first(ground);
     let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;
     let active = Arc::new(active);
     let cold = Cold::new(ground);

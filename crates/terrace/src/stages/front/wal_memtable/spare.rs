@@ -90,6 +90,9 @@ impl WalMemtable {
     }
 }
 
+/// The first memtable of an opening has the usual size if as many as these fit the pool.
+const ROOM_FOR_USUAL: u64 = 4;
+
 /// Bytes of a memtable and of its log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
@@ -112,6 +115,17 @@ impl Size {
             on_reserve: true,
             ..size
         }
+    }
+
+    /// That of the first memtable of an opening. In a pool that has little room it is small, since what the logs
+    /// have was in the pool beside fewer memtables: all that is free is for replaying them.
+    pub(super) fn first(ground: &Ground) -> Size {
+        let usual = Size::usual(ground, None);
+        let free = ground.pool.usage().free;
+        if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
+            return usual;
+        }
+        Size::of(usual.table.min(LOG_BYTES / 5 * 4), None)
     }
 
     fn of(memtable: u64, batch: Option<&Batch>) -> Size {
