@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults, Prefault,
-    Shutdown, SystemClock,
+    AllocError, Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults,
+    Prefault, Shutdown, SystemClock,
 };
 
 use super::create::{CREATED_ROOT, LOCK};
@@ -231,7 +231,10 @@ impl DbBuilder {
 
     /// The refusal of an opening to write, with the way to read where a disk is full.
     fn with_way_to_read(&self, e: Error) -> Error {
-        if e.kind() != ErrorKind::Full || self.options.read_only {
+        // A pool without room for a log has none for a reader's either.
+        let source = std::error::Error::source(&e);
+        let of_pool = source.is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
+        if e.kind() != ErrorKind::Full || self.options.read_only || of_pool {
             return e;
         }
         let text = format!(

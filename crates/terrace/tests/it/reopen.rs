@@ -206,3 +206,37 @@ fn a_killed_database_opens_again_in_its_pool() {
 fn a_killed_database_opens_again_with_other_options() {
     live_some(&seeds::seeds(8), true);
 }
+
+/// Whatever moment of a full pool a kill leaves, beside flushes that use the reserve too, it opens in the same pool.
+#[test]
+fn a_pool_filled_by_flushes_opens_again() {
+    let mut options = settings::small(Medium::Dax);
+    (options.pool.size_bytes, options.front.memtable_bytes) = (2432 << 10, 160 << 10);
+    for seed in seeds::seeds(3) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (folder, copy) = (scratch().unwrap(), scratch().unwrap());
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for turn in 0..400 {
+            let (key, len) = (rng.u32(..200), rng.usize(..50_000));
+            if db.put(key.to_be_bytes(), vec![7; len]).is_err() {
+                let _ = db.delete_range::<&[u8]>(..);
+            }
+            for _ in 0..rng.u32(..3) {
+                db.step(rng.usize(..)).unwrap();
+            }
+            if rng.u8(..4) == 0 {
+                let _ = db.flush();
+            }
+            if turn % 8 == 0 {
+                // What a process that is killed leaves.
+                for name in ["pool", "OPTIONS", "LOCK"] {
+                    std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
+                }
+                let opened = Db::open(copy.path(), options.clone());
+                let opened = opened.unwrap_or_else(|e| panic!("seed {seed:#x}, turn {turn}: {e}"));
+                let pairs = |db: &Db| db.iter().unwrap().map(|pair| pair.unwrap()).count();
+                assert_eq!(pairs(&opened), pairs(&db), "seed {seed:#x}, turn {turn}");
+            }
+        }
+    }
+}
