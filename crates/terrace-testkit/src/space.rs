@@ -222,7 +222,8 @@ impl Overwriting {
         // A compaction has each key once: it writes no more than what is live, beside a drain.
         let compaction = live + self.drain();
         // What is estimated from few entries is off by more.
-        let held = live / 10 * 13 + live / 10;
+        let percent = u64::from(self.options.bottom.leveled.garbage_percent);
+        let held = live + live / 200 * 3 * percent + live / 10;
         let bounds = [
             ("tables", tables, held + 3 * self.drain()),
             ("the folder", total, held + logs + compaction + blocks),
@@ -243,7 +244,8 @@ impl Overwriting {
         taken.settled = folder.tables + folder.logs;
         let log = self.options.front.memtable_bytes / 4 * 5 + (128 << 10);
         let blocks = 4096 * (folder.table_count + folder.log_count);
-        let most = taken.live / 100 * 115 + 2 * log + blocks;
+        let percent = u64::from(self.options.bottom.leveled.garbage_percent);
+        let most = taken.live + taken.live / 200 * (percent + 10) + 2 * log + blocks;
         if taken.settled > most {
             let metrics = db.metrics();
             return Err(format!(

@@ -45,7 +45,7 @@ pub struct LeveledOptions {
     /// What share of the live data garbage may be before it is compacted away, in percent: entries that newer
     /// ones supersede, as far as filters tell. At rest it is half of it; writers are slowed from one and a
     /// half times as much.
-    /// Larger: less rewriting. Smaller: less space. Default: 20. Range: 2 to 1000. Changes: on reopen.
+    /// Larger: less rewriting. Smaller: less space. Default: 30. Range: 2 to 1000. Changes: on reopen.
     pub garbage_percent: u32,
     /// How many bytes a second compactions and drains write to table files at most, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
@@ -93,7 +93,7 @@ impl Default for LeveledOptions {
             runs_slow: 12,
             runs_stop: 36,
             debt_stop_bytes: 64 << 30,
-            garbage_percent: 20,
+            garbage_percent: 30,
             write_rate_max: None,
             block_bytes: 4096,
             filter_bits_per_key: 10,
