@@ -139,12 +139,15 @@ impl Db {
                 .problems
                 .push(format!("a scan of the default keyspace fails: {e}")),
         }
-        if let Err(e) = self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
-            report
-                .problems
-                .push(format!("sizes cannot be estimated: {e}"));
+        match self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
+            Err(e) if e.kind() == ErrorKind::Closed && report.problems.is_empty() => Err(e),
+            Err(e) => {
+                let problem = format!("sizes cannot be estimated: {e}");
+                report.problems.push(problem);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
         }
-        Ok(())
     }
 }
 

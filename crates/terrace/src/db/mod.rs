@@ -413,7 +413,8 @@ impl Db {
         self.engine().compact_range(first, last)
     }
 
-    /// Waits until background work has come to rest, without forcing any.
+    /// Waits until background work has come to rest, that included which is worth doing only while nothing is
+    /// written: garbage in table files is compacted away earlier, and a buffer in memory leaves two logs at most.
     pub fn settle(&self) -> Result<()> {
         self.engine().settle()
     }

@@ -373,7 +373,7 @@ impl Engine {
         // BOUND: each memtable is sealed once, and a caller does this once.
         if std::mem::replace(&mut wait.has_flushed, true)
             || !front.has_active_ranges()
-            || !matches!(self.prepare_spare(None, false)?, Spare::Ready)
+            || !matches!(self.prepare_spare(None, true)?, Spare::Ready)
         {
             return Ok(false);
         }

@@ -441,7 +441,8 @@ pub(crate) trait Front: Send + Sync {
     /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
     /// spare for that, and nothing was taken.
     fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
-    /// Whether the active memtable has a range delete, which frees nothing before it is flushed.
+    /// Whether the active memtable has a range delete, or takes deletes only: these free nothing before it is
+    /// flushed.
     fn has_active_ranges(&self) -> bool;
     /// Whether the active memtable has an entry below `seq`.
     fn has_active_before(&self, seq: SeqNo) -> bool;

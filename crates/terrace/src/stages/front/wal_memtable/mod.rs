@@ -350,7 +350,8 @@ impl Front for WalMemtable {
     }
 
     fn has_active_ranges(&self) -> bool {
-        self.active.load().late.any()
+        let active = self.active.load();
+        active.late.any() || active.deletes_only
     }
 
     fn has_active_before(&self, seq: SeqNo) -> bool {
