@@ -49,6 +49,8 @@ const LOOKS: u32 = 4;
 /// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
 /// no clock is read: a machine that stood still has not let readers go on either.
 const LOOKS_HELD: u32 = 100;
+/// The same for callers who asked for the work: nothing that others need waits for them.
+const LOOKS_JOBS: u32 = 400;
 /// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
 const LOOKS_MANUAL: u32 = 1;
 /// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
@@ -304,7 +306,7 @@ impl Engine {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
             Next::AwaitSpace => Awaits::Space,
-            Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Spare,
+            Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Flush,
             // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
             Next::MakeSpare => match self.prepare_spare(batch, rights.disk)? {
                 Spare::Ready => {
@@ -339,9 +341,12 @@ impl Engine {
         {
             return Err(why);
         }
-        let stuck = !self.goes_on(matches!(awaits, Awaits::Space))?;
+        // The caller that makes a spare is at work, though no job runs.
+        let stuck =
+            !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
         let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
+            _ if matches!(awaits, Awaits::Jobs) => LOOKS_JOBS,
             true => LOOKS_HELD,
             false => LOOKS,
         };
