@@ -55,10 +55,10 @@ const LOOKS_JOBS: u32 = 400;
 const LOOKS_MANUAL: u32 = 1;
 /// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
 /// up.
-const TURNOVER_MAX: u64 = 16_384;
+const TURNOVER_MAX: u64 = 4096;
 /// For how many runs one counts that gave space back, which others took. The rest, as merges, may have to be
 /// many before one can.
-pub(super) const RELEASE: u64 = 4;
+pub(super) const RELEASE: u64 = 16;
 /// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
 const JOBS_MAX: u64 = 1 << 20;
 /// BOUND: how often other writers may take the memtable that a caller made for itself.

@@ -167,6 +167,13 @@ impl Jobs {
     }
 }
 
+/// Whether a job may free space in the pool, or come nearer to that: callers who wait for some count its runs. One
+/// that makes a spare takes space, and a compaction of files, of which there may be thousands before the next drain may
+/// begin, moves nothing out of the pool.
+fn may_free(job: &dyn Job) -> bool {
+    !job.makes_spare() && job.kind() != JobKind::Compact
+}
+
 impl Engine {
     /// Runs a job until it ends, waits for space, or the database stops.
     pub(super) fn run(self: &Arc<Self>, job: Parked, class: Class) {
@@ -177,7 +184,7 @@ impl Engine {
     }
 
     fn run_steps(self: &Arc<Self>, parked: Parked, class: Class) {
-        let untried = !parked.has_tried();
+        let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
         let Parked {
             mut job, refused, ..
         } = parked;
@@ -214,9 +221,9 @@ impl Engine {
                 Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
                     match self.complete(job, completion, refused) {
-                        Ok(parked) => self.ended(class, untried, parked),
+                        Ok(parked) => self.ended(class, (untried, counts), parked),
                         Err(e) => {
-                            self.ended(class, untried, None);
+                            self.ended(class, (untried, counts), None);
                             self.fail(&e);
                         }
                     }
@@ -226,9 +233,13 @@ impl Engine {
             }
         };
         match result {
-            Ok(waits) => self.ended(class, untried, Some(Parked::new(job, waits, refused))),
+            Ok(waits) => self.ended(
+                class,
+                (untried, counts),
+                Some(Parked::new(job, waits, refused)),
+            ),
             Err(e) => {
-                self.ended(class, untried, None);
+                self.ended(class, (untried, counts), None);
                 self.fail(&e);
             }
         }
@@ -241,13 +252,14 @@ impl Engine {
         self.jobs.work.notify_all();
     }
 
-    fn ended(&self, class: Class, untried: bool, parked: Option<Parked>) {
+    /// A run of a job is over. `counts`: it may have freed space in the pool.
+    fn ended(&self, class: Class, (untried, counts): (bool, bool), parked: Option<Parked>) {
         let mut state = self.jobs.state.lock();
         state.running -= 1;
         state.heavy -= usize::from(class.is_heavy());
         state.untried -= usize::from(untried);
         let ended = parked.as_ref().is_none_or(Parked::found_no_space);
-        state.turnover += u64::from(ended);
+        state.turnover += u64::from(ended && counts);
         state.queue.extend(parked);
         self.jobs.notify_all();
     }
@@ -308,7 +320,9 @@ impl Engine {
         }
         if frees {
             let mut state = self.jobs.state.lock();
-            state.turnover += RELEASE;
+            if kind != JobKind::Compact {
+                state.turnover += RELEASE;
+            }
             state.turn += 1;
         }
         if edits && kind != JobKind::Flush {
@@ -526,13 +540,13 @@ impl Engine {
             state.untried += usize::from(!parked.has_tried());
             (parked, class)
         };
-        let untried = !parked.has_tried();
+        let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
         let Parked {
             mut job, refused, ..
         } = parked;
         let ended = |job, waits| {
             let parked = Parked::new(job, waits, refused);
-            self.ended(class, untried, Some(parked));
+            self.ended(class, (untried, counts), Some(parked));
         };
         let result = self.step_job(&mut job);
         match result {
@@ -550,15 +564,15 @@ impl Engine {
                 ended(job, waits);
             }
             Ok(Step::Done(completion)) => match self.complete(job, completion, refused) {
-                Ok(parked) => self.ended(class, untried, parked),
+                Ok(parked) => self.ended(class, (untried, counts), parked),
                 Err(e) => {
-                    self.ended(class, untried, None);
+                    self.ended(class, (untried, counts), None);
                     self.fail(&e);
                     return Err(e);
                 }
             },
             Err(e) => {
-                self.ended(class, untried, None);
+                self.ended(class, (untried, counts), None);
                 self.fail(&e);
                 return Err(e);
             }

@@ -39,14 +39,17 @@ fn ends_beside_writers(design: Design, medium: Medium, what: &str, call: &dyn Fn
                         return;
                     }
                     let key = (n.wrapping_mul(2_654_435_761) % 20_000 * 2 + writer).to_be_bytes();
-                    db.put(key, [7; 100]).unwrap();
+                    if let Err(e) = db.put(key, [7; 100]) {
+                        gave_up.store(true, Ordering::Release);
+                        panic!("put {n}: {e}");
+                    }
                     written.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         for _ in 0..3 {
             let enough = written.load(Ordering::Relaxed) + 2000;
-            while written.load(Ordering::Relaxed) < enough {
+            while written.load(Ordering::Relaxed) < enough && !gave_up.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             call(&db);
