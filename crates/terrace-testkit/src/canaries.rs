@@ -36,7 +36,7 @@ const MODEL_OPS: usize = 700;
 pub enum Suite {
     /// Random calls against an ordered map.
     Model,
-    /// The same with sizes near limits, with threads and without.
+    /// Large puts while the memtable is hardly filled.
     Limits,
     /// Power losses and process crashes of a simulated machine.
     Power,
@@ -158,7 +158,7 @@ pub fn trials() -> Vec<Trial> {
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),
         (C::ForeignFile, Strangers, Dram, 24),
-        (C::SpareUnmade, Limits, Dax, 20),
+        (C::SpareUnmade, Limits, Dax, 4),
         (C::RoomKept, Room, Dram, 4),
         (C::TornGet, Moments, Dram, 20),
         (C::TornGet, Linear, Dram, 20),
@@ -195,7 +195,7 @@ impl Suite {
     pub fn name(self) -> &'static str {
         match self {
             Suite::Model => "model",
-            Suite::Limits => "model, limits",
+            Suite::Limits => "limits",
             Suite::Power => "power",
             Suite::Long => "power, long",
             Suite::Kill => "kill",
@@ -223,7 +223,7 @@ impl Suite {
                 };
                 model::run(&options, medium, &script)
             }
-            Suite::Limits => model::once((medium, Design::MioDb), seed, MODEL_OPS),
+            Suite::Limits => model::large_after_small(medium, seed),
             Suite::Power => {
                 let (mut case, script) = Case::every_point(seed, medium);
                 if medium == Medium::Dram {

@@ -1,7 +1,7 @@
 //! Model: a script runs on a store in a folder of the system and on an ordered map with versions,
 //! and both say the same.
 
-use terrace::{Design, Options, Workers};
+use terrace::{Db, Design, Options, Workers};
 use terrace_media::Medium;
 
 use crate::oracle::{Oracle, Outcome};
@@ -43,4 +43,25 @@ pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcom
         _ => shrink::guarded(|| run(&options, medium, &script)),
     };
     outcome.map_err(|e| format!("{name}, {:?}: {e}", options.background.workers))
+}
+
+/// A put that needs a memtable for itself, while the active one is so little filled that no spare is made ahead: who
+/// puts has to make one. With worker threads for odd seeds.
+pub fn large_after_small(medium: Medium, seed: u64) -> Outcome {
+    let mut options = settings::small(medium);
+    if !seed.is_multiple_of(2) {
+        options.background.workers = Workers::Threads(1);
+    }
+    let memtable = options.front.memtable_bytes as usize;
+    let folder = scratch()?;
+    let opened = Db::open(folder.path(), options);
+    let db = opened.map_err(|e| format!("opening: {e:?}"))?;
+    for (turn, len) in [memtable / 16, memtable - 500, 1, memtable - 300]
+        .into_iter()
+        .enumerate()
+    {
+        let put = watchdog::watched("a put", || db.put("key", vec![turn as u8; len]));
+        put.map_err(|e| format!("a put of {len} bytes: {e:?}"))?;
+    }
+    Ok(())
 }

@@ -226,7 +226,11 @@ impl Overwriting {
         let held = live + live / 200 * 3 * percent + live / 10;
         let bounds = [
             ("tables", tables, held + 3 * self.drain()),
-            ("the folder", total, held + logs + compaction + blocks),
+            (
+                "the folder",
+                total,
+                held + 3 * self.drain() + logs + compaction + blocks,
+            ),
         ];
         for (what, is, most) in bounds {
             if is > most {

@@ -306,7 +306,7 @@ impl Engine {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
             Next::AwaitSpace => Awaits::Space,
-            Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Flush,
+            Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Space,
             // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
             Next::MakeSpare => match self.prepare_spare(batch, rights.disk)? {
                 Spare::Ready => {
