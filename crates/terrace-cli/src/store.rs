@@ -43,6 +43,19 @@ impl Store {
         Ok(Store { db, keyspace })
     }
 
+    /// The keyspace that the user named, or all of them.
+    pub(crate) fn chosen(&self, args: &StoreArgs) -> Result<Vec<Keyspace>, CliError> {
+        if args.keyspace.is_some() {
+            return Ok(vec![self.keyspace.clone()]);
+        }
+        let names = self.db.list_keyspaces()?;
+        let all = names.iter().map(|name| self.db.keyspace(name));
+        // None drops one meanwhile: nobody else has the database open.
+        Ok(all
+            .filter_map(Result::transpose)
+            .collect::<terrace::Result<_>>()?)
+    }
+
     /// Closes the database, so that what was written is where it should be.
     pub(crate) fn close(self) -> Result<(), CliError> {
         Ok(self.db.close()?)

@@ -298,7 +298,11 @@ pub fn soak(request: &Request) -> Outcome {
             None => tempfile::Builder::new().prefix("soak").tempdir(),
         };
         let folder = folder.map_err(|e| format!("no folder for the soak: {e}"))?;
-        if keys > 0 && design.keeps_table_files() {
+        if keys > 0 {
+            if !design.keeps_table_files() {
+                println!("soak: {design} on {medium} is left out: it keeps no table files");
+                continue;
+            }
             let overwriting = Overwriting::by_default(design, medium, keys, time, seed);
             let taken = overwriting.hold(folder.path())?;
             println!("soak: {design} on {medium}, {keys} keys overwritten: {taken:?}");

@@ -56,7 +56,7 @@ pub enum Suite {
     Damage,
     /// One history through every design.
     Metamorphic,
-    /// Point reads that stand still while much happens.
+    /// Reads and ingests that stand still while much happens.
     Stalled,
     /// Reads between whose steps the world goes on.
     Moments,
@@ -153,7 +153,7 @@ pub fn trials() -> Vec<Trial> {
         (C::PartUnsynced, Long, Dram, 4),
         (C::HidesUnsynced, Power, Dram, 10),
         (C::LossUnsaid, Damage, Dax, 400),
-        (C::IngestUnheld, Linear, Dax, 20),
+        (C::IngestUnheld, Stalled, Dax, 20),
         (C::VersionEarly, LinearFiles, Dax, 20),
         (C::MediumOfNow, Power, Mapped, 40),
         (C::SyncedStale, Power, Mapped, 200),

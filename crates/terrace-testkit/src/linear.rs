@@ -168,7 +168,7 @@ impl Stage<'_> {
         #[cfg(feature = "canary")]
         if rng.u8(..8) == 0 {
             let time = std::time::Duration::from_micros(rng.u64(..300));
-            terrace::testing::in_the_next_get(move || std::thread::sleep(time));
+            terrace::testing::in_the_next_call(move || std::thread::sleep(time));
         }
         let _ = rng;
     }

@@ -253,7 +253,7 @@ impl World {
         }
         #[cfg(feature = "canary")]
         if rng.bool() {
-            terrace::testing::in_the_next_get(self.meanwhile(rng, true));
+            terrace::testing::in_the_next_call(self.meanwhile(rng, true));
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl World {
     fn disarm(&self) -> Outcome<Vec<State>> {
         self.clock.disarm();
         #[cfg(feature = "canary")]
-        terrace::testing::in_the_next_get(|| {});
+        terrace::testing::in_the_next_call(|| {});
         let mut story = lock(&self.story);
         match story.failed.take() {
             Some(failed) => Err(failed),

@@ -249,7 +249,7 @@ impl Overwriting {
         let log = self.options.front.memtable_bytes / 4 * 5 + (128 << 10);
         let blocks = 4096 * (folder.table_count + folder.log_count);
         let percent = u64::from(self.options.bottom.leveled.garbage_percent);
-        let most = taken.live + taken.live / 200 * (percent + 10) + 2 * log + blocks;
+        let most = taken.live + taken.live / 300 * (percent + 15) + 2 * log + blocks;
         if taken.settled > most {
             let metrics = db.metrics();
             return Err(format!(

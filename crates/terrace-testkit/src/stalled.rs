@@ -1,8 +1,12 @@
-//! Point reads that stand still: one has taken its view, and before it searches, much happens to its key,
-//! deletes of ranges, flushes, merges and drains among it. It may find what was there when it began or
-//! anything since, and nothing older.
+//! Calls that stand still. A point read has taken its view, and before it searches, much happens to its key, deletes of
+//! ranges, flushes, merges and drains among it: it may find what was there when it began or anything since, and
+//! nothing older. An ingest has handed its tables over and not shown them, and jobs try to begin: a snapshot of that
+//! moment has all that the ingest replaces.
 
-use terrace::testing::in_the_next_get;
+use std::time::Duration;
+
+use terrace::Db;
+use terrace::testing::in_the_next_call;
 use terrace_media::Medium;
 
 use crate::oracle::Outcome;
@@ -11,8 +15,29 @@ use crate::{settings, watchdog};
 
 /// Keys, all of which a range delete may cover.
 const KEYS: u8 = 8;
-/// Reads of one case.
-const READS: u32 = 60;
+/// Calls of one case.
+const CALLS: u32 = 60;
+/// How long jobs have to begin beside an ingest. Where they cannot, all of it passes.
+const BESIDE_INGEST: Duration = Duration::from_millis(5);
+
+fn failed(e: terrace::Error) -> String {
+    format!("{e:?}")
+}
+
+fn number(value: Option<Vec<u8>>) -> Outcome<Option<u32>> {
+    let number = |value: Vec<u8>| value.try_into().map(u32::from_be_bytes);
+    let number = value.map(number).transpose();
+    number.map_err(|value| format!("{value:?} is no value"))
+}
+
+/// What a case knows.
+struct Case {
+    db: Db,
+    rng: fastrand::Rng,
+    /// The number of each key's value.
+    last: Vec<Option<u32>>,
+    number: u32,
+}
 
 /// One case, drawn from `seed`.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
@@ -20,57 +45,131 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);
     let folder = scratch()?;
     let options = settings::varied(&settings::small(medium), rng.u8(..));
-    let failed = |e: terrace::Error| format!("{e:?}");
     let db = Place::folder(folder.path())
         .open(&options)
         .map_err(failed)?;
-    let mut last: Vec<Option<u32>> = vec![None; usize::from(KEYS)];
-    let mut tag = 0u32;
-    for read in 0..READS {
-        let _operation = watchdog::operation(("read", read));
-        for _ in 0..rng.u8(1..12) {
-            tag += 1;
-            let key = rng.u8(..KEYS);
-            db.put([key], tag.to_be_bytes()).map_err(failed)?;
-            last[usize::from(key)] = Some(tag);
-            match rng.u8(..12) {
-                0 => db.drain().map_err(failed)?,
-                1..4 => db.flush().map_err(failed)?,
+    let mut case = Case {
+        db,
+        rng,
+        last: vec![None; usize::from(KEYS)],
+        number: 0,
+    };
+    for call in 0..CALLS {
+        let _operation = watchdog::operation(("call", call));
+        case.write().map_err(failed)?;
+        let outcome = match case.rng.u8(..4) {
+            0 => case.ingest(),
+            _ => case.read(),
+        };
+        outcome.map_err(|e| format!("call {call}: {e}"))?;
+    }
+    Ok(())
+}
+
+impl Case {
+    fn write(&mut self) -> terrace::Result<()> {
+        for _ in 0..self.rng.u8(1..12) {
+            self.number += 1;
+            let key = self.rng.u8(..KEYS);
+            self.db.put([key], self.number.to_be_bytes())?;
+            self.last[usize::from(key)] = Some(self.number);
+            match self.rng.u8(..12) {
+                0 => self.db.drain()?,
+                1..4 => self.db.flush()?,
                 _ => {}
             }
-            for _ in 0..rng.u8(..4) {
-                db.step(rng.usize(..)).map_err(failed)?;
+            for _ in 0..self.rng.u8(..4) {
+                self.db.step(self.rng.usize(..))?;
             }
         }
-        let key = rng.u8(..KEYS);
-        let (from, to) = (rng.u8(..KEYS), rng.u8(..=KEYS));
-        let (writer, steps) = (db.clone(), rng.u32(..200));
-        let mut picks = rng.fork();
-        in_the_next_get(move || {
-            // What fails here fails the store, so that the read after the next one tells of it.
+        Ok(())
+    }
+
+    /// A read beside which a range goes.
+    fn read(&mut self) -> Outcome {
+        let key = self.rng.u8(..KEYS);
+        let (from, to) = (self.rng.u8(..KEYS), self.rng.u8(..=KEYS));
+        let (writer, steps) = (self.db.clone(), self.rng.u32(..200));
+        let mut picks = self.rng.fork();
+        in_the_next_call(move || {
+            // What fails here fails the store, so that the call after the next one tells of it.
             let _ = writer.delete_range([from]..[to]);
             let _ = writer.flush();
             for _ in 0..steps {
                 let _ = writer.step(picks.usize(..));
             }
         });
-        let found = db.get([key]).map_err(failed)?;
-        let number = |value: Vec<u8>| value.try_into().map(u32::from_be_bytes);
-        let found = found.map(number).transpose();
-        let found = found.map_err(|value| format!("{value:?} is no value"))?;
-        let before = last[usize::from(key)];
+        let found = number(self.db.get([key]).map_err(failed)?)?;
+        let before = self.last[usize::from(key)];
         let deleted = (from..to).contains(&key);
         if found != before && !(deleted && found.is_none()) {
             return Err(format!(
-                "read {read}: key {key} had {before:?}, deleted {deleted}, and shows {found:?}"
+                "key {key} had {before:?}, deleted {deleted}, and shows {found:?}"
             ));
         }
-        (from..to).for_each(|key| last[usize::from(key)] = None);
-        let shown = db.get([key]).map_err(failed)?;
-        let shown = shown.map(number).transpose();
-        if shown != Ok(last[usize::from(key)]) {
-            return Err(format!("read {read}: key {key} shows {shown:?} afterwards"));
+        (from..to).for_each(|key| self.last[usize::from(key)] = None);
+        self.check(key)
+    }
+
+    fn check(&self, key: u8) -> Outcome {
+        let (shown, last) = (self.db.get([key]), self.last[usize::from(key)]);
+        match number(shown.map_err(failed)?)? {
+            shown if shown == last => Ok(()),
+            shown => Err(format!(
+                "key {key} shows {shown:?} afterwards, not {last:?}"
+            )),
         }
     }
-    Ok(())
+
+    /// An ingest beside which jobs try to begin, and then a snapshot is taken.
+    fn ingest(&mut self) -> Outcome {
+        let keys: Vec<u8> = (0..KEYS).filter(|_| self.rng.bool()).collect();
+        self.number += 1;
+        let new = self.number;
+        let (db, mut picks) = (self.db.clone(), self.rng.fork());
+        let (jobs_in, jobs) = std::sync::mpsc::channel();
+        let (snapshot_in, snapshot) = std::sync::mpsc::channel();
+        // The last keys come in with the rest when the ingest ends.
+        let mut ingest = self.db.ingest().map_err(failed)?;
+        for key in &keys {
+            ingest.add([*key], new.to_be_bytes()).map_err(failed)?;
+        }
+        in_the_next_call(move || {
+            let stepping = db.clone();
+            let (done_in, done) = std::sync::mpsc::channel();
+            let steps = move || -> terrace::Result<()> {
+                for _ in 0..200 {
+                    stepping.step(picks.usize(..))?;
+                }
+                let _ = done_in.send(());
+                Ok(())
+            };
+            let _ = jobs_in.send(std::thread::spawn(steps));
+            let _ = done.recv_timeout(BESIDE_INGEST);
+            let _ = snapshot_in.send(db.snapshot());
+        });
+        let ended = ingest.finish();
+        in_the_next_call(|| {});
+        if let Ok(jobs) = jobs.try_recv() {
+            let stepped = jobs.join().map_err(|_| "a step panics")?;
+            stepped.map_err(failed)?;
+        }
+        ended.map_err(failed)?;
+        if let Ok(snapshot) = snapshot.try_recv() {
+            let snapshot = snapshot.map_err(failed)?;
+            for key in 0..KEYS {
+                let found = number(snapshot.get([key]).map_err(failed)?)?;
+                let before = self.last[usize::from(key)];
+                if found != before {
+                    return Err(format!(
+                        "a snapshot beside an ingest has {found:?} for key {key}, not {before:?}"
+                    ));
+                }
+            }
+        }
+        for key in keys {
+            self.last[usize::from(key)] = Some(new);
+        }
+        (0..KEYS).try_for_each(|key| self.check(key))
+    }
 }

@@ -1,10 +1,10 @@
 //! Reads that stand still when they have taken their view, while a keyspace is dropped and purged.
 
-use terrace::testing::in_the_next_get;
+use terrace::testing::in_the_next_call;
 use terrace::{Db, Design, Durability, ErrorKind, Keyspace, Result, WriteBatch};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
+use terrace_testkit::{settings, stalled};
 
 const KEYS: u8 = 200;
 
@@ -64,7 +64,7 @@ fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
             db.write(batch, Durability::Buffered).expect("a write");
             db.drain().expect("a drain");
             let meanwhile = db.clone();
-            in_the_next_get(move || {
+            in_the_next_call(move || {
                 meanwhile.drop_keyspace("space").expect("a drop");
                 meanwhile.flush().expect("a flush");
                 for _ in 0..1000 {
@@ -76,6 +76,16 @@ fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
                 Ok(found) => assert_eq!(found, all, "{name}, {design} on {medium}"),
                 Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{name}, {design}: {e}"),
             }
+        }
+    }
+}
+
+/// Calls that stand still while much happens.
+#[test]
+fn calls_that_stand_still_are_exact() {
+    for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
+        for seed in 0..12 {
+            stalled::once(seed, medium).unwrap_or_else(|e| panic!("{medium}, seed {seed}: {e}"));
         }
     }
 }

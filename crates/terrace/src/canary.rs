@@ -128,12 +128,12 @@ pub(crate) fn linger(at: Canary) {
     }
 }
 
-/// Lets a test go on in the middle of a read.
+/// Lets a test go on in the middle of a call.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub(crate) const fn stand_still() {}
 
-/// Lets a test go on in the middle of a read.
+/// Lets a test go on in the middle of a call.
 #[cfg(feature = "canary")]
 #[inline]
 pub(crate) fn stand_still() {
@@ -155,9 +155,10 @@ pub(crate) mod switch {
         pub(super) static MEANWHILE: Cell<Option<Meanwhile>> = const { Cell::new(None) };
     }
 
-    /// Runs `meanwhile` in the middle of the next read of this thread, a point read or a chunk of a scan: when it
-    /// has taken its number and its view, and has not searched yet.
-    pub fn in_the_next_get(meanwhile: impl FnOnce() + 'static) {
+    /// Runs `meanwhile` in the middle of the next call of this thread. A read, be it a point read or a chunk of a scan,
+    /// has then taken its number and its view and has not searched yet. An ingest has handed its tables over and
+    /// has not shown them.
+    pub fn in_the_next_call(meanwhile: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(meanwhile)));
     }
 

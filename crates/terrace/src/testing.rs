@@ -4,7 +4,7 @@
 #[cfg(feature = "canary")]
 pub use crate::canary::{
     Canary,
-    switch::{in_the_next_get, set_canary},
+    switch::{in_the_next_call, set_canary},
 };
 use crate::options::{MediumChoice, Options, Workers};
 

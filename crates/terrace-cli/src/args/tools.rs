@@ -141,7 +141,8 @@ pub(crate) struct RepairArgs {
 Superseded values, deleted and expired ones and what deleted them are left out of what is written, so \
 the space of deletes comes back at once. Takes time and writes in proportion to the data between \
 the keys. Without it the same happens in the background as data comes in. Where all data is in the \
-pool, this is a drain of the buffer. Options like --table-size that are given here are kept.
+pool, this is a drain of the buffer. Without --keyspace all keyspaces are compacted. Options like \
+--table-size that are given here are kept.
 
 Examples:
   terrace compact /data/words

@@ -14,10 +14,13 @@ use crate::store::{Missing, Store};
 
 pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let bounds = bounds_of(&args.from, &args.to, &args.text)?;
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let (named, store) = (store, Store::open(&args.db, store, Missing::Fail)?);
+    let keyspaces = store.chosen(named)?;
     let before = Kept::of(&store.db);
     let started = Instant::now();
-    let compacted = store.keyspace.compact_range(bounds);
+    let compacted = keyspaces
+        .iter()
+        .try_for_each(|keyspace| keyspace.compact_range(bounds.clone()));
     let elapsed = started.elapsed();
     let after = Kept::of(&store.db);
     let closed = store.close();

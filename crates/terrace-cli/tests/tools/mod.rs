@@ -194,6 +194,14 @@ fn a_range_is_compacted() {
         &[],
     );
     assert_fails(&refused, 1, "opened to be read only");
+    let sound = place.json("verify", &[]);
+    assert_eq!(sound["live_entries"], 6000, "of all keyspaces: {sound}");
+    place.stdout(
+        "delete --keyspace other",
+        &[&"--from", &"key", &"--to", &"kez"],
+    );
+    let all = place.json("compact --compression none --table-size 64KiB", &[]);
+    assert!(bytes(&all, "after") < start * 2 / 5, "all keyspaces: {all}");
 }
 
 /// Commands that read work on a database that nothing may change, and those that write say why not.

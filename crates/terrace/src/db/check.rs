@@ -1,7 +1,7 @@
 //! This file is verification: a walk over everything that a database holds.
 
-use crate::db::Db;
 use crate::db::bounds::Bounds;
+use crate::db::{Db, KeyValue, Keyspace, Snapshot};
 use crate::error::{ErrorKind, Result};
 use crate::parts::codec;
 use crate::stages::Census;
@@ -27,7 +27,7 @@ pub struct Progress {
 pub struct VerifyReport {
     /// Entries in all sources, superseded versions and tombstones included.
     pub entries: u64,
-    /// Pairs that a scan of the default keyspace gives.
+    /// Pairs that scans of all keyspaces give.
     pub live_entries: u64,
     /// Tombstones.
     pub tombstones: u64,
@@ -43,7 +43,7 @@ pub struct VerifyReport {
 const REPORT_BYTES: u64 = 1 << 20;
 
 impl Db {
-    /// Walks every source: order, towers, checksums, hashes, filters; then scans the default
+    /// Walks every source: order, towers, checksums, hashes, filters; then scans each
     /// keyspace both ways and compares. Reads the whole database once and its pairs twice; writes
     /// may go on.
     ///
@@ -100,44 +100,46 @@ impl Db {
         Ok(report)
     }
 
-    /// Scans forward and backward at one moment: the same pairs, in opposite orders.
+    /// Scans each keyspace forward and backward at one moment: the same pairs, in opposite orders.
     fn verify_scans(&self, report: &mut VerifyReport) -> Result<()> {
-        let scanned = || -> Result<(u64, u32, u64, u32)> {
-            let snapshot = self.snapshot()?;
-            let mut forward = (0, 0u32);
-            for pair in snapshot.iter()? {
-                let pair = pair?;
-                forward.0 += 1;
-                forward.1 = forward.1.wrapping_add(fingerprint(&pair));
-            }
-            let mut backward = (0, 0u32);
-            for pair in snapshot.iter()?.rev() {
-                let pair = pair?;
-                backward.0 += 1;
-                backward.1 = backward.1.wrapping_add(fingerprint(&pair));
-            }
-            Ok((forward.0, forward.1, backward.0, backward.1))
-        };
-        match scanned() {
-            Ok((count, sum, back_count, back_sum)) => {
-                report.live_entries = count;
-                if (count, sum) != (back_count, back_sum) {
-                    report.problems.push(format!(
-                        "a scan forward gives {count} pairs and a scan backward {back_count}, or \
-                         other ones"
-                    ));
+        let snapshot = self.snapshot()?;
+        let names = self.list_keyspaces().unwrap_or_else(|e| {
+            let problem = format!("the keyspaces cannot be listed: {e}");
+            report.problems.push(problem);
+            vec![self.default_keyspace().name().to_owned()]
+        });
+        for name in names {
+            let scanned = match self.keyspace(&name) {
+                // It was dropped meanwhile.
+                Ok(None) => continue,
+                Ok(Some(keyspace)) => scan_both_ways(&snapshot, &keyspace),
+                Err(e) => Err(e),
+            };
+            match scanned {
+                Ok((forward, backward)) => {
+                    report.live_entries += forward.count;
+                    if forward != backward {
+                        report.problems.push(format!(
+                            "a scan of the keyspace {name:?} gives {} pairs forward and {} backward, or \
+                             other ones",
+                            forward.count, backward.count
+                        ));
+                    }
                 }
+                Err(e)
+                    if e.kind() == ErrorKind::Invalid
+                        && matches!(self.keyspace(&name), Ok(None)) => {}
+                // That says nothing of the data. What was found before counts more.
+                Err(e)
+                    if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed)
+                        && report.problems.is_empty() =>
+                {
+                    return Err(e);
+                }
+                Err(e) => report
+                    .problems
+                    .push(format!("a scan of the keyspace {name:?} fails: {e}")),
             }
-            // That says nothing of the data. What was found before counts more.
-            Err(e)
-                if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed)
-                    && report.problems.is_empty() =>
-            {
-                return Err(e);
-            }
-            Err(e) => report
-                .problems
-                .push(format!("a scan of the default keyspace fails: {e}")),
         }
         match self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
             Err(e) if e.kind() == ErrorKind::Closed && report.problems.is_empty() => Err(e),
@@ -151,7 +153,29 @@ impl Db {
     }
 }
 
-/// A sum over pairs does not depend on their order.
-fn fingerprint(pair: &super::KeyValue) -> u32 {
-    codec::checksum_append(codec::checksum(pair.key()), pair.value())
+/// What a scan gave, whatever its order was.
+#[derive(Default, PartialEq, Eq)]
+struct Scanned {
+    count: u64,
+    /// The sum of the pairs' checksums.
+    sum: u32,
+}
+
+impl Scanned {
+    fn of(pairs: impl Iterator<Item = Result<KeyValue>>) -> Result<Scanned> {
+        let mut scanned = Scanned::default();
+        for pair in pairs {
+            let pair = pair?;
+            let sum = codec::checksum_append(codec::checksum(pair.key()), pair.value());
+            scanned.count += 1;
+            scanned.sum = scanned.sum.wrapping_add(sum);
+        }
+        Ok(scanned)
+    }
+}
+
+fn scan_both_ways(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(Scanned, Scanned)> {
+    let forward = Scanned::of(snapshot.iter_in(keyspace)?)?;
+    let backward = Scanned::of(snapshot.iter_in(keyspace)?.rev())?;
+    Ok((forward, backward))
 }

@@ -49,7 +49,7 @@ const LOOKS: u32 = 4;
 /// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
 /// no clock is read: a machine that stood still has not let readers go on either.
 const LOOKS_HELD: u32 = 100;
-/// The same for what jobs lead to in any case: a thread that has lost its core may hold one back for long.
+/// The same for callers who asked for the work: nothing that others need waits for them.
 const LOOKS_JOBS: u32 = 400;
 /// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
 const LOOKS_MANUAL: u32 = 1;
@@ -346,7 +346,7 @@ impl Engine {
             !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
         let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
-            _ if !matches!(awaits, Awaits::Space | Awaits::Disk(_)) => LOOKS_JOBS,
+            _ if matches!(awaits, Awaits::Jobs) => LOOKS_JOBS,
             true => LOOKS_HELD,
             false => LOOKS,
         };
@@ -378,7 +378,7 @@ impl Engine {
         // BOUND: each memtable is sealed once, and a caller does this once.
         if std::mem::replace(&mut wait.has_flushed, true)
             || !front.has_active_ranges()
-            || !matches!(self.prepare_spare(None, false)?, Spare::Ready)
+            || !matches!(self.prepare_spare(None, true)?, Spare::Ready)
         {
             return Ok(false);
         }

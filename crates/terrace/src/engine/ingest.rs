@@ -304,7 +304,7 @@ impl Ingest {
         let build = || {
             // Under the lock of views, so that nobody else's view shows the entries early.
             applies.into_iter().for_each(|apply| apply());
-            canary::linger(Canary::IngestUnheld);
+            canary::stand_still();
             self.engine.pipeline.parts(ground)
         };
         self.engine.views.install_during(build, Vec::new(), |show| {

@@ -412,3 +412,33 @@ fn a_full_disk_with_keyspaces_gets_its_room_back() {
         }
     });
 }
+
+/// In a pool that puts and flushes have filled to the last piece, deletes are still taken.
+#[test]
+fn a_full_pool_takes_deletes() {
+    for (design, size) in [(Design::MioDb, 2432 << 10), (Design::MioDb, 4 << 20)] {
+        let mut options = settings::small_of(design, Medium::Dax);
+        (options.pool.size_bytes, options.front.memtable_bytes) = (size, 160 << 10);
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut rng = fastrand::Rng::with_seed(size);
+        let mut refused = 0;
+        for turn in 0..20_000u32 {
+            let (key, len) = (rng.u32(..4000), rng.usize(..40_000));
+            refused += u32::from(db.put(key.to_be_bytes(), value(turn, len)).is_err());
+            if rng.u8(..4) == 0 {
+                let _ = db.flush();
+            }
+            if refused > 30 {
+                break;
+            }
+        }
+        assert!(refused > 30, "{size}");
+        for n in 0..4000u32 {
+            let deleted = db.delete(n.to_be_bytes());
+            deleted.unwrap_or_else(|e| panic!("{design}, {size}: delete {n}: {e:?}"));
+        }
+        assert_eq!(db.iter().unwrap().count(), 0);
+        db.put("later", value(1, 30_000)).unwrap();
+    }
+}

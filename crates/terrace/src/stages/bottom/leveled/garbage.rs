@@ -137,7 +137,7 @@ impl Garbage {
     pub(super) fn score(&self, urgency: Urgency) -> f64 {
         // Writers that rest do not mind, and what they leave behind is there for long.
         let due = match urgency {
-            Urgency::Rest => self.due / 2,
+            Urgency::Rest => self.due / 3,
             _ => self.due,
         };
         self.bytes as f64 / due.max(1) as f64
@@ -210,14 +210,14 @@ mod tests {
         Garbage::of(live + garbage, live, garbage, 20, (64 * MIB, 256 * MIB))
     }
 
-    /// Up to a fifth of the live data nothing is due, at rest up to a tenth.
+    /// Up to a fifth of the live data nothing is due, at rest up to a fifteenth.
     #[test]
     fn compactions_are_due_from_a_share_on() {
         let gib = 1 << 30;
         assert!(garbage(gib, gib / 6).score(Urgency::None) < 1.0);
         assert!(garbage(gib, gib / 4).score(Urgency::None) > 1.0);
-        assert!(garbage(gib, gib / 11).score(Urgency::Rest) < 1.0);
-        assert!(garbage(gib, gib / 9).score(Urgency::Rest) > 1.0);
+        assert!(garbage(gib, gib / 16).score(Urgency::Rest) < 1.0);
+        assert!(garbage(gib, gib / 14).score(Urgency::Rest) > 1.0);
     }
 
     /// Writers are slowed from three tenths on and stopped only far behind that, and a drain that supersedes fits

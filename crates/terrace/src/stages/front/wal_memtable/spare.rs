@@ -159,8 +159,9 @@ pub(super) fn new_memtable(
     small: Option<Size>,
 ) -> Result<Memtable> {
     match (memtable_of(ground, log_files, arenas, anchor, size), small) {
+        // Logs are in the pool, or else on the disk: that is where a small one fits.
         (Err(e), Some(small))
-            if e.kind() == ErrorKind::Full && !ground.pool_outlives() && !is_of_pool(&e) =>
+            if e.kind() == ErrorKind::Full && ground.pool_outlives() == is_of_pool(&e) =>
         {
             memtable_of(ground, log_files, arenas, anchor, small)
         }
