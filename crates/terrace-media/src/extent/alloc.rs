@@ -131,9 +131,17 @@ impl FreeMap {
         self.cap.saturating_sub(self.start) - self.free_bytes
     }
 
-    /// Lengths of the longest free range and of the longest one beside it; 0 where there is none.
-    pub(crate) fn largest_two(&self) -> (u64, u64) {
-        self.free.values().fold((0, 0), |(first, second), &len| {
+    /// How much is free below `limit`, where all that is allocated lies.
+    pub(crate) fn free_below(&self, limit: u64) -> u64 {
+        self.free_bytes
+            .saturating_sub(self.cap.saturating_sub(limit.max(self.start)))
+    }
+
+    /// Lengths of the longest free range below `limit` and of the longest one beside it; 0 where there is none.
+    pub(crate) fn largest_two(&self, limit: u64) -> (u64, u64) {
+        let below = self.free.range(..limit);
+        let below = below.map(|(&off, &len)| len.min(limit - off));
+        below.fold((0, 0), |(first, second), len| {
             if len > first {
                 (len, first)
             } else {

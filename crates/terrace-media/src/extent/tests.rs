@@ -75,9 +75,15 @@ fn free_map_follows_its_model() {
                 free * GRANULE
             );
             assert_eq!(
-                map.largest_two().0,
+                map.largest_two(u64::MAX).0,
                 ranges.iter().map(|span| span.len).max().unwrap_or(0)
             );
+            let used = model.iter().rposition(|free| !free).map_or(0, |i| i + 1);
+            let below = random.usize(used..=model.len());
+            let limit = start + below as u64 * GRANULE;
+            let free = model[..below].iter().filter(|free| **free).count() as u64;
+            assert_eq!(map.free_below(limit), free * GRANULE);
+            assert!(map.largest_two(limit).0 <= free * GRANULE);
             let last = model
                 .iter()
                 .rposition(|free| !free)

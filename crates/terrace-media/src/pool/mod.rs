@@ -530,6 +530,17 @@ impl Pool {
         self.inner.store.unlock();
     }
 
+    /// From now on the backing has a quarter more than what is allocated, as far as the cap and the device allow. So
+    /// when the device fills, that much is still there for what gives space back.
+    pub fn grow_ahead(&self) {
+        self.inner.start_growing_ahead();
+    }
+
+    /// Tries to grow again where the device had no room. True: it has some now.
+    pub fn look_for_room(&self) -> bool {
+        self.inner.look_for_room()
+    }
+
     /// Gives the backing's bytes after the last extent back. For after recovery, when every live
     /// extent was adopted and nobody holds bytes outside of one.
     pub fn trim(&self) {

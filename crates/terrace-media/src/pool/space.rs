@@ -16,6 +16,7 @@ use crate::pm::persist::Mapping;
 use crate::pm::region::Region;
 use parking_lot::Mutex;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
 
@@ -24,11 +25,13 @@ const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
 pub struct PoolUsage {
     /// Bytes that the pool may grow to.
     pub cap: u64,
+    /// Bytes that it can have now: the cap, or less where its device has no room.
+    pub limit: u64,
     /// Bytes that the backing has.
     pub committed: u64,
     /// Bytes in extents.
     pub allocated: u64,
-    /// Bytes in no extent, up to the cap.
+    /// Bytes in no extent, up to the limit.
     pub free: u64,
     /// The longest extent that could be allocated.
     pub largest_free: u64,
@@ -39,6 +42,11 @@ pub struct PoolUsage {
 }
 
 impl PoolUsage {
+    /// Whether the device has no room for as much as the pool may have.
+    pub fn is_device_full(&self) -> bool {
+        self.limit < self.cap
+    }
+
     /// Whether two extents of these lengths could be allocated, the longer one first; 0: none.
     pub fn fits(&self, lens: [u64; 2]) -> bool {
         let [a, b] = lens.map(|len| len.div_ceil(self.granule).saturating_mul(self.granule));
@@ -78,11 +86,18 @@ impl Bits {
     }
 }
 
+/// The backing has this part of what is allocated as free space ahead of need.
+const AHEAD_PART: u64 = 4;
+
 /// The allocator of a pool with what it knows about pages.
 pub(crate) struct Space {
     free: Mutex<FreeMap>,
     /// Held while the backing grows or shrinks.
     growing: Mutex<()>,
+    /// The device had no room when the backing was to grow last.
+    device_full: AtomicBool,
+    /// See `Pool::grow_ahead`.
+    ahead: AtomicBool,
     populated: Mutex<Bits>,
     prefault: Prefault,
     grow_bytes: u64,
@@ -103,6 +118,8 @@ impl Space {
         Space {
             free: Mutex::new(FreeMap::new(start, cap, granule)),
             growing: Mutex::default(),
+            device_full: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
             populated: Mutex::default(),
             prefault: config.prefault,
             grow_bytes: config.grow_bytes.max(granule).next_multiple_of(granule),
@@ -113,16 +130,30 @@ impl Space {
 
     pub(crate) fn usage(&self, committed: u64) -> PoolUsage {
         let free = self.free.lock();
-        let (largest_free, second_free) = free.largest_two();
+        let limit = match self.device_full.load(Ordering::Relaxed) {
+            true => committed - committed % self.granule,
+            false => self.cap,
+        };
+        let (largest_free, second_free) = free.largest_two(limit);
         PoolUsage {
             cap: self.cap,
+            limit,
             committed,
             allocated: free.allocated(),
-            free: free.free_bytes(),
+            free: free.free_below(limit),
             largest_free,
             second_free,
             granule: self.granule,
         }
+    }
+
+    /// Up to where the backing should reach. Nothing is allocated behind what it has.
+    fn end_ahead(&self, committed: u64) -> u64 {
+        let (used, free) = {
+            let map = self.free.lock();
+            (map.allocated(), map.free_below(committed))
+        };
+        committed + (used / AHEAD_PART).saturating_sub(free)
     }
 
     pub(crate) fn adopt(&self, span: Span, end: u64) -> Result<(), AllocError> {
@@ -206,6 +237,7 @@ impl PoolInner {
                 AllocError::Io(e)
             });
         }
+        self.grow_ahead();
         if space.prefault != Prefault::None
             && let Err(e) = space.populate(span, self.region.map())
         {
@@ -229,17 +261,49 @@ impl PoolInner {
         let step = end.next_multiple_of(space.grow_bytes).min(space.cap);
         let faults = self.faults.as_deref();
         let grown = match grow(&self.store, faults, committed, step) {
-            Ok(()) => step,
             // Not enough for a whole step may still be enough for what is needed.
             Err(e) if is_full(&e) && end < step => {
-                grow(&self.store, faults, committed, end)?;
-                end
+                grow(&self.store, faults, committed, end).map(|()| end)
             }
-            Err(e) => return Err(e),
+            grown => grown.map(|()| step),
         };
+        let full = grown.as_ref().is_err_and(is_full);
+        space.device_full.store(full, Ordering::Relaxed);
         // P1: the bytes exist now.
-        self.region.map().set_committed(grown);
+        self.region.map().set_committed(grown?);
         Ok(())
+    }
+
+    /// Sees to it that the backing has free space ahead of need, if its device has room: where that is full, what
+    /// gives space back goes on in it. A failure is known by `PoolUsage::limit`.
+    fn grow_ahead(&self) {
+        let space = &self.space;
+        if !space.ahead.load(Ordering::Relaxed) {
+            return;
+        }
+        let end = space
+            .end_ahead(self.region.end())
+            .next_multiple_of(space.granule);
+        // It is asked again by the next one who needs space. Any other failure will meet that one, too.
+        let _ = self.grow_to(end.min(space.cap));
+    }
+
+    /// See `Pool::grow_ahead`.
+    pub(crate) fn start_growing_ahead(&self) {
+        self.space.ahead.store(true, Ordering::Relaxed);
+        self.grow_ahead();
+    }
+
+    /// See `Pool::look_for_room`.
+    pub(crate) fn look_for_room(&self) -> bool {
+        let space = &self.space;
+        if !space.device_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        let committed = self.region.end();
+        let end = space.end_ahead(committed).max(committed + space.granule);
+        self.grow_to(end.next_multiple_of(space.granule).min(space.cap))
+            .is_ok()
     }
 
     /// Makes a span free again.
@@ -269,8 +333,12 @@ impl PoolInner {
         } else {
             4096
         };
-        let end = free
-            .used_end()
+        // What is ahead of need stays where the device has no room for it again.
+        let kept = match self.space.device_full.load(Ordering::Relaxed) {
+            true => committed,
+            false => free.used_end(),
+        };
+        let end = kept
             .next_multiple_of(unit.max(self.space.granule))
             .min(committed);
         if end == committed || self.space.prefault == Prefault::All {
@@ -345,7 +413,7 @@ mod tests {
                 }
             }
             let lens = [rng.u64(1..12 * GRANULE), rng.u64(0..12 * GRANULE)];
-            let fits = space.usage(0).fits(lens);
+            let fits = space.usage(space.cap).fits(lens);
             let mut free = space.free.lock();
             let (long, short) = (lens[0].max(lens[1]), lens[0].min(lens[1]));
             let allocated = [long, short].into_iter().all(|len| {

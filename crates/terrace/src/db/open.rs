@@ -152,7 +152,10 @@ impl DbBuilder {
                 self.sweep(fixed.id)?;
                 found
             }
-            None => (self.create(&mut report)?, true),
+            None => {
+                let created = self.create(&mut report);
+                (created.map_err(|e| self.with_way_on(e, false))?, true)
+            }
         };
         let ground = Arc::new(match self.options.read_only {
             true => ground,
@@ -179,7 +182,7 @@ impl DbBuilder {
                     unit: "bytes",
                 });
             })
-            .map_err(|e| self.with_way_to_read(e))?;
+            .map_err(|e| self.with_way_on(e, fixed.is_some()))?;
         if self.options.read_only {
             check_logs_fit(&ground, pipeline.front.logs_found().1)?;
         }
@@ -229,18 +232,27 @@ impl DbBuilder {
         }
     }
 
-    /// The refusal of an opening to write, with the way to read where a disk is full.
-    fn with_way_to_read(&self, e: Error) -> Error {
+    /// The refusal of an opening to write, with the way on where a disk is full.
+    fn with_way_on(&self, e: Error, exists: bool) -> Error {
+        if e.kind() != ErrorKind::Full || self.options.read_only {
+            return e;
+        }
         // A pool without room for a log has none for a reader's either.
         let source = std::error::Error::source(&e);
         let of_pool = source.is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
-        if e.kind() != ErrorKind::Full || self.options.read_only || of_pool {
-            return e;
-        }
-        let text = format!(
-            "{e}; or open the database to read only, which writes nothing: with Options::read_only, or \
-             --read-only on the command line"
-        );
+        let text = match (exists, of_pool) {
+            (true, true) => return e,
+            (true, false) => format!(
+                "{e}; or open the database to read only, which writes nothing: with Options::read_only, or \
+                 --read-only on the command line"
+            ),
+            (false, _) => format!(
+                "{e}; a new database begins with a log of a quarter more than front.memtable_bytes ({}): with \
+                 smaller memtables, and a smaller pool if it has one, it takes less (--memtable-size and \
+                 --pool-size on the command line)",
+                human_bytes(self.options.front.memtable_bytes)
+            ),
+        };
         Error::new(ErrorKind::Full, text).because(e)
     }
 

@@ -330,6 +330,10 @@ impl Engine {
         wait.stalled = Some(awaits.reason());
         let is_manual = self.jobs.workers() == Workers::Manual;
         if wait.is_first {
+            // The device of a pool that has filled it may have room again.
+            if matches!(awaits, Awaits::Space) && self.ground.pool.look_for_room() {
+                return Ok(());
+            }
             // Without threads, jobs that a full disk has stopped try again once for each call.
             self.look_for_room();
         }
@@ -434,12 +438,15 @@ impl Engine {
 
     fn no_space(&self, why: &str) -> Error {
         let usage = self.ground.pool.usage();
+        let (what, way) = match usage.is_device_full() {
+            true => ("the device of the pool", "free space on it"),
+            false => ("the pool", "reopen with a larger pool.size_bytes"),
+        };
         Error::new(
             ErrorKind::Full,
             format!(
-                "the pool is full: {} of {} bytes are in use and {why}, or reopen with a larger \
-                 pool.size_bytes",
-                usage.allocated, usage.cap
+                "{what} is full: {} of {} bytes are in use and {why}, or {way}",
+                usage.allocated, usage.limit
             ),
         )
     }

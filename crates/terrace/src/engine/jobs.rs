@@ -211,12 +211,12 @@ impl Engine {
                 Ok(Step::Split(parts)) => self.add_parts(parts),
                 Ok(Step::Wait) => {
                     // A reader may have let go of space since the step looked for it. So it waits
-                    // for less than was in use both before a step that found none and after it.
-                    let allocated = self.ground.pool.usage().allocated;
-                    if full_at == Some(allocated) {
-                        break Ok(Waits::PoolBelow(allocated));
+                    // for more than was free both before a step that found none and after it.
+                    let free = self.ground.pool.usage().free;
+                    if full_at == Some(free) {
+                        break Ok(Waits::PoolAbove(free));
                     }
-                    full_at = Some(allocated);
+                    full_at = Some(free);
                 }
                 Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
@@ -433,7 +433,7 @@ impl Engine {
                 Step::More => {}
                 Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
-                    let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
+                    let waits = Waits::PoolAbove(self.ground.pool.usage().free);
                     let parked = Parked::new(job, waits, 0);
                     self.jobs.state.lock().queue.push(parked);
                     return Ok(());
@@ -556,7 +556,7 @@ impl Engine {
                 ended(job, Waits::Nothing);
             }
             Ok(Step::Wait) => {
-                let waits = Waits::PoolBelow(self.ground.pool.usage().allocated);
+                let waits = Waits::PoolAbove(self.ground.pool.usage().free);
                 ended(job, waits);
             }
             Ok(Step::Retry(why)) => {

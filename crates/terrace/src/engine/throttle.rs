@@ -101,6 +101,25 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// The same where the device has no room for all of the pool: what is kept is what the pool has beside its
+    /// extents.
+    fn within(self, usage: PoolUsage) -> Limits {
+        if !usage.is_device_full() {
+            return self;
+        }
+        // The pool grows a quarter ahead of what is allocated, so a fifth of it is free when the device is full.
+        let reserve = self.reserve.min(usage.limit / 5);
+        Limits {
+            cap: usage.limit,
+            reserve,
+            piece: self.piece.min(reserve),
+            short: 2 * reserve,
+            slow: (reserve + reserve / 2, reserve),
+        }
+    }
+}
+
 impl Room {
     fn is_short(&self) -> bool {
         self.free < self.limits.short
@@ -249,16 +268,17 @@ impl Throttle {
         // writers are a little too fast for a moment, not stopped.
         let credit = ground.credits.bytes();
         let usage = ground.pool.usage();
+        let limits = self.pool.within(usage);
         let headroom = Headroom {
             pool: Room {
-                free: usage.cap.saturating_sub(usage.allocated),
+                free: usage.limit.saturating_sub(usage.allocated),
                 credit,
-                limits: self.pool,
+                limits,
             },
             memtables: room(self.memtables, burdens.unflushed_bytes, 0),
             usage,
             logs_needed: 2 * self.log_bytes,
-            in_pieces: !usage.fits(self.spare) || usage.largest_free < self.pool.piece,
+            in_pieces: !usage.fits(self.spare) || usage.largest_free < limits.piece,
             logs: self
                 .logs
                 .map(|limits| room(limits, burdens.log_bytes, credit)),
@@ -397,6 +417,7 @@ mod tests {
             pool: room(limits, pool, 0),
             usage: PoolUsage {
                 cap: limits.cap,
+                limit: limits.cap,
                 committed: limits.cap,
                 allocated: limits.cap - pool,
                 free: pool,

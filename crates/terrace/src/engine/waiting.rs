@@ -23,8 +23,8 @@ pub(super) struct Parked {
 /// What a job that was begun waits for.
 pub(super) enum Waits {
     Nothing,
-    /// Fewer bytes than this allocated in the pool.
-    PoolBelow(u64),
+    /// More bytes than this free in the pool.
+    PoolAbove(u64),
     /// Room on a disk, which nobody announces: a time, or, without threads, another call.
     Room {
         until: Instant,
@@ -40,7 +40,7 @@ impl Waits {
     fn room(&self) -> Option<&Error> {
         match self {
             Waits::Room { why, .. } => Some(why),
-            Waits::Nothing | Waits::PoolBelow(_) | Waits::Pace(_) => None,
+            Waits::Nothing | Waits::PoolAbove(_) | Waits::Pace(_) => None,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Parked {
 
     /// Whether the pool had no space for its next step.
     pub(super) fn found_no_space(&self) -> bool {
-        matches!(self.waits, Waits::PoolBelow(_))
+        matches!(self.waits, Waits::PoolAbove(_))
     }
 
     /// Whether it is a job that keeps its memory while it waits. One that waits for space has given its
@@ -96,7 +96,7 @@ impl State {
         let vain = self.refusals - since.max(self.refusals_at_edit);
         let mut queue = self.queue.iter();
         let tried = self.untried == 0
-            && queue.all(|p| matches!(p.waits, Waits::PoolBelow(_)) || p.has_tried());
+            && queue.all(|p| matches!(p.waits, Waits::PoolAbove(_)) || p.has_tried());
         (tried && vain >= u64::from(TRIES) * jobs as u64).then(|| why.clone())
     }
 
@@ -116,7 +116,7 @@ impl State {
     pub(super) fn next_turn(&self) -> Option<Duration> {
         let until = self.queue.iter().filter_map(|parked| match &parked.waits {
             Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
-            Waits::Nothing | Waits::PoolBelow(_) => None,
+            Waits::Nothing | Waits::PoolAbove(_) => None,
         });
         let now = Instant::now();
         let until = until.filter(|until| *until > now);
@@ -199,13 +199,13 @@ impl Engine {
         if state.queue.is_empty() {
             return Vec::new();
         }
-        let allocated = self.ground.pool.usage().allocated;
+        let free = self.ground.pool.usage().free;
         let manual = self.jobs.workers() == Workers::Manual;
         // Whoever waits for its turn need not where writers would wait for it.
         let hurries = state.is_paced() && self.haste() >= 1.0;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
-            Waits::PoolBelow(limit) => allocated < *limit,
+            Waits::PoolAbove(found) => free > *found,
             Waits::Room { turn, .. } if manual => *turn != state.turn,
             Waits::Room { until, .. } => Instant::now() >= *until,
             Waits::Pace(until) => hurries || Instant::now() >= *until,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::{Clock, Medium, Pool};
+use terrace_media::{AllocError, Clock, Extent, Medium, Pool};
 
 use crate::error::Result;
 use crate::metrics::{Counters, LifeMetrics, OpCounter};
@@ -23,6 +23,9 @@ use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
 use super::Credits;
+
+/// Bytes of a pool for the small memtables of an opening and of deletes, and for filters of what is flushed.
+const OPENING_BYTES: u64 = 16 * LOG_BYTES;
 
 /// What every stage stands on.
 pub(crate) struct Ground {
@@ -188,6 +191,22 @@ impl Ground {
     /// files.
     pub(crate) fn pool_outlives(&self) -> bool {
         self.pool.medium() != Medium::Dram
+    }
+
+    /// Takes space for what moves within the pool. Where its device is full, it leaves what an opening needs, and
+    /// memtables of deletes: a move that would need it could not end, and nothing else would give it back.
+    pub(crate) fn alloc_to_move(&self, bytes: u64) -> Result<Arc<Extent>, AllocError> {
+        let usage = self.pool.usage();
+        let memtables = 2 * self.options.front.memtable_bytes + OPENING_BYTES;
+        let left = memtables.min(usage.limit / 16);
+        if usage.is_device_full() && usage.free < bytes.saturating_add(left) {
+            return Err(AllocError::Full {
+                wanted: bytes,
+                free: usage.free,
+                cap: usage.limit,
+            });
+        }
+        self.pool.alloc(bytes)
     }
 
     /// Never gives out `id`: a file has it in its name that is not this database's.

@@ -146,7 +146,7 @@ impl Space {
         // this drain goes on.
         // BOUND: halved until only the node itself fits.
         let extent = loop {
-            match ground.pool.alloc(wanted) {
+            match ground.alloc_to_move(wanted) {
                 Ok(extent) => break extent,
                 Err(AllocError::Full { .. }) if wanted > alone => wanted = (wanted / 2).max(alone),
                 Err(AllocError::Full { .. }) => return Ok(None),

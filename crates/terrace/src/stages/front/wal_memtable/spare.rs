@@ -121,6 +121,8 @@ impl Size {
     /// have was in the pool beside fewer memtables: all that is free is for replaying them.
     pub(super) fn first(ground: &Ground) -> Size {
         let usual = Size::usual(ground, None);
+        // Every extent has been taken by now, so the pool finds out whether its device has room beside them.
+        ground.pool.grow_ahead();
         let free = ground.pool.usage().free;
         if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
             return usual;
