@@ -53,6 +53,13 @@ impl FreeMap {
             .find(|span| fit(*span))
     }
 
+    /// The start of the shortest free range that has room for `len` bytes. It is not taken yet.
+    pub(crate) fn find_tight(&self, len: u64) -> Option<Span> {
+        let long_enough = self.free.iter().filter(|(_, have)| **have >= len);
+        let (&off, _) = long_enough.min_by_key(|(_, have)| **have)?;
+        Some(Span { off, len })
+    }
+
     /// Whether a span is made of whole granules inside of the map.
     pub(crate) fn contains(&self, span: Span) -> bool {
         span.len > 0

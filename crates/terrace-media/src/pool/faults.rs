@@ -3,11 +3,14 @@
 use crate::fs::fault::Trap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Makes the n-th growth, sync or other call on the file of a pool fail. Calls count from 1 since the last
 /// reset.
 #[derive(Default)]
 pub struct PoolFaults {
+    /// The device has room for so many bytes of the pool; 0: for any number.
+    room: AtomicU64,
     grow: Trap,
     sync: Trap,
     file: Trap,
@@ -22,6 +25,11 @@ impl PoolFaults {
     /// Makes the `n`-th growth from now fail with `kind`, and all later ones too if `sticky`.
     pub fn fail_grow(&self, n: u64, kind: io::ErrorKind, sticky: bool) {
         self.grow.set(n, kind, sticky);
+    }
+
+    /// Lets the pool have `bytes` at most, as a device that is full does; 0: any number.
+    pub fn set_room(&self, bytes: u64) {
+        self.room.store(bytes, Ordering::Relaxed);
     }
 
     /// Makes the `n`-th sync from now fail with `kind`, and all later ones too if `sticky`.
@@ -43,6 +51,7 @@ impl PoolFaults {
 
     /// Takes all faults away and counts from zero again.
     pub fn reset(&self) {
+        self.set_room(0);
         self.grow.reset();
         self.sync.reset();
         self.file.reset();
@@ -68,7 +77,11 @@ impl PoolFaults {
         step.map_err(|fault| fault.error(what))
     }
 
-    pub(crate) fn grow(&self) -> io::Result<()> {
+    pub(crate) fn grow(&self, to: u64) -> io::Result<()> {
+        let room = self.room.load(Ordering::Relaxed);
+        if room > 0 && to > room {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.grow
             .step(|| "grow the pool".into())
             .map_err(|fault| fault.error("growing the pool"))

@@ -197,17 +197,15 @@ impl Pool {
         let first = first_extent(config.granule);
         let initial = first.max(config.grow_bytes.min(config.cap()));
         let initial = initial.next_multiple_of(config.granule).min(config.cap());
-        if opened.committed < initial {
-            grow(
-                &opened.store,
-                config.faults.as_deref(),
-                opened.committed,
-                initial,
-            )
-            .map_err(|source| full_or_io(&path, initial, source))
-            .map_err(abandon)?;
+        let mut committed = opened.committed;
+        if committed < initial {
+            let least = first.next_multiple_of(config.granule).min(config.cap());
+            let faults = config.faults.as_deref();
+            committed = grow(&opened.store, faults, committed, (least, initial))
+                .map_err(|source| full_or_io(&path, least, source))
+                .map_err(abandon)?;
         }
-        let committed = initial.max(opened.committed).min(config.cap());
+        let committed = committed.min(config.cap());
         region.map().set_committed(committed);
         match superblock::read(&region) {
             Err(NoSuperblock::Empty) => {}
@@ -407,7 +405,16 @@ impl Pool {
     /// # Errors
     /// `Full` if there is no room under the cap or on the device, `Io` if growing failed otherwise.
     pub fn alloc(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
-        let span = self.inner.allocate(len)?;
+        let span = self.inner.allocate(len, false)?;
+        Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
+    /// As `alloc`, but in the shortest free range, which leaves the long ones to those who need them.
+    ///
+    /// # Errors
+    /// As `alloc`.
+    pub fn alloc_tight(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
+        let span = self.inner.allocate(len, true)?;
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
@@ -572,9 +579,21 @@ fn map(opened: Opened, config: &PoolConfig, committed: u64) -> (Region, Opened) 
     (Region::new(Arc::new(map), 0), opened)
 }
 
-fn grow(store: &Store, faults: Option<&PoolFaults>, from: u64, to: u64) -> io::Result<()> {
-    faults.map_or(Ok(()), PoolFaults::grow)?;
-    store.grow(from, to)
+/// Grows what is behind a pool by a whole step, or as far as it must at least. Up to where it is there now.
+fn grow(
+    store: &Store,
+    faults: Option<&PoolFaults>,
+    from: u64,
+    (least, step): (u64, u64),
+) -> io::Result<u64> {
+    let grow = |to: u64| {
+        faults.map_or(Ok(()), |faults| faults.grow(to))?;
+        store.grow(from, to).map(|()| to)
+    };
+    match grow(step) {
+        Err(e) if space::is_full(&e) && from < least && least < step => grow(least),
+        grown => grown,
+    }
 }
 
 fn full_or_io(path: &std::path::Path, wanted: u64, source: io::Error) -> PoolError {

@@ -206,8 +206,8 @@ impl PoolInner {
         &self.region
     }
 
-    /// Takes a span for an extent.
-    pub(crate) fn allocate(&self, len: u64) -> Result<Span, AllocError> {
+    /// Takes a span for an extent; `tight`: of the shortest free range.
+    pub(crate) fn allocate(&self, len: u64, tight: bool) -> Result<Span, AllocError> {
         let space = &self.space;
         let full = |wanted| AllocError::Full {
             wanted,
@@ -218,6 +218,9 @@ impl PoolInner {
             let mut free = space.free.lock();
             let wanted = free.round(len);
             let span = wanted.and_then(|wanted| {
+                if tight {
+                    return free.find_tight(wanted);
+                }
                 let bits = space.populated.lock();
                 let ready = free.find(wanted, |span| space.is_populated(&bits, span));
                 ready.or_else(|| free.find(wanted, |_| true))
@@ -260,13 +263,7 @@ impl PoolInner {
         }
         let step = end.next_multiple_of(space.grow_bytes).min(space.cap);
         let faults = self.faults.as_deref();
-        let grown = match grow(&self.store, faults, committed, step) {
-            // Not enough for a whole step may still be enough for what is needed.
-            Err(e) if is_full(&e) && end < step => {
-                grow(&self.store, faults, committed, end).map(|()| end)
-            }
-            grown => grown.map(|()| step),
-        };
+        let grown = grow(&self.store, faults, committed, (end, step));
         let full = grown.as_ref().is_err_and(is_full);
         space.device_full.store(full, Ordering::Relaxed);
         // P1: the bytes exist now.

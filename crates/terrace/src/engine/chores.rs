@@ -34,8 +34,8 @@ impl Job for MakeSpare {
     }
 }
 
-/// Syncs the logs where range deletes in them cover something of the bottom whole, or where a disk is full:
-/// what they cover may go then, and nothing has to be written for that first.
+/// Syncs the logs where range deletes in them cover something of the bottom whole, or where a disk or the pool is
+/// full: what they cover may go then, and nothing has to be written for that first.
 pub(super) struct SyncRanges(Arc<Engine>);
 
 impl SyncRanges {
@@ -55,7 +55,8 @@ impl Job for SyncRanges {
         } = &*self.0;
         let ranges = ground.ranges.set_above(|| None);
         let covers = ranges.is_some_and(|ranges| pipeline.bottom.is_covered(&ranges));
-        if covers || self.0.disk_full().is_some() {
+        let is_full = self.0.disk_full().is_some() || self.0.headroom().pool_is_short();
+        if covers || is_full {
             // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a power loss
             // could take them, and not give back what they had hidden.
             let before = ground.ranges.durable();
@@ -63,6 +64,7 @@ impl Job for SyncRanges {
             if ground.ranges.durable() > before {
                 // What waits for room may have what is covered now: it gives that back when it tries again.
                 self.0.look_for_room();
+                self.0.try_again_in_pool();
             }
         }
         Ok(Step::Done(Completion::nothing()))

@@ -194,6 +194,16 @@ impl Engine {
         self.jobs.state.lock().turn += 1;
     }
 
+    /// Lets jobs that wait for space in the pool try once more: they may need less of it now.
+    pub(super) fn try_again_in_pool(&self) {
+        let mut state = self.jobs.state.lock();
+        for parked in &mut state.queue {
+            if matches!(parked.waits, Waits::PoolAbove(_)) {
+                parked.waits = Waits::Nothing;
+            }
+        }
+    }
+
     /// The places in the queue of the jobs that may take a step.
     pub(super) fn ready(&self, state: &State) -> Vec<usize> {
         if state.queue.is_empty() {

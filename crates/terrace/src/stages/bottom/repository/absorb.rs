@@ -45,6 +45,8 @@ pub(super) struct Absorb {
     keyspace: u32,
     kept: Option<SeqNo>,
     started: bool,
+    /// The last step has found no room.
+    refused: bool,
     entries: u64,
 }
 
@@ -73,12 +75,29 @@ impl Absorb {
             keyspace: 0,
             kept: None,
             started: false,
+            refused: false,
             entries: 0,
         }
     }
 
+    /// Looks again at what need not be copied: range deletes that have come since may be all that gives a full pool
+    /// its room back.
+    fn look_again(&mut self, drain: &Drain) {
+        let ground = &self.body.ground;
+        // PERSIST: of range deletes above the table only those in synced logs. A crash would take another one,
+        // and not give back what it had hidden.
+        let durable = drain.durable.max(ground.ranges.durable());
+        // After that: a snapshot that comes later has each of these range deletes. Of the table it has all,
+        // as every snapshot since the drain began.
+        self.stripes = ground.snapshots.stripes();
+        self.ranges = ground.ranges.applicable(durable, None);
+    }
+
     /// Drains one step's worth. True when the source is empty.
     fn drain_some(&mut self, drain: &mut Drain) -> Result<Option<bool>> {
+        if std::mem::take(&mut self.refused) {
+            self.look_again(drain);
+        }
         let body = Arc::clone(&self.body);
         let mut relinker = body.relinker.lock();
         // Another job may have changed the list since the last step.
@@ -126,6 +145,7 @@ impl Absorb {
             *batch = relinker.batches;
         }
         self.entries += u64::from(count);
+        self.refused = full;
         Ok(if full { None } else { Some(finished) })
     }
 

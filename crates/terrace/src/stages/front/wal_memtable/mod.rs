@@ -70,6 +70,8 @@ pub(crate) struct WalMemtable {
     spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
+    /// Space of the pool that the next opening finds free.
+    for_next_opening: Mutex<Vec<Arc<Extent>>>,
     /// What writers are about to come to.
     cold: Arc<Cold>,
     arenas: Arc<Arenas>,
@@ -428,6 +430,13 @@ impl Front for WalMemtable {
                     *self.spare.lock() = Some(small);
                     return Ok(self.no_room(e));
                 }
+            }
+        }
+        {
+            // After the logs were replayed, for which all that was free had to do.
+            let mut held = self.for_next_opening.lock();
+            if held.is_empty() {
+                *held = spare::Size::for_next_opening(&self.ground);
             }
         }
         match self.make_spare(batch, on_reserve) {

@@ -88,6 +88,7 @@ pub(crate) fn recover(
         closed: AtomicBool::new(false),
         spare: Mutex::new(None),
         making: Mutex::new(()),
+        for_next_opening: Mutex::default(),
         cold,
         arenas,
         log_files,

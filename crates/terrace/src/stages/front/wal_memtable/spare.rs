@@ -130,6 +130,18 @@ impl Size {
         Size::of(usual.table.min(LOG_BYTES / 5 * 4), None)
     }
 
+    /// Takes what the first memtable of an opening has at least, if there is room for it. Nothing names it, so the
+    /// next opening finds it free, however full the pool is.
+    pub(super) fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
+        if !ground.pool_outlives() {
+            return Vec::new();
+        }
+        let Size { table, log, .. } = Size::on_reserve(ground, None);
+        let taken = [log, table].map(|bytes| ground.pool.alloc_tight(bytes));
+        let taken: Result<Vec<_>, AllocError> = taken.into_iter().collect();
+        taken.unwrap_or_default()
+    }
+
     fn of(memtable: u64, batch: Option<&Batch>) -> Size {
         let (mut table, mut record) = (memtable, 0);
         if let Some(batch) = batch {
@@ -180,11 +192,16 @@ fn memtable_of(
 ) -> Result<Memtable> {
     let pool = &ground.pool;
     let in_place = !ground.pool_outlives();
+    let is_small = size.table < ground.options.front.memtable_bytes;
+    let alloc = |bytes| match is_small {
+        true => pool.alloc_tight(bytes),
+        false => pool.alloc(bytes),
+    };
     // The longer extent first: then both find room wherever `PoolUsage::fits` says so.
-    let log_extent = (!in_place).then(|| pool.alloc(size.log)).transpose()?;
+    let log_extent = (!in_place).then(|| alloc(size.log)).transpose()?;
     let extent = match anchor {
         Some(anchor) => Arc::clone(anchor),
-        None => pool.alloc(size.table)?,
+        None => alloc(size.table)?,
     };
     let id = ground.next_id();
     let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place)?;
