@@ -201,7 +201,7 @@ impl Pool {
         if committed < initial {
             let least = first.next_multiple_of(config.granule).min(config.cap());
             let faults = config.faults.as_deref();
-            committed = grow(&opened.store, faults, committed, (least, initial))
+            committed = space::grow(&opened.store, faults, committed, (least, initial))
                 .map_err(|source| full_or_io(&path, least, source))
                 .map_err(abandon)?;
         }
@@ -577,23 +577,6 @@ fn map(opened: Opened, config: &PoolConfig, committed: u64) -> (Region, Opened) 
     let memory = Arc::clone(&opened.memory);
     let map = Mapping::new(memory, committed, opened.flush, needs_sync, extras);
     (Region::new(Arc::new(map), 0), opened)
-}
-
-/// Grows what is behind a pool by a whole step, or as far as it must at least. Up to where it is there now.
-fn grow(
-    store: &Store,
-    faults: Option<&PoolFaults>,
-    from: u64,
-    (least, step): (u64, u64),
-) -> io::Result<u64> {
-    let grow = |to: u64| {
-        faults.map_or(Ok(()), |faults| faults.grow(to))?;
-        store.grow(from, to).map(|()| to)
-    };
-    match grow(step) {
-        Err(e) if space::is_full(&e) && from < least && least < step => grow(least),
-        grown => grown,
-    }
 }
 
 fn full_or_io(path: &std::path::Path, wanted: u64, source: io::Error) -> PoolError {

@@ -7,8 +7,9 @@
 //! taken first, and given back if its bytes cannot be had. Locks are taken in the order `free`,
 //! `growing`, superblock, `populated`.
 
+use super::backing::Store;
 use super::layout::SLOT_BYTES_MAX;
-use super::{PoolConfig, PoolInner, Prefault, grow};
+use super::{PoolConfig, PoolFaults, PoolInner, Prefault};
 use crate::extent::alloc::FreeMap;
 use crate::extent::{AllocError, Span};
 use crate::pm::map::HUGE;
@@ -111,6 +112,23 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
         e.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
+}
+
+/// Grows what is behind a pool by a whole step, or as far as it must at least. Up to where it is there now.
+pub(super) fn grow(
+    store: &Store,
+    faults: Option<&PoolFaults>,
+    from: u64,
+    (least, step): (u64, u64),
+) -> io::Result<u64> {
+    let grow = |to: u64| {
+        faults.map_or(Ok(()), |faults| faults.grow(to))?;
+        store.grow(from, to).map(|()| to)
+    };
+    match grow(step) {
+        Err(e) if is_full(&e) && from < least && least < step => grow(least),
+        grown => grown,
+    }
 }
 
 impl Space {
