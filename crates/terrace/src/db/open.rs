@@ -192,14 +192,15 @@ impl DbBuilder {
             ground.pool.mark_recovered()?;
         }
         let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
-        engine.replay_logs(&mut report, &|done, total| {
+        let replayed = engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",
                 done,
                 total,
                 unit: "bytes",
             });
-        })?;
+        });
+        replayed.map_err(|e| self.with_way_on(e, fixed.is_some()))?;
         let gone = keyspace::load_dropped(&engine, report.clean)?;
         match &fixed {
             None => self.finish_creation(&ground)?,

@@ -43,7 +43,7 @@ pub struct LeveledOptions {
     /// half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
     pub debt_stop_bytes: u64,
     /// What share of the live data garbage may be before it is compacted away, in percent: entries that newer
-    /// ones supersede, as far as filters tell. At rest it is half of it; writers are slowed from one and a
+    /// ones supersede, as far as filters tell. At rest it is a third of it; writers are slowed from one and a
     /// half times as much.
     /// Larger: less rewriting. Smaller: less space. Default: 30. Range: 2 to 1000. Changes: on reopen.
     pub garbage_percent: u32,

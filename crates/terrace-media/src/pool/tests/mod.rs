@@ -461,3 +461,61 @@ fn durable_caches_are_detected() {
     set("region1", "cpu_cache\n");
     assert!(durable());
 }
+
+/// A pool grows a quarter ahead of what is allocated. Where its device has no room for that, it says how much there is
+/// now, all of which can be allocated, until the device has room again.
+#[test]
+fn a_full_device_is_known_ahead_of_need() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let faults = PoolFaults::new();
+    let pool = Pool::create(PoolConfig {
+        grow_bytes: 4096,
+        faults: Some(Arc::clone(&faults)),
+        ..file(dir.path())
+    });
+    let pool = pool.expect("created");
+    pool.grow_ahead();
+    let mut held = vec![pool.alloc(256 << 10).expect("allocated")];
+    let ahead = pool.usage();
+    assert!(ahead.committed >= (256 + 64) << 10, "{ahead:?}");
+    assert!(!ahead.is_device_full() && ahead.limit == ahead.cap);
+    let room = ahead.committed + 8192;
+    faults.set_room(room);
+    held.push(pool.alloc(32 << 10).expect("there ahead"));
+    let full = pool.usage();
+    assert!(full.is_device_full(), "{full:?}");
+    assert!(full.limit <= room && full.cap == ahead.cap, "{full:?}");
+    assert_eq!(full.free, full.largest_free, "{full:?}");
+    assert!(!full.fits([full.free, 4096]) && full.fits([full.free, 0]));
+    assert!(!pool.look_for_room(), "the device is full still");
+    let beyond = pool.alloc(full.free + 16_384);
+    assert!(matches!(beyond, Err(AllocError::Full { .. })));
+    held.push(pool.alloc(full.free).expect("what it says"));
+    assert_eq!(pool.usage().free, 0);
+    faults.set_room(0);
+    assert!(pool.look_for_room());
+    assert!(!pool.usage().is_device_full());
+    held.push(pool.alloc(256 << 10).expect("grown"));
+    assert!(!pool.look_for_room(), "there is nothing to look for");
+}
+
+/// What is small goes where little else fits.
+#[test]
+fn a_tight_place_is_the_shortest() {
+    let pool = Pool::create(config(Backing::Anonymous)).expect("created");
+    let mut held: Vec<_> = [64, 4, 8, 4, 16, 4].map(|kib| pool.alloc(kib << 10)).into();
+    let spans: Vec<_> = held.iter().flatten().map(|e| e.span()).collect();
+    for hole in [4, 2, 0] {
+        held.remove(hole).expect("allocated");
+    }
+    let tight = pool.alloc_tight(6 << 10).expect("allocated");
+    assert_eq!(tight.span(), spans[2], "the hole of 8 KiB");
+    let tight = pool.alloc_tight(6 << 10).expect("allocated");
+    assert_eq!(tight.off(), spans[4].off, "that of 16");
+    let first = pool.alloc(6 << 10).expect("allocated");
+    assert_eq!(
+        first.off(),
+        spans[0].off,
+        "any other goes to the first place"
+    );
+}
