@@ -157,7 +157,7 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// Load a sorted file in bulk: past log and memtables, all of it at once or nothing.
     Ingest(IngestArgs),
-    /// Write all keys and values to a file.
+    /// Write all keys and values of a keyspace to a file.
     Dump(DumpArgs),
     /// Show what the database holds, and where.
     Stat(DbArg),

@@ -98,6 +98,21 @@ pub(crate) fn check_report(report: &VerifyReport) -> Outcome {
     }
 }
 
+/// How many pairs scans of all keyspaces give.
+pub fn count_pairs(db: &Db) -> Outcome<u64> {
+    let failed = |e: terrace::Error| format!("counting: {e:?}");
+    let mut count = 0;
+    for name in db.list_keyspaces().map_err(failed)? {
+        if let Some(space) = db.keyspace(&name).map_err(failed)? {
+            for pair in space.iter().map_err(failed)? {
+                pair.map_err(failed)?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
 /// Verifies a store; all problems in one sentence.
 pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
     let report =

@@ -378,8 +378,7 @@ impl<'a> Explorer<'a> {
             .map_err(|e| format!("opening: {e:?}"))?;
         machine.on_persist(None);
         let mut after = oracle.check_after(crash, &db)?;
-        let live = after.live_in(0).len() as u64;
-        crate::world::verify(&db, Some(live))?;
+        crate::world::verify(&db, Some(after.live_count()))?;
         for taken in queue.take() {
             self.tally.in_recovery += 1;
             let what = taken.what;

@@ -368,7 +368,7 @@ impl<'a> Victim<'a> {
             .open(&options)
             .map_err(|e| format!("opening after the kill: {e:?}"))?;
         let after = self.oracle.check_after(Crash::Process, &db)?;
-        verify(&db, Some(after.live_in(0).len() as u64))?;
+        verify(&db, Some(after.live_count()))?;
         let mut world = World::over(place, options, db, after);
         if self.rng.u8(0..40) == 0 {
             world.check_space()?;

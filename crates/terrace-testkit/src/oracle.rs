@@ -169,6 +169,14 @@ impl Oracle {
         space.keys.iter().filter_map(live).collect()
     }
 
+    /// How many pairs all keyspaces have.
+    pub fn live_count(&self) -> u64 {
+        self.live()
+            .values()
+            .map(|(_, live)| live.len() as u64)
+            .sum()
+    }
+
     /// Everything that is live.
     pub fn live(&self) -> Live {
         let each = |(&space, s): (&u8, &Space)| (space, (s.birth, self.live_in(space)));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, Options, Snapshot, Workers, WriteBatch};
 
-pub use crate::calls::verify;
 use crate::calls::{agree, bounds, compact, expected, half_open, take, take_all, ttl};
+pub use crate::calls::{count_pairs, verify};
 use crate::oracle::{Live, Oracle, Outcome};
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Range, space_name};
@@ -564,6 +564,6 @@ impl World {
                 self.scan_in(which as u8, space, &Range::All, u64::MAX << 32)?;
             }
         }
-        verify(db, Some(self.oracle.live_in(0).len() as u64))
+        verify(db, Some(self.oracle.live_count()))
     }
 }

@@ -15,7 +15,7 @@ use crate::store::{Missing, open};
 pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let db = open(path, store, Missing::Fail)?;
     let metrics = db.metrics();
-    let entries = db.approximate_len()?;
+    let entries = entries(&db)?;
     let keyspaces = sizes(&db)?;
     let mut out = Output::new();
     if json {
@@ -25,6 +25,17 @@ pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), Cli
     }
     out.finish()?;
     Ok(db.close()?)
+}
+
+/// About how many pairs all keyspaces have.
+fn entries(db: &Db) -> Result<u64, CliError> {
+    let mut entries = 0;
+    for name in db.list_keyspaces()? {
+        if let Some(keyspace) = db.keyspace(&name)? {
+            entries += keyspace.approximate_len()?;
+        }
+    }
+    Ok(entries)
 }
 
 fn print(

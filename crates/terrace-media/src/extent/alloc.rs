@@ -130,6 +130,7 @@ impl FreeMap {
             .collect()
     }
 
+    #[cfg(test)]
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes
     }

@@ -227,10 +227,13 @@ impl PoolInner {
     /// Takes a span for an extent; `tight`: of the shortest free range.
     pub(crate) fn allocate(&self, len: u64, tight: bool) -> Result<Span, AllocError> {
         let space = &self.space;
-        let full = |wanted| AllocError::Full {
-            wanted,
-            free: space.free.lock().free_bytes(),
-            cap: space.cap,
+        let full = |wanted| {
+            let usage = space.usage(self.region.end());
+            AllocError::Full {
+                wanted,
+                free: usage.free,
+                cap: usage.limit,
+            }
         };
         let span = {
             let mut free = space.free.lock();

@@ -480,7 +480,7 @@ impl Case {
             .open(&options)
             .map_err(|e| format!("opening without faults: {e:?}"))?;
         let after = oracle.check_after(Crash::Process, &db)?;
-        verify(&db, Some(after.live_in(0).len() as u64))?;
+        verify(&db, Some(after.live_count()))?;
         let mut world = World::over(place.clone(), options, db, after);
         let key = Key(b"after".to_vec());
         let value = Value { tag: 7, len: 2000 };

@@ -37,7 +37,7 @@ pub fn live(device: &Path) -> Outcome {
     let db = db.map_err(|e| format!("opening: {e:?}"))?;
     check_medium(&db, orders.medium)?;
     let mut oracle = expected.check_after(Crash::Power, &db)?;
-    verify(&db, Some(oracle.live_in(0).len() as u64))?;
+    verify(&db, Some(oracle.live_count()))?;
     if !oracle.has_space(OTHER) {
         oracle.creating(OTHER);
         db.create_keyspace(&space_name(OTHER))

@@ -196,6 +196,13 @@ impl Keyspace {
             .approximate(self.id, &Bounds::of(&bounds))
             .map(|(_, bytes)| bytes)
     }
+
+    /// About how many pairs there are; superseded versions are counted too.
+    pub fn approximate_len(&self) -> Result<u64> {
+        self.db
+            .approximate(self.id, &Bounds::all())
+            .map(|(entries, _)| entries)
+    }
 }
 
 /// BOUND: of so many dropped ids one opening asks whether anything is left.
@@ -438,6 +445,7 @@ impl Db {
         let record = format!("{NAMES}{name}");
         batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
         Record::Dropped(keyspace.id()).write(&mut batch);
+        batch.mark_freeing();
         let dropped = &self.engine().ground.dropped;
         // Before the drop has a number, so that each write that is acknowledged is before it.
         dropped.refuse(keyspace.id());

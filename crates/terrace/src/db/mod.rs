@@ -130,7 +130,8 @@ impl Db {
         self.write_one(EntryKind::Put, DEFAULT_KEYSPACE, key, value, durability)
     }
 
-    /// Sets `key` to `value` for as long as `ttl`, at least a millisecond. From then on the key is absent, for
+    /// Sets `key` to `value` for as long as `ttl`, at least a millisecond, in whole milliseconds of the calendar, so up to
+    /// one less. From then on the key is absent, for
     /// good: no older value comes back, and the space returns in the background. Snapshots and iterators
     /// go on seeing what had not expired when they were made.
     ///
@@ -415,6 +416,7 @@ impl Db {
 
     /// Waits until background work has come to rest, that included which is worth doing only while nothing is
     /// written: garbage in table files is compacted away earlier, and a buffer in memory leaves two logs at most.
+    /// What waits for room on a full disk is left to wait; [`Metrics::retries`] tells of it.
     pub fn settle(&self) -> Result<()> {
         self.engine().settle()
     }

@@ -25,6 +25,8 @@ pub(crate) struct Batch {
     largest_entry: usize,
     /// Some entry is in a keyspace that can be dropped.
     is_named: bool,
+    /// What it puts leads to more space than it takes.
+    frees: bool,
 }
 
 impl Batch {
@@ -133,6 +135,7 @@ impl Batch {
         self.longest_key = 0;
         self.largest_entry = 0;
         self.is_named = false;
+        self.frees = false;
     }
 
     /// Two batches with the entries of this one, for the canary `BatchSplit`.
@@ -182,9 +185,14 @@ impl Batch {
         self.deletes
     }
 
-    /// Whether there is nothing but tombstones and range deletes.
+    /// The batch drops a keyspace: it is let in where deletes are, whatever it puts.
+    pub(crate) fn mark_freeing(&mut self) {
+        self.frees = true;
+    }
+
+    /// Whether there is nothing but tombstones and range deletes, or a keyspace is dropped.
     pub(crate) fn only_deletes(&self) -> bool {
-        self.deletes == self.len() as u64
+        self.frees || self.deletes == self.len() as u64
     }
 
     /// Key and value bytes of the largest entry.

@@ -49,6 +49,16 @@ fn refuse<T>(expected: &str, found: impl Into<String>) -> Result<T, DecodeError>
 }
 
 impl State {
+    /// Whether the database was made before, and something has come into it or was at work for that.
+    pub(crate) fn has_data(&self) -> bool {
+        let has_extents = |repository: &RepositoryMeta| !repository.extents.is_empty();
+        self.created
+            || !self.logs.is_empty()
+            || !self.tables.is_empty()
+            || !self.files.is_empty()
+            || self.repository.as_ref().is_some_and(has_extents)
+    }
+
     /// Applies a change, or refuses one that contradicts the state and leaves it as it is.
     ///
     /// The offset of such an error is 0: the caller knows the record.

@@ -24,7 +24,7 @@ use super::replay::{FoundLog, FoundPlace};
 use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
-use crate::parts::manifest::{LogMeta, LogPlace};
+use crate::parts::manifest::{LogMeta, LogPlace, State};
 use crate::stages::{Folder, Ground};
 
 /// Finds the logs and makes the front; replay.rs replays them.
@@ -67,7 +67,7 @@ pub(crate) fn recover(
         FlushTo::Bottom | FlushTo::Pool => None,
     };
     // A database that is being made has no reserve, and whoever makes it wants to put.
-    let small = ground.manifest.with_state(|state| state.created);
+    let small = ground.manifest.with_state(State::has_data);
     let small = small.then(|| Size::on_reserve(ground, None));
     let size = Size::first(ground);
     let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;

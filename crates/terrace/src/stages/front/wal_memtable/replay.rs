@@ -103,12 +103,17 @@ struct Replayer {
     ground: Arc<Ground>,
     log_files: Arc<LogFiles>,
     arenas: Arc<Arenas>,
+    /// Stands for the places of memtables that go to files.
+    anchor: Option<Arc<Extent>>,
 }
 
 impl Replayer {
     /// An empty memtable of `bytes` for a log.
     fn memtable(&self, log: &FoundLog, bytes: u64) -> Result<Memtable> {
-        let extent = self.ground.pool.alloc(bytes)?;
+        let extent = match &self.anchor {
+            Some(anchor) => Arc::clone(anchor),
+            None => self.ground.pool.alloc(bytes)?,
+        };
         let in_place = !self.ground.pool_outlives();
         // The log's id names no table until the first of its memtables does.
         let id = match log.done {
@@ -247,6 +252,7 @@ impl WalMemtable {
             ground: Arc::clone(&self.ground),
             log_files: Arc::clone(&self.log_files),
             arenas: Arc::clone(&self.arenas),
+            anchor: self.anchor.clone(),
         }
     }
 
