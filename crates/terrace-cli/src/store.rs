@@ -25,6 +25,8 @@ pub(crate) enum Missing {
 pub(crate) struct Store {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
+    /// The user named the keyspace.
+    pub(crate) is_named: bool,
 }
 
 impl Store {
@@ -40,26 +42,35 @@ impl Store {
                 CliError::Failed(format!("there is no keyspace {name:?}; there are: {all}"))
             })?,
         };
-        Ok(Store { db, keyspace })
+        Ok(Store {
+            db,
+            keyspace,
+            is_named: name.is_some(),
+        })
     }
 
     /// The keyspace that the user named, or all of them.
-    pub(crate) fn chosen(&self, args: &StoreArgs) -> Result<Vec<Keyspace>, CliError> {
-        if args.keyspace.is_some() {
-            return Ok(vec![self.keyspace.clone()]);
+    pub(crate) fn chosen(&self) -> Result<Vec<Keyspace>, CliError> {
+        match self.is_named {
+            true => Ok(vec![self.keyspace.clone()]),
+            false => keyspaces(&self.db),
         }
-        let names = self.db.list_keyspaces()?;
-        let all = names.iter().map(|name| self.db.keyspace(name));
-        // None drops one meanwhile: nobody else has the database open.
-        Ok(all
-            .filter_map(Result::transpose)
-            .collect::<terrace::Result<_>>()?)
     }
 
     /// Closes the database, so that what was written is where it should be.
     pub(crate) fn close(self) -> Result<(), CliError> {
         Ok(self.db.close()?)
     }
+}
+
+/// Opens all keyspaces of a database.
+pub(crate) fn keyspaces(db: &Db) -> Result<Vec<Keyspace>, CliError> {
+    let mut all = Vec::new();
+    for name in db.list_keyspaces()? {
+        // A keyspace that is dropped meanwhile is gone from the list.
+        all.extend(db.keyspace(&name)?);
+    }
+    Ok(all)
 }
 
 /// Opens the database at `path` without choosing a keyspace.

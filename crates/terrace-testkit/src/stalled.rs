@@ -30,7 +30,7 @@ fn number(value: Option<Vec<u8>>) -> Outcome<Option<u32>> {
     number.map_err(|value| format!("{value:?} is no value"))
 }
 
-/// What a case knows.
+/// The state of one case.
 struct Case {
     db: Db,
     rng: fastrand::Rng,
@@ -124,13 +124,14 @@ impl Case {
 
     /// An ingest beside which jobs try to begin, and then a snapshot is taken.
     fn ingest(&mut self) -> Outcome {
-        let keys: Vec<u8> = (0..KEYS).filter(|_| self.rng.bool()).collect();
+        let always = self.rng.u8(..KEYS);
+        let keys = (0..KEYS).filter(|key| *key == always || self.rng.bool());
+        let keys: Vec<u8> = keys.collect();
         self.number += 1;
         let new = self.number;
         let (db, mut picks) = (self.db.clone(), self.rng.fork());
         let (jobs_in, jobs) = std::sync::mpsc::channel();
         let (snapshot_in, snapshot) = std::sync::mpsc::channel();
-        // The last keys come in with the rest when the ingest ends.
         let mut ingest = self.db.ingest().map_err(failed)?;
         for key in &keys {
             ingest.add([*key], new.to_be_bytes()).map_err(failed)?;
@@ -150,22 +151,19 @@ impl Case {
             let _ = snapshot_in.send(db.snapshot());
         });
         let ended = ingest.finish();
-        in_the_next_call(|| {});
-        if let Ok(jobs) = jobs.try_recv() {
-            let stepped = jobs.join().map_err(|_| "a step panics")?;
-            stepped.map_err(failed)?;
-        }
+        let missed = |_| "the ingest did not stand still";
+        let jobs = jobs.try_recv().map_err(missed)?;
+        let stepped = jobs.join().map_err(|_| "a step panics")?;
+        stepped.map_err(failed)?;
         ended.map_err(failed)?;
-        if let Ok(snapshot) = snapshot.try_recv() {
-            let snapshot = snapshot.map_err(failed)?;
-            for key in 0..KEYS {
-                let found = number(snapshot.get([key]).map_err(failed)?)?;
-                let before = self.last[usize::from(key)];
-                if found != before {
-                    return Err(format!(
-                        "a snapshot beside an ingest has {found:?} for key {key}, not {before:?}"
-                    ));
-                }
+        let snapshot = snapshot.try_recv().map_err(missed)?.map_err(failed)?;
+        for key in 0..KEYS {
+            let found = number(snapshot.get([key]).map_err(failed)?)?;
+            let before = self.last[usize::from(key)];
+            if found != before {
+                return Err(format!(
+                    "a snapshot beside an ingest has {found:?} for key {key}, not {before:?}"
+                ));
             }
         }
         for key in keys {

@@ -14,8 +14,8 @@ use crate::store::{Missing, Store};
 
 pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let bounds = bounds_of(&args.from, &args.to, &args.text)?;
-    let (named, store) = (store, Store::open(&args.db, store, Missing::Fail)?);
-    let keyspaces = store.chosen(named)?;
+    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let keyspaces = store.chosen()?;
     let before = Kept::of(&store.db);
     let started = Instant::now();
     let compacted = keyspaces

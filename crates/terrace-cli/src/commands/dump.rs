@@ -21,7 +21,6 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
     let to_stdout = args.file == Path::new("-");
     // The database first: without it, the file should stay as it is.
-    let is_named = store.keyspace.is_some();
     let store = Store::open(&args.db, store, Missing::Fail)?;
     let failed = |e: io::Error| {
         if to_stdout {
@@ -60,7 +59,7 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     drop(out);
     bar.finish_and_clear();
     let others = store.db.list_keyspaces()?.len() - 1;
-    if !is_named && others > 0 {
+    if !store.is_named && others > 0 {
         eprintln!(
             "note: this is the keyspace \"default\" alone; {others} more: dump each with --keyspace"
         );

@@ -7,17 +7,14 @@ use terrace_bench::{Table, units};
 use crate::args::{KeyspacesCommand, StoreArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{Missing, open};
+use crate::store::{self, Missing, open};
 
 /// Every keyspace and about how many bytes it has.
 pub(super) fn sizes(db: &Db) -> Result<Vec<(String, u64)>, CliError> {
     let mut sizes = Vec::new();
-    for name in db.list_keyspaces()? {
-        // One that is dropped meanwhile is gone from the list.
-        if let Some(keyspace) = db.keyspace(&name)? {
-            let bytes = keyspace.approximate_size::<&[u8]>(..)?;
-            sizes.push((name, bytes));
-        }
+    for keyspace in store::keyspaces(db)? {
+        let bytes = keyspace.approximate_size::<&[u8]>(..)?;
+        sizes.push((keyspace.name().to_owned(), bytes));
     }
     Ok(sizes)
 }

@@ -10,7 +10,7 @@ use super::keyspaces::sizes;
 use crate::args::StoreArgs;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{Missing, open};
+use crate::store::{self, Missing, open};
 
 pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let db = open(path, store, Missing::Fail)?;
@@ -30,10 +30,8 @@ pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), Cli
 /// About how many pairs all keyspaces have.
 fn entries(db: &Db) -> Result<u64, CliError> {
     let mut entries = 0;
-    for name in db.list_keyspaces()? {
-        if let Some(keyspace) = db.keyspace(&name)? {
-            entries += keyspace.approximate_len()?;
-        }
+    for keyspace in store::keyspaces(db)? {
+        entries += keyspace.approximate_len()?;
     }
     Ok(entries)
 }

@@ -53,7 +53,7 @@ impl FreeMap {
             .find(|span| fit(*span))
     }
 
-    /// The start of the shortest free range that has room for `len` bytes. It is not taken yet.
+    /// Returns `len` bytes at the start of the shortest free range that has room for them. They are not taken yet.
     pub(crate) fn find_tight(&self, len: u64) -> Option<Span> {
         let long_enough = self.free.iter().filter(|(_, have)| **have >= len);
         let (&off, _) = long_enough.min_by_key(|(_, have)| **have)?;
@@ -139,13 +139,13 @@ impl FreeMap {
         self.cap.saturating_sub(self.start) - self.free_bytes
     }
 
-    /// How much is free below `limit`, where all that is allocated lies.
+    /// Returns how many bytes are free below `limit`. Nothing may be allocated above it.
     pub(crate) fn free_below(&self, limit: u64) -> u64 {
         self.free_bytes
             .saturating_sub(self.cap.saturating_sub(limit.max(self.start)))
     }
 
-    /// Lengths of the longest free range below `limit` and of the longest one beside it; 0 where there is none.
+    /// Returns the lengths of the two longest free ranges below `limit`, 0 for a range that does not exist.
     pub(crate) fn largest_two(&self, limit: u64) -> (u64, u64) {
         let below = self.free.range(..limit);
         let below = below.map(|(&off, &len)| len.min(limit - off));

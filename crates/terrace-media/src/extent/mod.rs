@@ -40,7 +40,7 @@ pub enum AllocError {
         wanted: u64,
         /// Bytes free in the pool, in ranges of any length.
         free: u64,
-        /// The pool's cap, or what it has where its device has no more.
+        /// The pool's cap, or its size if its device is full.
         cap: u64,
     },
     /// Growing the pool failed.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// reset.
 #[derive(Default)]
 pub struct PoolFaults {
-    /// The device has room for so many bytes of the pool; 0: for any number.
+    /// The largest size in bytes that the pool can grow to. 0 means no limit.
     room: AtomicU64,
     grow: Trap,
     sync: Trap,
@@ -27,7 +27,7 @@ impl PoolFaults {
         self.grow.set(n, kind, sticky);
     }
 
-    /// Lets the pool have `bytes` at most, as a device that is full does; 0: any number.
+    /// Makes every growth beyond `bytes` fail as on a full device. 0 removes the limit.
     pub fn set_room(&self, bytes: u64) {
         self.room.store(bytes, Ordering::Relaxed);
     }

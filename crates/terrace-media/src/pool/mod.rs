@@ -537,13 +537,14 @@ impl Pool {
         self.inner.store.unlock();
     }
 
-    /// From now on the backing has a quarter more than what is allocated, as far as the cap and the device allow. So
-    /// when the device fills, that much is still there for what gives space back.
-    pub fn grow_ahead(&self) {
-        self.inner.start_growing_ahead();
+    /// Makes the backing grow ahead of need: from now on it has a quarter more bytes than are allocated, as far as the
+    /// cap and the device allow. When the device fills, these are left for the work that gives space back. `needed`
+    /// bytes are soon going to be allocated. If the device has no room for them either, [`PoolUsage::limit`] tells.
+    pub fn grow_ahead(&self, needed: u64) {
+        self.inner.start_growing_ahead(needed);
     }
 
-    /// Tries to grow again where the device had no room. True: it has some now.
+    /// Tries to grow again after the device was full. Returns whether it has room now.
     pub fn look_for_room(&self) -> bool {
         self.inner.look_for_room()
     }

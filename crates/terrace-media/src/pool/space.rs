@@ -26,7 +26,7 @@ const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
 pub struct PoolUsage {
     /// Bytes that the pool may grow to.
     pub cap: u64,
-    /// Bytes that it can have now: the cap, or less where its device has no room.
+    /// Bytes that it can have now: the cap, or its size if its device is full.
     pub limit: u64,
     /// Bytes that the backing has.
     pub committed: u64,
@@ -43,9 +43,14 @@ pub struct PoolUsage {
 }
 
 impl PoolUsage {
-    /// Whether the device has no room for as much as the pool may have.
+    /// Whether the device had no room when the pool was to grow last.
     pub fn is_device_full(&self) -> bool {
         self.limit < self.cap
+    }
+
+    /// Bytes that are free when a device fills, if the pool grows ahead of need.
+    pub fn kept_ahead(&self) -> u64 {
+        self.limit / (AHEAD_PART + 1)
     }
 
     /// Whether two extents of these lengths could be allocated, the longer one first; 0: none.
@@ -87,7 +92,7 @@ impl Bits {
     }
 }
 
-/// The backing has this part of what is allocated as free space ahead of need.
+/// A pool that grows ahead of need has one free byte for so many that are allocated.
 const AHEAD_PART: u64 = 4;
 
 /// The allocator of a pool with what it knows about pages.
@@ -95,7 +100,7 @@ pub(crate) struct Space {
     free: Mutex<FreeMap>,
     /// Held while the backing grows or shrinks.
     growing: Mutex<()>,
-    /// The device had no room when the backing was to grow last.
+    /// The device had no room when the backing was to grow last. Changed under `growing`.
     device_full: AtomicBool,
     /// See `Pool::grow_ahead`.
     ahead: AtomicBool,
@@ -114,7 +119,8 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     )
 }
 
-/// Grows what is behind a pool by a whole step, or as far as it must at least. Up to where it is there now.
+/// Grows the backing of a pool up to `step`, or up to `least` if the device has no room for the whole step. Returns its
+/// new length.
 pub(super) fn grow(
     store: &Store,
     faults: Option<&PoolFaults>,
@@ -165,13 +171,18 @@ impl Space {
         }
     }
 
-    /// Up to where the backing should reach. Nothing is allocated behind what it has.
-    fn end_ahead(&self, committed: u64) -> u64 {
+    /// Returns how long the backing should be, with room for `needed` bytes at least.
+    fn end_ahead(&self, committed: u64, needed: u64) -> u64 {
         let (used, free) = {
             let map = self.free.lock();
             (map.allocated(), map.free_below(committed))
         };
-        committed + (used / AHEAD_PART).saturating_sub(free)
+        let wanted = needed.max(used / AHEAD_PART);
+        let end = committed.saturating_add(wanted.saturating_sub(free));
+        // The cap is whole granules.
+        end.min(self.cap)
+            .next_multiple_of(self.granule)
+            .min(self.cap)
     }
 
     pub(crate) fn adopt(&self, span: Span, end: u64) -> Result<(), AllocError> {
@@ -261,7 +272,7 @@ impl PoolInner {
                 AllocError::Io(e)
             });
         }
-        self.grow_ahead();
+        self.grow_ahead(0);
         if space.prefault != Prefault::None
             && let Err(e) = space.populate(span, self.region.map())
         {
@@ -292,24 +303,19 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Sees to it that the backing has free space ahead of need, if its device has room: where that is full, what
-    /// gives space back goes on in it. A failure is known by `PoolUsage::limit`.
-    fn grow_ahead(&self) {
+    fn grow_ahead(&self, needed: u64) {
         let space = &self.space;
         if !space.ahead.load(Ordering::Relaxed) {
             return;
         }
-        let end = space
-            .end_ahead(self.region.end())
-            .next_multiple_of(space.granule);
-        // It is asked again by the next one who needs space. Any other failure will meet that one, too.
-        let _ = self.grow_to(end.min(space.cap));
+        // `usage` tells of a full device. Any other failure will meet the caller who needs the bytes.
+        let _ = self.grow_to(space.end_ahead(self.region.end(), needed));
     }
 
     /// See `Pool::grow_ahead`.
-    pub(crate) fn start_growing_ahead(&self) {
+    pub(crate) fn start_growing_ahead(&self, needed: u64) {
         self.space.ahead.store(true, Ordering::Relaxed);
-        self.grow_ahead();
+        self.grow_ahead(needed);
     }
 
     /// See `Pool::look_for_room`.
@@ -319,8 +325,8 @@ impl PoolInner {
             return false;
         }
         let committed = self.region.end();
-        let end = space.end_ahead(committed).max(committed + space.granule);
-        self.grow_to(end.next_multiple_of(space.granule).min(space.cap))
+        let end = space.end_ahead(committed, 0);
+        self.grow_to(end.max(committed + space.granule).min(space.cap))
             .is_ok()
     }
 
@@ -351,7 +357,7 @@ impl PoolInner {
         } else {
             4096
         };
-        // What is ahead of need stays where the device has no room for it again.
+        // On a full device the bytes grown ahead are kept, because they could not be had again.
         let kept = match self.space.device_full.load(Ordering::Relaxed) {
             true => committed,
             false => free.used_end(),

@@ -211,12 +211,12 @@ impl Engine {
                 Ok(Step::Split(parts)) => self.add_parts(parts),
                 Ok(Step::Wait) => {
                     // A reader may have let go of space since the step looked for it. So it waits
-                    // for more than was free both before a step that found none and after it.
-                    let free = self.ground.pool.usage().free;
-                    if full_at == Some(free) {
-                        break Ok(Waits::PoolAbove(free));
+                    // for more than there was both before a step that found none and after it.
+                    let level = self.pool_level();
+                    if full_at == Some(level) {
+                        break Ok(Waits::Pool(level));
                     }
-                    full_at = Some(free);
+                    full_at = Some(level);
                 }
                 Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
                 Ok(Step::Done(completion)) => {
@@ -433,7 +433,7 @@ impl Engine {
                 Step::More => {}
                 Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
-                    let waits = Waits::PoolAbove(self.ground.pool.usage().free);
+                    let waits = Waits::Pool(self.pool_level());
                     let parked = Parked::new(job, waits, 0);
                     self.jobs.state.lock().queue.push(parked);
                     return Ok(());
@@ -556,7 +556,7 @@ impl Engine {
                 ended(job, Waits::Nothing);
             }
             Ok(Step::Wait) => {
-                let waits = Waits::PoolAbove(self.ground.pool.usage().free);
+                let waits = Waits::Pool(self.pool_level());
                 ended(job, waits);
             }
             Ok(Step::Retry(why)) => {

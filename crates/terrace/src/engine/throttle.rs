@@ -102,14 +102,12 @@ impl Limits {
 }
 
 impl Limits {
-    /// The same where the device has no room for all of the pool: what is kept is what the pool has beside its
-    /// extents.
+    /// Those of the pool on a full device, where no more can be kept free than it has grown ahead.
     fn within(self, usage: PoolUsage) -> Limits {
         if !usage.is_device_full() {
             return self;
         }
-        // The pool grows a quarter ahead of what is allocated, so a fifth of it is free when the device is full.
-        let reserve = self.reserve.min(usage.limit / 5);
+        let reserve = self.reserve.min(usage.kept_ahead());
         Limits {
             cap: usage.limit,
             reserve,

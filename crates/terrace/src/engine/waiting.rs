@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use terrace_media::PoolUsage;
+
 use crate::error::Error;
 use crate::metrics::RetryMetrics;
 use crate::options::Workers;
@@ -20,11 +22,33 @@ pub(super) struct Parked {
     pub(super) refused: u32,
 }
 
+/// How full the pool was. It is two numbers, because one that is free would fall when the device turns out to be full,
+/// and a job that waits for more would miss what is freed after that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct PoolLevel {
+    allocated: u64,
+    limit: u64,
+}
+
+impl PoolLevel {
+    fn of(usage: PoolUsage) -> PoolLevel {
+        PoolLevel {
+            allocated: usage.allocated,
+            limit: usage.limit,
+        }
+    }
+
+    /// Whether something was freed since, or the pool can grow further.
+    fn is_higher_than(self, now: PoolLevel) -> bool {
+        now.allocated < self.allocated || now.limit > self.limit
+    }
+}
+
 /// What a job that was begun waits for.
 pub(super) enum Waits {
     Nothing,
-    /// More bytes than this free in the pool.
-    PoolAbove(u64),
+    /// Space in the pool, which it did not have in this state.
+    Pool(PoolLevel),
     /// Room on a disk, which nobody announces: a time, or, without threads, another call.
     Room {
         until: Instant,
@@ -40,7 +64,7 @@ impl Waits {
     fn room(&self) -> Option<&Error> {
         match self {
             Waits::Room { why, .. } => Some(why),
-            Waits::Nothing | Waits::PoolAbove(_) | Waits::Pace(_) => None,
+            Waits::Nothing | Waits::Pool(_) | Waits::Pace(_) => None,
         }
     }
 }
@@ -68,7 +92,7 @@ impl Parked {
 
     /// Whether the pool had no space for its next step.
     pub(super) fn found_no_space(&self) -> bool {
-        matches!(self.waits, Waits::PoolAbove(_))
+        matches!(self.waits, Waits::Pool(_))
     }
 
     /// Whether it is a job that keeps its memory while it waits. One that waits for space has given its
@@ -95,8 +119,8 @@ impl State {
         let jobs = 1 + waiting.count() + self.running;
         let vain = self.refusals - since.max(self.refusals_at_edit);
         let mut queue = self.queue.iter();
-        let tried = self.untried == 0
-            && queue.all(|p| matches!(p.waits, Waits::PoolAbove(_)) || p.has_tried());
+        let tried =
+            self.untried == 0 && queue.all(|p| matches!(p.waits, Waits::Pool(_)) || p.has_tried());
         (tried && vain >= u64::from(TRIES) * jobs as u64).then(|| why.clone())
     }
 
@@ -116,7 +140,7 @@ impl State {
     pub(super) fn next_turn(&self) -> Option<Duration> {
         let until = self.queue.iter().filter_map(|parked| match &parked.waits {
             Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
-            Waits::Nothing | Waits::PoolAbove(_) => None,
+            Waits::Nothing | Waits::Pool(_) => None,
         });
         let now = Instant::now();
         let until = until.filter(|until| *until > now);
@@ -194,11 +218,16 @@ impl Engine {
         self.jobs.state.lock().turn += 1;
     }
 
+    /// Returns how full the pool is.
+    pub(super) fn pool_level(&self) -> PoolLevel {
+        PoolLevel::of(self.ground.pool.usage())
+    }
+
     /// Lets jobs that wait for space in the pool try once more: they may need less of it now.
     pub(super) fn try_again_in_pool(&self) {
         let mut state = self.jobs.state.lock();
         for parked in &mut state.queue {
-            if matches!(parked.waits, Waits::PoolAbove(_)) {
+            if matches!(parked.waits, Waits::Pool(_)) {
                 parked.waits = Waits::Nothing;
             }
         }
@@ -209,13 +238,13 @@ impl Engine {
         if state.queue.is_empty() {
             return Vec::new();
         }
-        let free = self.ground.pool.usage().free;
+        let level = self.pool_level();
         let manual = self.jobs.workers() == Workers::Manual;
         // Whoever waits for its turn need not where writers would wait for it.
         let hurries = state.is_paced() && self.haste() >= 1.0;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
-            Waits::PoolAbove(found) => free > *found,
+            Waits::Pool(found) => found.is_higher_than(level),
             Waits::Room { turn, .. } if manual => *turn != state.turn,
             Waits::Room { until, .. } => Instant::now() >= *until,
             Waits::Pace(until) => hurries || Instant::now() >= *until,

@@ -193,8 +193,8 @@ impl Ground {
         self.pool.medium() != Medium::Dram
     }
 
-    /// Takes space for what moves within the pool. Where its device is full, it leaves what an opening needs, and
-    /// memtables of deletes: a move that would need it could not end, and nothing else would give it back.
+    /// Allocates space for data that moves within the pool. On a full device this leaves what an opening and memtables
+    /// of deletes need: a move that took it might not end, and nothing else would give it back.
     pub(crate) fn alloc_to_move(&self, bytes: u64) -> Result<Arc<Extent>, AllocError> {
         let usage = self.pool.usage();
         let memtables = 2 * self.options.front.memtable_bytes + OPENING_BYTES;

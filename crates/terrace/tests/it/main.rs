@@ -8,6 +8,7 @@ mod checkpoint;
 mod compaction;
 mod crash;
 mod damage;
+mod devices;
 mod expiry;
 mod faults;
 mod files;

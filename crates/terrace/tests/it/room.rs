@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
-use terrace_media::{Medium, OsFs, PoolFaults, QuotaFs};
+use terrace_media::{Medium, OsFs, QuotaFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 use terrace_testkit::watchdog::watch;
 
 /// A value that does not get smaller when it is compressed.
-fn value(n: u32, len: usize) -> Vec<u8> {
+pub(crate) fn value(n: u32, len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(u64::from(n));
     std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
@@ -443,77 +443,25 @@ fn a_full_pool_takes_deletes() {
     }
 }
 
-/// A copy of the files of a database that is open, as a kill leaves them.
-fn killed(db: &Db) -> tempfile::TempDir {
-    let copy = scratch().unwrap();
-    for file in std::fs::read_dir(db.path()).unwrap() {
-        let file = file.unwrap().path();
-        std::fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
-    }
-    copy
-}
-
-fn device_fills(seed: u64) {
-    const KIB: u64 = 1 << 10;
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let design = [Design::MioDb, Design::MioDbSsd][seed as usize % 2];
-    let medium = [Medium::Dax, Medium::Mapped][seed as usize / 2 % 2];
-    let mut options = settings::small_of(design, medium);
-    options.pool.size_bytes = 64 << 20;
-    options.front.memtable_bytes = [64 * KIB, 160 * KIB][seed as usize / 4 % 2];
-    options.background.workers = settings::workers(seed);
-    let room = rng.u64(5000 * KIB..7000 * KIB);
-    let case = format!("seed {seed}, {design} on {medium}, {room} bytes");
-    let faults = PoolFaults::new();
-    faults.set_room(room);
-    // Of the designs here, one has table files, whose disk fills too.
-    let fs = QuotaFs::new(Arc::new(OsFs), room / 2);
-    let place = |folder: &std::path::Path| Place {
-        fs: Some(Arc::new(fs.clone())),
-        faults: Some(Arc::clone(&faults)),
-        ..Place::folder(folder)
-    };
-    let folder = scratch().unwrap();
-    let db = place(folder.path()).open(&options).unwrap();
-    let (mut count, mut refused) = (0u32, 0);
-    while refused < 5 {
-        match db.put(count.to_be_bytes(), value(count, rng.usize(..6000))) {
-            Ok(()) => count += 1,
-            Err(e) => {
-                assert_eq!(e.kind(), ErrorKind::Full, "{case}: {e:?}");
-                refused += 1;
-            }
-        }
-        assert!(count < 20_000, "{case}: the device does not fill");
-    }
-    // Threads would change the files while they are copied.
-    let is_manual = options.background.workers == Workers::Manual;
-    let copy = (is_manual && rng.bool()).then(|| killed(&db));
-    drop(db);
-    let reopened = place(copy.as_ref().unwrap_or(&folder).path()).open(&options);
-    let db = reopened.unwrap_or_else(|e| panic!("{case}: {e:?}"));
-    assert_eq!(db.iter().unwrap().count(), count as usize, "{case}");
-    if rng.bool() {
-        faults.set_room(2 * room);
-        fs.set_room(2 * room);
-    } else {
-        for n in 0..20u32 {
-            let deleted = db.delete(n.to_be_bytes());
-            deleted.unwrap_or_else(|e| panic!("{case}: delete {n}: {e:?}"));
-        }
-        db.delete_range::<&[u8]>(..).unwrap();
-        assert_eq!(db.iter().unwrap().count(), 0, "{case}");
-    }
-    for n in 0..100u32 {
-        let put = db.put(n.to_be_bytes(), value(n, 6000));
-        put.unwrap_or_else(|e| panic!("{case}: put {n}: {e:?}"));
-    }
-    db.close().unwrap();
-}
-
-/// A pool that may be larger than its device has room for: puts are refused once that is full, the database opens
-/// again, killed or closed, deletes give space back, and puts go on when the device has room.
+/// A disk that is full of one keyspace gets its room back when that is dropped, and the drop is taken.
 #[test]
-fn a_pool_that_has_filled_its_device_goes_on() {
-    watch(|_| (0..12).for_each(device_fills));
+fn a_keyspace_can_be_dropped_on_a_full_disk() {
+    on_a_small_disk(|db, _, _| {
+        let space = db.create_keyspace("large").unwrap();
+        let put = |n: u32| space.put(n.to_be_bytes(), value(n, 1000));
+        let count = (0..20_000u32).find(|&n| put(n).is_err()).unwrap();
+        assert!(count > 300, "{count} fit");
+        assert!(db.drop_keyspace("large").unwrap());
+        for n in 0..count / 2 {
+            // BOUND: room comes back by a few jobs.
+            let put = (0..400).find_map(|_| match db.put(n.to_be_bytes(), value(n, 1000)) {
+                Ok(()) => Some(()),
+                Err(_) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    None
+                }
+            });
+            assert!(put.is_some(), "put {n} of {count}");
+        }
+    });
 }

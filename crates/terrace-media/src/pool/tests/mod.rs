@@ -474,7 +474,7 @@ fn a_full_device_is_known_ahead_of_need() {
         ..file(dir.path())
     });
     let pool = pool.expect("created");
-    pool.grow_ahead();
+    pool.grow_ahead(0);
     let mut held = vec![pool.alloc(256 << 10).expect("allocated")];
     let ahead = pool.usage();
     assert!(ahead.committed >= (256 + 64) << 10, "{ahead:?}");
@@ -497,9 +497,15 @@ fn a_full_device_is_known_ahead_of_need() {
     assert!(!pool.usage().is_device_full());
     held.push(pool.alloc(256 << 10).expect("grown"));
     assert!(!pool.look_for_room(), "there is nothing to look for");
+    let grown = pool.usage();
+    pool.grow_ahead(grown.committed - grown.allocated + (16 << 10));
+    assert!(pool.usage().committed > grown.committed);
+    faults.set_room(pool.usage().committed);
+    pool.grow_ahead(256 << 10);
+    assert!(pool.usage().is_device_full(), "what is needed does not fit");
 }
 
-/// What is small goes where little else fits.
+/// `alloc_tight` takes the shortest free range that is long enough.
 #[test]
 fn a_tight_place_is_the_shortest() {
     let pool = Pool::create(config(Backing::Anonymous)).expect("created");

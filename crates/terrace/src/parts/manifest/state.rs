@@ -49,7 +49,7 @@ fn refuse<T>(expected: &str, found: impl Into<String>) -> Result<T, DecodeError>
 }
 
 impl State {
-    /// Whether the database was made before, and something has come into it or was at work for that.
+    /// Whether the database existed before this opening. Where its pool says so, it also holds something.
     pub(crate) fn has_data(&self) -> bool {
         let has_extents = |repository: &RepositoryMeta| !repository.extents.is_empty();
         self.created

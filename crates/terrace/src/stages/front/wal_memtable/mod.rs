@@ -70,7 +70,7 @@ pub(crate) struct WalMemtable {
     spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
-    /// Space of the pool that the next opening finds free.
+    /// Extents that the next opening finds free.
     for_next_opening: Mutex<Vec<Arc<Extent>>>,
     /// What writers are about to come to.
     cold: Arc<Cold>,
@@ -433,7 +433,7 @@ impl Front for WalMemtable {
             }
         }
         {
-            // After the logs were replayed, for which all that was free had to do.
+            // Only now, since the replay of the logs may have needed all that was free.
             let mut held = self.for_next_opening.lock();
             if held.is_empty() {
                 *held = spare::Size::for_next_opening(&self.ground);

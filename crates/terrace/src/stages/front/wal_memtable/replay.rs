@@ -36,7 +36,7 @@ pub(super) struct FoundLog {
     end: Option<u64>,
     place: FoundPlace,
     /// Bytes of its place.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Entries that are in memtables already, of which the last is not the log's last.
     done: u64,
     /// What a memtable of the others takes, once they were measured.

@@ -117,12 +117,14 @@ impl Size {
         }
     }
 
-    /// That of the first memtable of an opening. In a pool that has little room it is small, since what the logs
-    /// have was in the pool beside fewer memtables: all that is free is for replaying them.
-    pub(super) fn first(ground: &Ground) -> Size {
+    /// That of the first memtable of an opening, which is going to replay `replay_bytes` into the pool. In a pool that
+    /// has little room it is small, since what the logs have was in the pool beside fewer memtables: all that is free
+    /// is for replaying them.
+    pub(super) fn first(ground: &Ground, replay_bytes: u64) -> Size {
         let usual = Size::usual(ground, None);
-        // Every extent has been taken by now, so the pool finds out whether its device has room beside them.
-        ground.pool.grow_ahead();
+        // Every extent has been adopted by now, so this finds out whether the device has room beside them.
+        let needed = usual.table + usual.log + replay_bytes;
+        ground.pool.grow_ahead(needed);
         let free = ground.pool.usage().free;
         if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
             return usual;
@@ -130,8 +132,8 @@ impl Size {
         Size::of(usual.table.min(LOG_BYTES / 5 * 4), None)
     }
 
-    /// Takes what the first memtable of an opening has at least, if there is room for it. Nothing names it, so the
-    /// next opening finds it free, however full the pool is.
+    /// Holds extents for the smallest first memtable of an opening, if there is room for them. Nothing names them, so
+    /// the next opening finds them free, however full the pool is.
     pub(super) fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
         if !ground.pool_outlives() {
             return Vec::new();

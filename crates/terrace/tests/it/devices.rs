@@ -1,0 +1,152 @@
+//! Devices that are full before a pool is as large as it may be.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use terrace::{Db, Design, Durability, ErrorKind, Workers, WriteBatch};
+use terrace_media::{Machine, Medium, OsFs, PoolFaults, QuotaFs, Survive};
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::settings;
+use terrace_testkit::watchdog::watch;
+
+use crate::room::value;
+
+/// A copy of the files of a database that is open, as a kill leaves them.
+fn killed(db: &Db) -> tempfile::TempDir {
+    let copy = scratch().unwrap();
+    for file in std::fs::read_dir(db.path()).unwrap() {
+        let file = file.unwrap().path();
+        std::fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
+    }
+    copy
+}
+
+fn device_fills(seed: u64) {
+    const KIB: u64 = 1 << 10;
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let design = [Design::MioDb, Design::MioDbSsd][seed as usize % 2];
+    let medium = [Medium::Dax, Medium::Mapped][seed as usize / 2 % 2];
+    let mut options = settings::small_of(design, medium);
+    options.pool.size_bytes = 64 << 20;
+    options.front.memtable_bytes = [64 * KIB, 160 * KIB][seed as usize / 4 % 2];
+    options.background.workers = settings::workers(seed);
+    let room = rng.u64(5000 * KIB..7000 * KIB);
+    let case = format!("seed {seed}, {design} on {medium}, {room} bytes");
+    let faults = PoolFaults::new();
+    faults.set_room(room);
+    // Of the designs here, one has table files, whose disk fills too.
+    let fs = QuotaFs::new(Arc::new(OsFs), room / 2);
+    let place = |folder: &std::path::Path| Place {
+        fs: Some(Arc::new(fs.clone())),
+        faults: Some(Arc::clone(&faults)),
+        ..Place::folder(folder)
+    };
+    let folder = scratch().unwrap();
+    let db = place(folder.path()).open(&options).unwrap();
+    let (mut count, mut refused) = (0u32, 0);
+    while refused < 5 {
+        match db.put(count.to_be_bytes(), value(count, rng.usize(..6000))) {
+            Ok(()) => count += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Full, "{case}: {e:?}");
+                refused += 1;
+            }
+        }
+        assert!(count < 20_000, "{case}: the device does not fill");
+    }
+    // Threads would change the files while they are copied.
+    let is_manual = options.background.workers == Workers::Manual;
+    let copy = (is_manual && rng.bool()).then(|| killed(&db));
+    drop(db);
+    let reopened = place(copy.as_ref().unwrap_or(&folder).path()).open(&options);
+    let db = reopened.unwrap_or_else(|e| panic!("{case}: {e:?}"));
+    assert_eq!(db.iter().unwrap().count(), count as usize, "{case}");
+    if rng.bool() {
+        faults.set_room(2 * room);
+        fs.set_room(2 * room);
+    } else {
+        for n in 0..20u32 {
+            let deleted = db.delete(n.to_be_bytes());
+            deleted.unwrap_or_else(|e| panic!("{case}: delete {n}: {e:?}"));
+        }
+        db.delete_range::<&[u8]>(..).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 0, "{case}");
+    }
+    for n in 0..100u32 {
+        let put = db.put(n.to_be_bytes(), value(n, 6000));
+        put.unwrap_or_else(|e| panic!("{case}: put {n}: {e:?}"));
+    }
+    db.close().unwrap();
+}
+
+/// A pool that may be larger than its device has room for: puts are refused once that is full, the database opens
+/// again, killed or closed, deletes give space back, and puts go on when the device has room.
+#[test]
+fn a_pool_that_has_filled_its_device_goes_on() {
+    watch(|_| (0..24).for_each(device_fills));
+}
+
+/// A drain that found no space leaves out what later range deletes hide. A power loss at any moment of that takes no key
+/// without its range delete, so ranges are there whole or not at all, and those deleted first go first.
+#[test]
+fn a_power_loss_beside_range_deletes_on_a_full_device_takes_no_keys() {
+    const PIECES: u32 = 16;
+    for (seed, medium) in [(1, Medium::Dax), (2, Medium::Mapped), (3, Medium::Mapped)] {
+        let faults = PoolFaults::new();
+        faults.set_room(5600 << 10);
+        let machine = Machine::new(seed, medium);
+        let place = |machine: &Machine| Place {
+            faults: Some(Arc::clone(&faults)),
+            ..Place::machine(machine)
+        };
+        let mut options = settings::small_of(Design::MioDb, medium);
+        options.pool.size_bytes = 64 << 20;
+        options.front.memtable_bytes = 64 << 10;
+        let db = place(&machine).open(&options).unwrap();
+        let put = |n: u32| {
+            let mut batch = WriteBatch::new();
+            batch.put(n.to_be_bytes(), value(n, 3000));
+            db.write(batch, Durability::Sync)
+        };
+        let count = (0..10_000).find(|&n| put(n).is_err()).unwrap();
+        let piece = count / PIECES;
+        let images = Arc::new(Mutex::new(Vec::new()));
+        let taken = Arc::clone(&images);
+        machine.on_persist(Some(Box::new(move |machine: &Machine, point| {
+            if point.index % 151 == 0 {
+                let survive = [Survive::None, Survive::Random(point.index)];
+                let survive = survive[point.index as usize % 2];
+                taken.lock().unwrap().push(machine.crash_image(survive));
+            }
+        })));
+        let mut later = 0;
+        for n in 0..PIECES {
+            let (from, to) = (n * piece, (n + 1) * piece);
+            db.delete_range(from.to_be_bytes()..to.to_be_bytes())
+                .unwrap();
+            // While there is no room for them, these let jobs go on.
+            for m in 0..piece / 2 {
+                later += u32::from(db.put(format!("later {n} {m}"), value(m, 3000)).is_ok());
+            }
+        }
+        machine.on_persist(None);
+        assert!(later > count / 8, "{medium}: {later} after {count}");
+        let mut seen = BTreeSet::new();
+        for image in std::mem::take(&mut *images.lock().unwrap()) {
+            let opened = place(&Machine::boot(image, seed)).open(&options);
+            let opened = opened.unwrap_or_else(|e| panic!("{medium}, {count} keys: {e:?}"));
+            let mut left = [0; PIECES as usize + 1];
+            for pair in opened.iter().unwrap() {
+                if let Ok(key) = <[u8; 4]>::try_from(pair.unwrap().key()) {
+                    left[(u32::from_be_bytes(key) / piece).min(PIECES) as usize] += 1;
+                }
+            }
+            let gone = left.iter().take_while(|left| **left == 0).count();
+            let rest = &left[gone.min(PIECES as usize)..PIECES as usize];
+            let whole = rest.iter().all(|left| *left == piece);
+            assert!(whole, "{medium}: {left:?} of {piece} each");
+            seen.insert(gone);
+        }
+        assert!(seen.len() > 3, "{medium}: {seen:?}");
+    }
+}
