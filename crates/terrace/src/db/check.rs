@@ -2,7 +2,7 @@
 
 use crate::db::bounds::Bounds;
 use crate::db::{Db, KeyValue, Keyspace, Snapshot};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;
@@ -103,11 +103,13 @@ impl Db {
     /// Scans each keyspace forward and backward at one moment: the same pairs, in opposite orders.
     fn verify_scans(&self, report: &mut VerifyReport) -> Result<()> {
         let snapshot = self.snapshot()?;
-        let names = self.list_keyspaces().unwrap_or_else(|e| {
-            let problem = format!("the keyspaces cannot be listed: {e}");
-            report.problems.push(problem);
-            vec![self.default_keyspace().name().to_owned()]
-        });
+        let names = match self.list_keyspaces() {
+            Ok(names) => names,
+            Err(e) => {
+                note(report, e, "the keyspaces cannot be listed")?;
+                vec![self.default_keyspace().name().to_owned()]
+            }
+        };
         for name in names {
             let scanned = match self.keyspace(&name) {
                 // It was dropped meanwhile.
@@ -129,28 +131,23 @@ impl Db {
                 Err(e)
                     if e.kind() == ErrorKind::Invalid
                         && matches!(self.keyspace(&name), Ok(None)) => {}
-                // That says nothing of the data. What was found before counts more.
-                Err(e)
-                    if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed)
-                        && report.problems.is_empty() =>
-                {
-                    return Err(e);
-                }
-                Err(e) => report
-                    .problems
-                    .push(format!("a scan of the keyspace {name:?} fails: {e}")),
+                Err(e) => note(report, e, &format!("a scan of the keyspace {name:?} fails"))?,
             }
         }
         match self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
-            Err(e) if e.kind() == ErrorKind::Closed && report.problems.is_empty() => Err(e),
-            Err(e) => {
-                let problem = format!("sizes cannot be estimated: {e}");
-                report.problems.push(problem);
-                Ok(())
-            }
+            Err(e) => note(report, e, "sizes cannot be estimated"),
             Ok(_) => Ok(()),
         }
     }
+}
+
+/// Adds a failure to the problems, or returns it if it says nothing of the data. What was found before counts more.
+fn note(report: &mut VerifyReport, e: Error, what: &str) -> Result<()> {
+    if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed) && report.problems.is_empty() {
+        return Err(e);
+    }
+    report.problems.push(format!("{what}: {e}"));
+    Ok(())
 }
 
 /// What a scan gave, whatever its order was.
