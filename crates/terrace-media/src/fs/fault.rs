@@ -372,6 +372,14 @@ impl FileSystem for FaultFs {
         self.call("sync folder", dir, |fs| fs.sync_dir(dir))
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        // No operation of its own that fails: callers may do without.
+        match self.shared.full.load(Ordering::Relaxed) {
+            true => Ok(Some(0)),
+            false => self.inner.free_bytes(dir),
+        }
+    }
+
     fn exists(&self, path: &Path) -> io::Result<bool> {
         self.call("look up", path, |fs| fs.exists(path))
     }

@@ -180,6 +180,14 @@ pub trait FileSystem: Send + Sync {
         Ok(None)
     }
 
+    /// Returns how many bytes the disk of a folder has left for files, or `None` where the file system cannot tell.
+    /// A quota may leave less. It costs a system call, and asking to take room that is not there may cost as much as
+    /// taking it.
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let _ = dir;
+        Ok(None)
+    }
+
     /// Whether a file or folder has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 

@@ -373,6 +373,13 @@ impl FileSystem for OsFs {
         std::path::absolute(path)
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let stat = rustix::fs::statvfs(dir)?;
+        // Some file systems of networks and of user space count nothing.
+        let counts = stat.f_blocks > 0;
+        Ok(counts.then(|| stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
+
     fn exists(&self, path: &Path) -> io::Result<bool> {
         path.try_exists()
     }

@@ -206,6 +206,11 @@ impl FileSystem for QuotaFs {
         self.inner.sync_dir(dir)
     }
 
+    fn free_bytes(&self, _dir: &Path) -> io::Result<Option<u64>> {
+        let room = self.disk.room.load(Ordering::Relaxed);
+        Ok(Some(room.saturating_sub(self.used())))
+    }
+
     fn exists(&self, path: &Path) -> io::Result<bool> {
         self.inner.exists(path)
     }

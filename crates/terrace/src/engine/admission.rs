@@ -343,7 +343,11 @@ impl Engine {
             && !is_held
             && let Some(why) = self.refusal(wait.refusals)
         {
-            return Err(why);
+            // What range deletes cover may be all that the disk is full of.
+            return match matches!(awaits, Awaits::Disk(_)) && self.flush_ranges(wait)? {
+                true => Ok(()),
+                false => Err(why),
+            };
         }
         // The caller that makes a spare is at work, though no job runs.
         let stuck =

@@ -185,12 +185,17 @@ impl Engine {
 
     fn run_steps(self: &Arc<Self>, parked: Parked, class: Class) {
         let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
+        let mut vain = self.is_in_vain(&parked);
         let Parked {
             mut job, refused, ..
         } = parked;
         let mut full_at = None;
         let result = loop {
-            match self.step_job(&mut job) {
+            let step = match vain.take() {
+                Some(why) => Ok(Step::Retry(why)),
+                None => self.step_job(&mut job),
+            };
+            match step {
                 Ok(Step::More) => {
                     full_at = None;
                     if self.jobs.state.lock().stopping {
@@ -541,6 +546,7 @@ impl Engine {
             (parked, class)
         };
         let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
+        let vain = self.is_in_vain(&parked);
         let Parked {
             mut job, refused, ..
         } = parked;
@@ -548,7 +554,10 @@ impl Engine {
             let parked = Parked::new(job, waits, refused);
             self.ended(class, (untried, counts), Some(parked));
         };
-        let result = self.step_job(&mut job);
+        let result = match vain {
+            Some(why) => Ok(Step::Retry(why)),
+            None => self.step_job(&mut job),
+        };
         match result {
             Ok(Step::More) => ended(job, Waits::Nothing),
             Ok(Step::Split(parts)) => {

@@ -53,6 +53,8 @@ pub(super) enum Waits {
     Room {
         until: Instant,
         turn: u64,
+        /// How many bytes the disk had, or `None` where nobody can tell.
+        room: Option<u64>,
         why: Error,
     },
     /// Its turn to write again.
@@ -106,8 +108,16 @@ impl Parked {
 /// How long a job for which a disk has no room waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// One try in so many is made whatever the disk says is free: quotas change without that.
+const BLIND_TRY: u32 = 16;
+
 /// How often each job is refused room on a disk before callers who wait for it are refused too.
 const TRIES: u32 = 2;
+
+/// Whether a disk is known to have no more room than it had then.
+fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
+    then.zip(now).is_some_and(|(then, now)| now <= then)
+}
 
 impl State {
     /// Why background work makes no progress, if that is since a disk is full: each job was refused room since
@@ -186,14 +196,29 @@ impl Engine {
     pub(super) fn wait_for_room(&self, why: Error) -> Waits {
         // What it has to write may be covered by range deletes that only have to be synced.
         self.ground.ranges.look_again();
+        let room = self.ground.reserve.room();
         let mut state = self.jobs.state.lock();
         state.refusals += 1;
         state.last_refusal = Some(why.to_string());
         Waits::Room {
             until: Instant::now() + RETRY,
             turn: state.turn,
+            room,
             why,
         }
+    }
+
+    /// Returns why the next step of a job that waited would be refused again, as it was before: the disk has no more
+    /// room. A job that writes much would fill the disk once more until it is refused, and callers wait for that.
+    pub(super) fn is_in_vain(&self, parked: &Parked) -> Option<Error> {
+        let Waits::Room { room, why, .. } = &parked.waits else {
+            return None;
+        };
+        let is_blind = parked.refused.is_multiple_of(BLIND_TRY);
+        let vain = !is_blind
+            && parked.job.needs_as_much()
+            && has_no_more(*room, self.ground.reserve.room());
+        vain.then(|| why.clone())
     }
 
     /// Why a disk has no room for what background work has to write, if a job waits for that.
@@ -252,5 +277,20 @@ impl Engine {
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nobody can tell is no reason to wait.
+    #[test]
+    fn a_disk_has_no_more_room_where_that_is_known() {
+        assert!(has_no_more(Some(100), Some(100)));
+        assert!(has_no_more(Some(100), Some(99)));
+        assert!(!has_no_more(Some(100), Some(101)));
+        assert!(!has_no_more(None, Some(0)));
+        assert!(!has_no_more(Some(100), None));
     }
 }

@@ -220,15 +220,18 @@ impl Reserve {
         };
         let inner = &mut *self.inner.lock();
         let mut total = inner.held.sum();
+        // A file system may take all the room that there is before it finds that there is not enough.
+        let mut free = place.free_bytes().unwrap_or(u64::MAX);
         // BOUND: four rows, and each turn takes a block or more of one, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
-            let mut step = wanted.saturating_sub(*held);
+            let mut step = wanted.saturating_sub(*held).min(free) / BLOCK_BYTES * BLOCK_BYTES;
             while step >= BLOCK_BYTES {
                 match place.allocate(total, total + step) {
                     Ok(()) => {
                         total += step;
                         *held += step;
-                        step = step.min(wanted - *held);
+                        free -= step;
+                        step = step.min(wanted - *held).min(free) / BLOCK_BYTES * BLOCK_BYTES;
                     }
                     Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
                     // For space only: another time.
@@ -252,6 +255,15 @@ impl Reserve {
     /// Notes what a step has found that is not entitled.
     pub(crate) fn note(&self, full: bool) {
         self.tight.store(full, Ordering::Relaxed);
+    }
+
+    /// Returns how many bytes a step that is entitled to all rows may find on the disk, or `None` where nobody can
+    /// tell.
+    pub(crate) fn room(&self) -> Option<u64> {
+        // LOCK: what is given up meanwhile is counted in one place or the other.
+        let inner = self.inner.lock();
+        let free = self.place.as_ref()?.free_bytes()?;
+        Some(free.saturating_add(inner.held.sum()))
     }
 
     /// Bytes that it has.
@@ -321,6 +333,12 @@ impl Place {
         drop(file);
         // Some file systems keep a part of what did not fit.
         taken.inspect_err(|_| drop(self.cut(held)))
+    }
+
+    /// Returns how many bytes the disk has left, or `None` where nobody can tell.
+    fn free_bytes(&self) -> Option<u64> {
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        self.fs.free_bytes(dir).ok().flatten()
     }
 
     /// Gives back what is behind `len`.
@@ -466,6 +484,10 @@ impl FileSystem for Lender {
 
     fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
         self.fs.identity(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.fs.free_bytes(dir)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {

@@ -205,6 +205,10 @@ pub(crate) trait Job: Send {
     fn kind(&self) -> JobKind;
     /// Does the next step.
     fn step(&mut self) -> Result<Step>;
+    /// Whether its next step needs as much room as the one that a disk refused. A job that cannot tell is tried.
+    fn needs_as_much(&self) -> bool {
+        false
+    }
     /// Whether it makes a spare memtable, of which one is enough.
     fn makes_spare(&self) -> bool {
         false

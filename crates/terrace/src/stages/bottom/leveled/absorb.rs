@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::Body;
 use super::output::Output;
+use super::{Body, Seen};
 use crate::error::{ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
@@ -33,6 +33,8 @@ pub(super) struct Absorb {
     finished: bool,
     /// How often the disk had no room for it.
     refused: u32,
+    /// What it saw the last time.
+    seen: Seen,
 }
 
 impl Absorb {
@@ -47,6 +49,7 @@ impl Absorb {
             credit: Credit::default(),
             finished: false,
             refused: 0,
+            seen: Seen::default(),
         }
     }
 
@@ -114,21 +117,34 @@ impl Absorb {
     }
 }
 
+impl Absorb {
+    /// Whether the disk has refused it as often as it tries the same.
+    fn has_tried(&self) -> bool {
+        // Without threads each try is another call.
+        let tries = match self.body.ground.options.background.workers {
+            Workers::Manual => 1,
+            _ => REFUSED_MAX,
+        };
+        self.refused >= tries
+    }
+}
+
 impl Job for Absorb {
     fn kind(&self) -> JobKind {
         JobKind::Drain
+    }
+
+    fn needs_as_much(&self) -> bool {
+        let drain = self.drain.as_ref();
+        let puts_back = self.has_tried() && drain.is_some_and(|drain| drain.put_back.is_some());
+        !puts_back && self.seen.is_same(&self.body.seen())
     }
 
     fn step(&mut self) -> Result<Step> {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
-        // Without threads each try is another call.
-        let tries = match self.body.ground.options.background.workers {
-            Workers::Manual => 1,
-            _ => REFUSED_MAX,
-        };
-        if self.refused >= tries
+        if self.has_tried()
             && let Some(put_back) = drain.put_back.take()
         {
             // Less at a time may fit, or newer tables may hide more of it by now.
@@ -152,6 +168,7 @@ impl Job for Absorb {
                 self.output = None;
                 self.drain = Some(drain);
                 self.refused += 1;
+                self.seen = self.body.seen();
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),

@@ -18,6 +18,7 @@ use terrace_media::{FileSystem, OpenMode};
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
+use crate::metrics::human_bytes;
 use crate::parts::log::{FileLog, Log, LogOf, replay_file};
 use crate::parts::reserve::{Reserve, Row, is_full};
 use crate::stages::names::{is_log_of, log_file_id, log_file_name};
@@ -121,7 +122,19 @@ impl LogFiles {
             true => self.files.lock().idle.pop(),
             false => None,
         };
-        let log = FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref());
+        // Asked first, since a file system may take all that is left before it refuses the file.
+        let free = self.folder.fs.free_bytes(&self.folder.dir).ok().flatten();
+        let log = match free {
+            Some(free) if old.is_none() && free < bytes => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!(
+                    "no storage space: the disk has {} left of the {} that it takes",
+                    human_bytes(free),
+                    human_bytes(bytes)
+                ),
+            )),
+            _ => FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref()),
+        };
         match &log {
             Ok(_) => {
                 self.files.lock().live.insert(id, bytes);

@@ -374,7 +374,9 @@ impl Front for WalMemtable {
             let shown = self.tables.0.lock();
             shown.active.bump.used() > shown.active.spare_due_at()
         };
+        // A caller that makes one may take long where a disk is full, and another job could only look again.
         filling
+            && !self.making.is_locked()
             && self.spare.lock().is_none()
             && self.sealed_count() < self.ground.options.front.sealed_count_max
     }
