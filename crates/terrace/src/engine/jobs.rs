@@ -167,13 +167,6 @@ impl Jobs {
     }
 }
 
-/// Whether a job may free space in the pool, or come nearer to that: callers who wait for some count its runs. One
-/// that makes a spare takes space, and a compaction of files, of which there may be thousands before the next drain may
-/// begin, moves nothing out of the pool.
-fn may_free(job: &dyn Job) -> bool {
-    !job.makes_spare() && job.kind() != JobKind::Compact
-}
-
 impl Engine {
     /// Runs a job until it ends, waits for space, or the database stops.
     pub(super) fn run(self: &Arc<Self>, job: Parked, class: Class) {
@@ -184,18 +177,14 @@ impl Engine {
     }
 
     fn run_steps(self: &Arc<Self>, parked: Parked, class: Class) {
-        let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
+        let (untried, counts) = (!parked.has_tried(), parked.may_free());
         let mut vain = self.is_in_vain(&parked);
         let Parked {
             mut job, refused, ..
         } = parked;
         let mut full_at = None;
         let result = loop {
-            let step = match vain.take() {
-                Some(why) => Ok(Step::Retry(why)),
-                None => self.step_job(&mut job),
-            };
-            match step {
+            match self.step_job(&mut job, vain.take()) {
                 Ok(Step::More) => {
                     full_at = None;
                     if self.jobs.state.lock().stopping {
@@ -269,7 +258,11 @@ impl Engine {
         self.jobs.notify_all();
     }
 
-    fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
+    /// Runs a step of a job, unless that would be refused room, as `vain` says.
+    fn step_job(&self, job: &mut Box<dyn Job>, vain: Option<Error>) -> Result<Step> {
+        if let Some(why) = vain {
+            return Ok(Step::Retry(why));
+        }
         let started = Instant::now();
         let step = job.step();
         self.ground
@@ -434,7 +427,7 @@ impl Engine {
     /// Runs a job to its end, or until it waits for space.
     pub(super) fn run_inline(&self, mut job: Box<dyn Job>) -> Result<()> {
         loop {
-            match self.step_job(&mut job)? {
+            match self.step_job(&mut job, None)? {
                 Step::More => {}
                 Step::Split(parts) => self.add_parts(parts),
                 Step::Wait => {
@@ -545,7 +538,7 @@ impl Engine {
             state.untried += usize::from(!parked.has_tried());
             (parked, class)
         };
-        let (untried, counts) = (!parked.has_tried(), may_free(&*parked.job));
+        let (untried, counts) = (!parked.has_tried(), parked.may_free());
         let vain = self.is_in_vain(&parked);
         let Parked {
             mut job, refused, ..
@@ -554,11 +547,7 @@ impl Engine {
             let parked = Parked::new(job, waits, refused);
             self.ended(class, (untried, counts), Some(parked));
         };
-        let result = match vain {
-            Some(why) => Ok(Step::Retry(why)),
-            None => self.step_job(&mut job),
-        };
-        match result {
+        match self.step_job(&mut job, vain) {
             Ok(Step::More) => ended(job, Waits::Nothing),
             Ok(Step::Split(parts)) => {
                 self.add_parts(parts);

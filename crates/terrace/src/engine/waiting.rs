@@ -87,6 +87,13 @@ impl Parked {
         }
     }
 
+    /// Whether it may free space in the pool, or come nearer to that: callers who wait for some count its runs. A job
+    /// that makes a spare takes space, and a compaction of files, of which there may be thousands before the next drain
+    /// may begin, moves nothing out of the pool.
+    pub(super) fn may_free(&self) -> bool {
+        !self.job.makes_spare() && self.job.kind() != JobKind::Compact
+    }
+
     /// Whether it has tried to get room on a disk as often as a caller waits for.
     pub(super) fn has_tried(&self) -> bool {
         self.refused >= TRIES
