@@ -64,7 +64,6 @@ impl Job for SyncRanges {
             if ground.ranges.durable() > before {
                 // What waits for room may have what is covered now: it gives that back when it tries again.
                 self.0.look_for_room();
-                self.0.try_again_in_pool();
             }
         }
         Ok(Step::Done(Completion::nothing()))

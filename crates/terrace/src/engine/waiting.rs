@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::metrics::RetryMetrics;
 use crate::options::Workers;
 use crate::stages::{Job, JobKind, Urgency};
+use crate::types::SeqNo;
 
 use super::Engine;
 use super::jobs::{Jobs, State};
@@ -28,19 +29,22 @@ pub(super) struct Parked {
 pub(super) struct PoolLevel {
     allocated: u64,
     limit: u64,
+    /// Up to where range deletes were durable: a job needs less for what later ones cover.
+    durable: SeqNo,
 }
 
 impl PoolLevel {
-    fn of(usage: PoolUsage) -> PoolLevel {
+    fn of(usage: PoolUsage, durable: SeqNo) -> PoolLevel {
         PoolLevel {
             allocated: usage.allocated,
             limit: usage.limit,
+            durable,
         }
     }
 
-    /// Whether something was freed since, or the pool can grow further.
-    fn is_higher_than(self, now: PoolLevel) -> bool {
-        now.allocated < self.allocated || now.limit > self.limit
+    /// Whether a job that found this has more space now, or needs less.
+    fn has_eased(self, now: PoolLevel) -> bool {
+        now.allocated < self.allocated || now.limit > self.limit || now.durable > self.durable
     }
 }
 
@@ -252,17 +256,7 @@ impl Engine {
 
     /// Returns how full the pool is.
     pub(super) fn pool_level(&self) -> PoolLevel {
-        PoolLevel::of(self.ground.pool.usage())
-    }
-
-    /// Lets jobs that wait for space in the pool try once more: they may need less of it now.
-    pub(super) fn try_again_in_pool(&self) {
-        let mut state = self.jobs.state.lock();
-        for parked in &mut state.queue {
-            if matches!(parked.waits, Waits::Pool(_)) {
-                parked.waits = Waits::Nothing;
-            }
-        }
+        PoolLevel::of(self.ground.pool.usage(), self.ground.ranges.durable())
     }
 
     /// The places in the queue of the jobs that may take a step.
@@ -276,7 +270,7 @@ impl Engine {
         let hurries = state.is_paced() && self.haste() >= 1.0;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
-            Waits::Pool(found) => found.is_higher_than(level),
+            Waits::Pool(found) => found.has_eased(level),
             Waits::Room { turn, .. } if manual => *turn != state.turn,
             Waits::Room { until, .. } => Instant::now() >= *until,
             Waits::Pace(until) => hurries || Instant::now() >= *until,

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use super::Body;
 use super::output::Output;
-use super::{Body, Seen};
 use crate::error::{ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
@@ -33,8 +33,6 @@ pub(super) struct Absorb {
     finished: bool,
     /// How often the disk had no room for it.
     refused: u32,
-    /// What it saw the last time.
-    seen: Seen,
 }
 
 impl Absorb {
@@ -49,7 +47,6 @@ impl Absorb {
             credit: Credit::default(),
             finished: false,
             refused: 0,
-            seen: Seen::default(),
         }
     }
 
@@ -134,12 +131,6 @@ impl Job for Absorb {
         JobKind::Drain
     }
 
-    fn needs_as_much(&self) -> bool {
-        let drain = self.drain.as_ref();
-        let puts_back = self.has_tried() && drain.is_some_and(|drain| drain.put_back.is_some());
-        !puts_back && self.seen.is_same(&self.body.seen())
-    }
-
     fn step(&mut self) -> Result<Step> {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
@@ -168,7 +159,6 @@ impl Job for Absorb {
                 self.output = None;
                 self.drain = Some(drain);
                 self.refused += 1;
-                self.seen = self.body.seen();
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),

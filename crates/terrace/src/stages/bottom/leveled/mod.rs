@@ -163,7 +163,6 @@ struct Body {
 }
 
 /// What a job that writes tables depends on: the tables, and up to where range deletes above them are durable.
-#[derive(Default)]
 struct Seen {
     version: Weak<Version>,
     durable: SeqNo,

@@ -47,6 +47,8 @@ pub(super) struct Absorb {
     started: bool,
     /// The last step has found no room.
     refused: bool,
+    /// Up to where range deletes were durable when it last looked at them.
+    looked_at: SeqNo,
     entries: u64,
 }
 
@@ -76,6 +78,7 @@ impl Absorb {
             kept: None,
             started: false,
             refused: false,
+            looked_at: 0,
             entries: 0,
         }
     }
@@ -86,7 +89,8 @@ impl Absorb {
         let ground = &self.body.ground;
         // PERSIST: of range deletes above the table only those in synced logs. A crash would take another one,
         // and not give back what it had hidden.
-        let durable = drain.durable.max(ground.ranges.durable());
+        self.looked_at = ground.ranges.durable();
+        let durable = drain.durable.max(self.looked_at);
         // After that: a snapshot that comes later has each of these range deletes. Of the table it has all,
         // as every snapshot since the drain began.
         self.stripes = ground.snapshots.stripes();
@@ -146,7 +150,10 @@ impl Absorb {
         }
         self.entries += u64::from(count);
         self.refused = full;
-        Ok(if full { None } else { Some(finished) })
+        // Whoever waits is called when more range deletes are durable than by now. Those that have become so since
+        // the last look are looked at before.
+        let waits = full && body.ground.ranges.durable() <= self.looked_at;
+        Ok(if waits { None } else { Some(finished) })
     }
 
     /// Puts the entry under the cursor into the list, unless nobody can read it.
