@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use terrace::Options;
+use terrace_media::{FileSystem, OsFs};
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
@@ -219,7 +220,7 @@ pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> 
 
 /// Bytes that may still be written to the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> u64 {
-    rustix::fs::statvfs(path).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    OsFs.free_bytes(path).ok().flatten().unwrap_or(0)
 }
 
 /// Removes folders of runs that were killed: theirs are the owner files that nobody locks.

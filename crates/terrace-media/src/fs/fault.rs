@@ -373,7 +373,7 @@ impl FileSystem for FaultFs {
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        // No operation of its own that fails: callers may do without.
+        // Not counted and never failed: callers do without the answer.
         match self.shared.full.load(Ordering::Relaxed) {
             true => Ok(Some(0)),
             false => self.inner.free_bytes(dir),

@@ -180,9 +180,8 @@ pub trait FileSystem: Send + Sync {
         Ok(None)
     }
 
-    /// Returns how many bytes the disk of a folder has left for files, or `None` where the file system cannot tell.
-    /// A quota may leave less. It costs a system call, and asking to take room that is not there may cost as much as
-    /// taking it.
+    /// Returns the free bytes of the disk that a folder is on, or `None` if the file system does not report them. A
+    /// quota may leave less. Costs one system call.
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
         let _ = dir;
         Ok(None)

@@ -375,7 +375,7 @@ impl FileSystem for OsFs {
 
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
         let stat = rustix::fs::statvfs(dir)?;
-        // Some file systems of networks and of user space count nothing.
+        // Some network and user-space file systems report no blocks at all.
         let counts = stat.f_blocks > 0;
         Ok(counts.then(|| stat.f_bavail.saturating_mul(stat.f_frsize)))
     }

@@ -32,6 +32,7 @@ use crate::options::Workers;
 use crate::parts::batch::Batch;
 use crate::parts::memory::HeldByReaders;
 use crate::stages::{Spare, SpareBytes};
+use crate::types::SeqNo;
 
 use super::Engine;
 use super::throttle::{Headroom, Lack};
@@ -337,17 +338,23 @@ impl Engine {
             // Without threads, jobs that a full disk has stopped try again once for each call.
             self.look_for_room();
         }
+        // Range deletes that nobody has flushed may cover most of the pool or of the disk.
+        let frees_by_ranges = match awaits {
+            Awaits::Space => true,
+            // In place of an empty memtable, each put would take another log from the reserve.
+            Awaits::Disk(_) => self.pipeline.front.has_active_before(SeqNo::MAX),
+            _ => false,
+        };
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
         // Without threads, jobs have tried when none can take a step.
         if !is_manual
             && !is_held
             && let Some(why) = self.refusal(wait.refusals)
         {
-            // What range deletes cover may be all that the disk is full of.
-            return match matches!(awaits, Awaits::Disk(_)) && self.flush_ranges(wait)? {
-                true => Ok(()),
-                false => Err(why),
-            };
+            if frees_by_ranges && self.flush_ranges(wait)? {
+                return Ok(());
+            }
+            return Err(why);
         }
         // The caller that makes a spare is at work, though no job runs.
         let stuck =
@@ -371,7 +378,7 @@ impl Engine {
             }),
             // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
-            Verdict::Stuck if matches!(awaits, Awaits::Space) && self.flush_ranges(wait)? => {}
+            Verdict::Stuck if frees_by_ranges && self.flush_ranges(wait)? => {}
             Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
         }
@@ -379,8 +386,8 @@ impl Engine {
     }
 
     /// Seals the active memtable if it has a range delete: what that covers is freed by what becomes of it, and in
-    /// a pool that is full no writer would fill the memtable. False: it has none, or there is no memtable to take
-    /// its place.
+    /// a full pool, or on a full disk, no writer would fill the memtable. False: it has none, or there is no memtable
+    /// to take its place.
     fn flush_ranges(self: &Arc<Self>, wait: &mut Wait) -> Result<bool> {
         let front = &self.pipeline.front;
         // BOUND: each memtable is sealed once, and a caller does this once.

@@ -29,7 +29,7 @@ pub(super) struct Parked {
 pub(super) struct PoolLevel {
     allocated: u64,
     limit: u64,
-    /// Up to where range deletes were durable: a job needs less for what later ones cover.
+    /// The number up to which range deletes were durable. A job needs no space for entries that later ones cover.
     durable: SeqNo,
 }
 
@@ -42,7 +42,7 @@ impl PoolLevel {
         }
     }
 
-    /// Whether a job that found this has more space now, or needs less.
+    /// Returns whether a job that found no space at this level may find enough now.
     fn has_eased(self, now: PoolLevel) -> bool {
         now.allocated < self.allocated || now.limit > self.limit || now.durable > self.durable
     }
@@ -57,7 +57,7 @@ pub(super) enum Waits {
     Room {
         until: Instant,
         turn: u64,
-        /// How many bytes the disk had, or `None` where nobody can tell.
+        /// The free bytes of the disk by then, or `None` if the file system does not report them.
         room: Option<u64>,
         why: Error,
     },
@@ -119,13 +119,13 @@ impl Parked {
 /// How long a job for which a disk has no room waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// One try in so many is made whatever the disk says is free: quotas change without that.
+/// Every so many refusals, a job is run whatever the disk reports: a quota can be raised and leave the free bytes equal.
 const BLIND_TRY: u32 = 16;
 
 /// How often each job is refused room on a disk before callers who wait for it are refused too.
 const TRIES: u32 = 2;
 
-/// Whether a disk is known to have no more room than it had then.
+/// Returns whether a disk reports no more free bytes than it did then.
 fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
     then.zip(now).is_some_and(|(then, now)| now <= then)
 }
@@ -219,8 +219,8 @@ impl Engine {
         }
     }
 
-    /// Returns why the next step of a job that waited would be refused again, as it was before: the disk has no more
-    /// room. A job that writes much would fill the disk once more until it is refused, and callers wait for that.
+    /// Returns the earlier refusal of a job if its next step would be refused again, since the disk has no more room.
+    /// A compaction would fill the disk before it finds that out, and callers would wait for it.
     pub(super) fn is_in_vain(&self, parked: &Parked) -> Option<Error> {
         let Waits::Room { room, why, .. } = &parked.waits else {
             return None;
@@ -285,7 +285,7 @@ impl Engine {
 mod tests {
     use super::*;
 
-    /// What nobody can tell is no reason to wait.
+    /// A disk that does not report its free bytes never holds a job back.
     #[test]
     fn a_disk_has_no_more_room_where_that_is_known() {
         assert!(has_no_more(Some(100), Some(100)));

@@ -219,19 +219,22 @@ impl Reserve {
             return true;
         };
         let inner = &mut *self.inner.lock();
+        if !inner.is_short() {
+            return true;
+        }
         let mut total = inner.held.sum();
-        // A file system may take all the room that there is before it finds that there is not enough.
-        let mut free = place.free_bytes().unwrap_or(u64::MAX);
+        // A file system may fill the disk before it refuses what does not fit.
+        let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         // BOUND: four rows, and each turn takes a block or more of one, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
-            let mut step = wanted.saturating_sub(*held).min(free) / BLOCK_BYTES * BLOCK_BYTES;
+            let mut step = wanted.saturating_sub(*held).min(free);
             while step >= BLOCK_BYTES {
                 match place.allocate(total, total + step) {
                     Ok(()) => {
                         total += step;
                         *held += step;
                         free -= step;
-                        step = step.min(wanted - *held).min(free) / BLOCK_BYTES * BLOCK_BYTES;
+                        step = step.min(wanted - *held).min(free);
                     }
                     Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
                     // For space only: another time.
@@ -257,10 +260,9 @@ impl Reserve {
         self.tight.store(full, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes a step that is entitled to all rows may find on the disk, or `None` where nobody can
-    /// tell.
+    /// Returns the free bytes of the disk and of the reserve together, or `None` if nothing reports them.
     pub(crate) fn room(&self) -> Option<u64> {
-        // LOCK: what is given up meanwhile is counted in one place or the other.
+        // LOCK: held over both reads, so that bytes given up in between are counted once.
         let inner = self.inner.lock();
         let free = self.place.as_ref()?.free_bytes()?;
         Some(free.saturating_add(inner.held.sum()))
@@ -335,7 +337,7 @@ impl Place {
         taken.inspect_err(|_| drop(self.cut(held)))
     }
 
-    /// Returns how many bytes the disk has left, or `None` where nobody can tell.
+    /// Returns the free bytes of the disk, or `None` if the file system does not report them.
     fn free_bytes(&self) -> Option<u64> {
         let dir = self.path.parent().unwrap_or(Path::new("."));
         self.fs.free_bytes(dir).ok().flatten()

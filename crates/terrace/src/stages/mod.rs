@@ -205,7 +205,8 @@ pub(crate) trait Job: Send {
     fn kind(&self) -> JobKind;
     /// Does the next step.
     fn step(&mut self) -> Result<Step>;
-    /// Whether its next step needs as much room as the one that a disk refused. A job that cannot tell is tried.
+    /// Returns whether its next step needs as much room as the one that a disk refused. The engine then waits for more
+    /// room; a job that returns false is run again after a while.
     fn needs_as_much(&self) -> bool {
         false
     }

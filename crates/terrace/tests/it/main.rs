@@ -13,6 +13,7 @@ mod expiry;
 mod faults;
 mod files;
 mod folder;
+mod full_disk;
 mod golden;
 mod handles;
 mod ingest;

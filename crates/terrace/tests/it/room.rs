@@ -130,7 +130,7 @@ fn a_manifest_that_cannot_grow_stops_nothing() {
 }
 
 /// Puts pairs of 1 kB until the disk has no room for one; how many there were.
-fn fill(db: &Db) -> u32 {
+pub(crate) fn fill(db: &Db) -> u32 {
     for n in 0..20_000u32 {
         if let Err(e) = db.put(n.to_be_bytes(), value(n, 1000)) {
             assert_eq!(e.kind(), ErrorKind::Full, "put {n}: {e:?}");
@@ -140,17 +140,24 @@ fn fill(db: &Db) -> u32 {
     panic!("a disk of 2 MiB never fills");
 }
 
+/// A database in the folder `db` on a disk of `bytes`, whose operations are counted.
+pub(crate) fn on_a_disk_of(bytes: u64, folder: &std::path::Path) -> (Place, QuotaFs, FaultFs) {
+    let quota = QuotaFs::new(Arc::new(OsFs), bytes);
+    let fs = FaultFs::new(Arc::new(quota.clone()));
+    let place = Place {
+        fs: Some(Arc::new(fs.clone())),
+        ..Place::folder(folder.join("db"))
+    };
+    (place, quota, fs)
+}
+
 /// Gives `then` a database with manual workers on a disk of 2 MiB, and a way to open it again.
 fn on_a_small_disk(then: fn(Db, &QuotaFs, &dyn Fn() -> Db)) {
     for design in [Design::Leveled, Design::MioDbSsd] {
         watch(move |watched| {
             watched.op(format!("{design}"), || {
                 let folder = scratch().unwrap();
-                let fs = QuotaFs::new(Arc::new(OsFs), 2 << 20);
-                let place = Place {
-                    fs: Some(Arc::new(fs.clone())),
-                    ..Place::folder(folder.path().join("db"))
-                };
+                let (place, fs, _) = on_a_disk_of(2 << 20, folder.path());
                 let mut options = settings::small_of(design, Medium::Dram);
                 options.front.memtable_bytes = 64 << 10;
                 options.front.log_bytes_max = 1 << 20;
@@ -259,84 +266,6 @@ fn refused_jobs_are_told_of() {
         assert_eq!(after.waiting_count, 0, "{after:?}");
         assert!(after.count >= retries.count && after.last.is_some());
     });
-}
-
-/// A compaction that the disk has refused writes nothing more until there is more room, and a put is refused
-/// without waiting for it again.
-#[test]
-fn a_full_disk_is_not_filled_again_and_again() {
-    // Of threads' tries one in sixteen is made.
-    for (workers, operations_max) in [(Workers::Manual, 100), (Workers::Threads(2), 2000)] {
-        for design in [Design::Leveled, Design::MioDbSsd] {
-            watch(move |watched| {
-                watched.op(format!("{design}, {workers:?}"), || {
-                    let folder = scratch().unwrap();
-                    let quota = QuotaFs::new(Arc::new(OsFs), 4 << 20);
-                    let fs = FaultFs::new(Arc::new(quota.clone()));
-                    let place = Place {
-                        fs: Some(Arc::new(fs.clone())),
-                        ..Place::folder(folder.path().join("db"))
-                    };
-                    let mut options = settings::small_of(design, Medium::Dram);
-                    options.background.workers = workers;
-                    options.front.memtable_bytes = 64 << 10;
-                    options.bottom.leveled.table_bytes = 64 << 10;
-                    options.bottom.leveled.level1_bytes = 128 << 10;
-                    let db = place.open(&options).unwrap();
-                    fill(&db);
-                    // What others may have begun by then has been refused as well.
-                    let (mut refused, mut before) = (db.metrics().retries.count, fs.operations());
-                    while db.metrics().retries.count < refused + 40 {
-                        if db.put(b"more", value(1, 1000)).is_ok() {
-                            (refused, before) = (db.metrics().retries.count, fs.operations());
-                        }
-                        std::thread::yield_now();
-                    }
-                    let operations = fs.operations() - before;
-                    assert!(
-                        operations < operations_max,
-                        "{operations} operations on files"
-                    );
-                    quota.set_room(64 << 20);
-                    // A job looks ten times a second, and puts are refused until one has.
-                    while db.put(b"more", value(1, 1000)).is_err() {
-                        std::thread::yield_now();
-                    }
-                    db.drain().unwrap();
-                });
-            });
-        }
-    }
-}
-
-/// Where two logs fill the disk, a range delete of everything makes room for the next one: the memtable that has it
-/// is flushed, though no put can fill it.
-#[test]
-fn a_range_delete_makes_room_for_a_log() {
-    for design in [Design::Leveled, Design::MioDbSsd] {
-        watch(move |watched| {
-            watched.op(format!("{design}"), || {
-                let folder = scratch().unwrap();
-                let quota = QuotaFs::new(Arc::new(OsFs), 20 << 20);
-                let place = Place {
-                    fs: Some(Arc::new(quota)),
-                    ..Place::folder(folder.path().join("db"))
-                };
-                let mut options = settings::small_of(design, Medium::Dram);
-                options.background.workers = Workers::Threads(2);
-                options.pool.size_bytes = 64 << 20;
-                options.front.memtable_bytes = 6 << 20;
-                let db = place.open(&options).unwrap();
-                let count = fill(&db);
-                assert!(count > 10_000, "{count}");
-                db.delete_range::<&[u8]>(..).unwrap();
-                while db.put(b"later", value(1, 1000)).is_err() {
-                    std::thread::yield_now();
-                }
-                assert_eq!(db.iter().unwrap().count(), 1);
-            });
-        });
-    }
 }
 
 /// Bytes of the files of a database, by the system's account of names and lengths.

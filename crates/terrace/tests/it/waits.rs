@@ -107,6 +107,41 @@ fn memtables_are_made_beside_a_flush() {
     assert_eq!(found, written as usize);
 }
 
+/// While a caller makes a memtable of its own size, the thread that flushes waits for that, and does not begin the same
+/// job again and again.
+#[test]
+fn a_memtable_is_made_by_one() {
+    let folder = scratch().unwrap();
+    let fs = FaultFs::new(Arc::new(OsFs));
+    let place = Place {
+        fs: Some(Arc::new(fs.clone())),
+        ..Place::folder(folder.path().join("db"))
+    };
+    let mut options = settings::small_of(Design::Leveled, Medium::Dram);
+    options.pool.size_bytes = 64 << 20;
+    options.front.memtable_bytes = 1 << 20;
+    options.background.workers = Workers::Threads(1);
+    let db = place.open(&options).unwrap();
+    // Past the point from which on there should be another memtable.
+    for n in 0..400u32 {
+        db.put(n.to_be_bytes(), [7; 1000]).unwrap();
+    }
+    fs.judge(|call| {
+        if call.starts_with("allocate") {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(())
+    });
+    let flushes = || {
+        let jobs = db.metrics().jobs;
+        jobs.iter().find(|job| job.kind == "flush").unwrap().count
+    };
+    let before = flushes();
+    db.put(b"large", vec![7; 2 << 20]).unwrap();
+    let ended = flushes() - before;
+    assert!(ended < 100, "{ended} jobs ended");
+}
+
 #[test]
 fn flushes_end_beside_writers() {
     everywhere("a flush", &|db| db.flush().unwrap());

@@ -114,18 +114,6 @@ impl Absorb {
     }
 }
 
-impl Absorb {
-    /// Whether the disk has refused it as often as it tries the same.
-    fn has_tried(&self) -> bool {
-        // Without threads each try is another call.
-        let tries = match self.body.ground.options.background.workers {
-            Workers::Manual => 1,
-            _ => REFUSED_MAX,
-        };
-        self.refused >= tries
-    }
-}
-
 impl Job for Absorb {
     fn kind(&self) -> JobKind {
         JobKind::Drain
@@ -135,7 +123,12 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
-        if self.has_tried()
+        // Without threads each try is another call.
+        let tries = match self.body.ground.options.background.workers {
+            Workers::Manual => 1,
+            _ => REFUSED_MAX,
+        };
+        if self.refused >= tries
             && let Some(put_back) = drain.put_back.take()
         {
             // Less at a time may fit, or newer tables may hide more of it by now.

@@ -10,8 +10,8 @@
 //! CRASH: the result is named and what it replaces forgotten by one edit. Before it, new tables are
 //! named by nothing and removed when the database is opened.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -20,13 +20,13 @@ use super::pick::Picked;
 use super::source::RunCursor;
 use super::split::{self, Span};
 use super::version::Table;
-use super::{Body, Seen, Version};
+use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::Applicable;
 use crate::stages::{Completion, Job, JobKind, Step};
-use crate::types::EntryKind;
+use crate::types::{EntryKind, SeqNo};
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -170,8 +170,8 @@ pub(super) struct Compact {
     current: Option<Range>,
     /// Whether it is known what the job has to do.
     begun: bool,
-    /// What it saw when the disk had no room for it the first time.
-    refused: Option<Seen>,
+    /// How often the disk had no room for it, and what it saw the first time.
+    refused: (u32, (Weak<Version>, SeqNo)),
 }
 
 /// A range that is being merged.
@@ -230,7 +230,7 @@ impl Compact {
             left: Vec::new(),
             current: None,
             begun: false,
-            refused: None,
+            refused: Default::default(),
         }
     }
 
@@ -241,7 +241,7 @@ impl Compact {
             left: vec![span],
             current: None,
             begun: true,
-            refused: None,
+            refused: Default::default(),
         })
     }
 
@@ -295,22 +295,26 @@ impl Compact {
 }
 
 impl Compact {
-    /// Whether another compaction may fit the disk, which has refused this one: there are other tables by now, or
-    /// range deletes that cover some of these, which nothing drops for as long as they are taken.
-    fn is_outdated(&self) -> bool {
+    /// What a compaction is chosen by: the tables, and up to where range deletes above them are durable.
+    fn seen(&self) -> (Weak<Version>, SeqNo) {
         let body = &self.plan.body;
-        let refused = self.refused.as_ref();
-        self.plan.given_up.load(Ordering::Relaxed)
-            || refused.is_some_and(|seen| !seen.is_same(&body.seen()))
+        (
+            Arc::downgrade(&body.version()),
+            body.ground.ranges.durable(),
+        )
     }
 
-    /// Whether the job ends here, and its other parts with it.
+    /// Whether the job ends here, since another one may fit the disk: there are other tables by now, or range
+    /// deletes that cover some of these, which nothing drops for as long as they are taken.
     fn gives_up(&self) -> bool {
-        let outdated = self.is_outdated();
-        if outdated {
-            self.plan.given_up.store(true, Ordering::Relaxed);
+        let (count, (version, durable)) = &self.refused;
+        if *count > 0 {
+            let now = self.seen();
+            if !Weak::ptr_eq(version, &now.0) || *durable != now.1 {
+                self.plan.given_up.store(true, Ordering::Relaxed);
+            }
         }
-        outdated
+        self.plan.given_up.load(Ordering::Relaxed)
     }
 }
 
@@ -320,7 +324,7 @@ impl Job for Compact {
     }
 
     fn needs_as_much(&self) -> bool {
-        !self.is_outdated()
+        !self.gives_up()
     }
 
     fn step(&mut self) -> Result<Step> {
@@ -343,8 +347,10 @@ impl Job for Compact {
             Ok(true) => {}
             Err(e) if e.kind() == ErrorKind::Full => {
                 self.give_room_back();
-                let body = &self.plan.body;
-                self.refused.get_or_insert_with(|| body.seen());
+                if self.refused.0 == 0 {
+                    self.refused.1 = self.seen();
+                }
+                self.refused.0 += 1;
                 return Ok(Step::Retry(e));
             }
             Err(e) => return Err(e),

@@ -162,18 +162,6 @@ struct Body {
     written: Vec<AtomicU64>,
 }
 
-/// What a job that writes tables depends on: the tables, and up to where range deletes above them are durable.
-struct Seen {
-    version: Weak<Version>,
-    durable: SeqNo,
-}
-
-impl Seen {
-    fn is_same(&self, other: &Seen) -> bool {
-        Weak::ptr_eq(&self.version, &other.version) && self.durable == other.durable
-    }
-}
-
 impl Body {
     fn new(ground: Arc<Ground>, shelf: Arc<Shelf>, version: Version) -> Arc<Body> {
         let busy = Busy {
@@ -197,14 +185,6 @@ impl Body {
 
     fn version(&self) -> Arc<Version> {
         self.version.load_full()
-    }
-
-    /// What a job that writes tables depends on at this moment.
-    fn seen(&self) -> Seen {
-        Seen {
-            version: Arc::downgrade(&self.version()),
-            durable: self.ground.ranges.durable(),
-        }
     }
 
     /// For whoever chooses tables for a job: which are taken, and the version whose tables the others are.

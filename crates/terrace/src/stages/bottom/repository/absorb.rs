@@ -47,7 +47,7 @@ pub(super) struct Absorb {
     started: bool,
     /// The last step has found no room.
     refused: bool,
-    /// Up to where range deletes were durable when it last looked at them.
+    /// The number up to which range deletes were durable when it last looked at them.
     looked_at: SeqNo,
     entries: u64,
 }
@@ -150,8 +150,8 @@ impl Absorb {
         }
         self.entries += u64::from(count);
         self.refused = full;
-        // Whoever waits is called when more range deletes are durable than by now. Those that have become so since
-        // the last look are looked at before.
+        // The engine runs a job that waits when more range deletes become durable. Those that became durable between
+        // the last look and now would be missed, so the next step looks at them first.
         let waits = full && body.ground.ranges.durable() <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }

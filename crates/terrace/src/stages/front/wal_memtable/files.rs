@@ -122,19 +122,13 @@ impl LogFiles {
             true => self.files.lock().idle.pop(),
             false => None,
         };
-        // Asked first, since a file system may take all that is left before it refuses the file.
-        let free = self.folder.fs.free_bytes(&self.folder.dir).ok().flatten();
-        let log = match free {
-            Some(free) if old.is_none() && free < bytes => Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                format!(
-                    "no storage space: the disk has {} left of the {} that it takes",
-                    human_bytes(free),
-                    human_bytes(bytes)
-                ),
-            )),
-            _ => FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref()),
-        };
+        // A file that is used again has its space.
+        let room = old
+            .as_ref()
+            .map_or_else(|| self.check_room(bytes), |_| Ok(()));
+        let create =
+            || FileLog::create(&self.folder.fs, &path, (self.db, id), bytes, old.as_deref());
+        let log = room.and_then(|()| create());
         match &log {
             Ok(_) => {
                 self.files.lock().live.insert(id, bytes);
@@ -144,6 +138,23 @@ impl LogFiles {
             Err(_) => {}
         }
         log
+    }
+
+    /// Returns an error if the disk reports fewer than `bytes` free. A file system may fill the disk before it refuses
+    /// what does not fit, and the jobs that write beside it would find no room meanwhile.
+    fn check_room(&self, bytes: u64) -> io::Result<()> {
+        let Folder { fs, dir } = &self.folder;
+        match fs.free_bytes(dir) {
+            Ok(Some(free)) if free < bytes => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!(
+                    "no storage space: it takes {}, and the disk has {} left",
+                    human_bytes(bytes),
+                    human_bytes(free)
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// As `create`, on the reserve where the disk has no room.

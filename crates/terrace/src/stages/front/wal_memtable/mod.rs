@@ -374,7 +374,7 @@ impl Front for WalMemtable {
             let shown = self.tables.0.lock();
             shown.active.bump.used() > shown.active.spare_due_at()
         };
-        // A caller that makes one may take long where a disk is full, and another job could only look again.
+        // While another thread makes one, a job could only find that out, end, and be begun again.
         filling
             && !self.making.is_locked()
             && self.spare.lock().is_none()

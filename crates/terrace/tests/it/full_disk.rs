@@ -1,0 +1,159 @@
+//! Work that a full disk refuses: it is not done again in vain, it goes on when there is room, and what puts are refused
+//! changes nothing.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrace::{Design, ErrorKind, Workers};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+use terrace_testkit::watchdog::watch;
+
+use crate::room::{fill, on_a_disk_of, value};
+
+/// A compaction that the disk has refused writes nothing more until there is more room, and a put is refused
+/// without waiting for it again.
+#[test]
+fn a_full_disk_is_not_filled_again_and_again() {
+    // Of threads' tries one in sixteen is made.
+    for (workers, operations_max) in [(Workers::Manual, 100), (Workers::Threads(2), 2000)] {
+        for design in [Design::Leveled, Design::MioDbSsd] {
+            watch(move |watched| {
+                watched.op(format!("{design}, {workers:?}"), || {
+                    let folder = scratch().unwrap();
+                    let (place, quota, fs) = on_a_disk_of(4 << 20, folder.path());
+                    let mut options = settings::small_of(design, Medium::Dram);
+                    options.background.workers = workers;
+                    options.front.memtable_bytes = 64 << 10;
+                    options.bottom.leveled.table_bytes = 64 << 10;
+                    options.bottom.leveled.level1_bytes = 128 << 10;
+                    let db = place.open(&options).unwrap();
+                    fill(&db);
+                    // What others may have begun by then has been refused as well.
+                    let (mut refused, mut before) = (db.metrics().retries.count, fs.operations());
+                    while db.metrics().retries.count < refused + 40 {
+                        if db.put(b"more", value(1, 1000)).is_ok() {
+                            (refused, before) = (db.metrics().retries.count, fs.operations());
+                        }
+                        std::thread::yield_now();
+                    }
+                    let operations = fs.operations() - before;
+                    assert!(
+                        operations < operations_max,
+                        "{operations} operations on files"
+                    );
+                    quota.set_room(64 << 20);
+                    // A job looks ten times a second, and puts are refused until one has.
+                    while db.put(b"more", value(1, 1000)).is_err() {
+                        std::thread::yield_now();
+                    }
+                    db.drain().unwrap();
+                });
+            });
+        }
+    }
+}
+
+/// Where two logs fill the disk, a range delete of everything makes room for the next one: the memtable that has it
+/// is flushed, though no put can fill it.
+#[test]
+fn a_range_delete_makes_room_for_a_log() {
+    // Without threads a buffer keeps what it has until somebody calls `drain`.
+    for (workers, designs) in [
+        (Workers::Manual, &[Design::Leveled][..]),
+        (Workers::Threads(2), &[Design::Leveled, Design::MioDbSsd]),
+    ] {
+        for &design in designs {
+            watch(move |watched| {
+                watched.op(format!("{design}, {workers:?}"), || {
+                    let folder = scratch().unwrap();
+                    let (place, ..) = on_a_disk_of(20 << 20, folder.path());
+                    let mut options = settings::small_of(design, Medium::Dram);
+                    options.background.workers = workers;
+                    options.pool.size_bytes = 64 << 20;
+                    options.front.memtable_bytes = 6 << 20;
+                    let db = place.open(&options).unwrap();
+                    let count = fill(&db);
+                    assert!(count > 10_000, "{count}");
+                    db.delete_range::<&[u8]>(..).unwrap();
+                    while db.put(b"later", value(1, 1000)).is_err() {
+                        std::thread::yield_now();
+                    }
+                    assert_eq!(db.iter().unwrap().count(), 1);
+                });
+            });
+        }
+    }
+}
+
+/// On a disk that others have filled, an opened database takes deletes. Puts that it refuses change no file.
+#[test]
+fn refused_puts_leave_the_reserve_alone() {
+    for (workers, design) in [
+        (Workers::Manual, Design::Leveled),
+        (Workers::Threads(2), Design::Leveled),
+        (Workers::Threads(2), Design::MioDbSsd),
+    ] {
+        watch(move |watched| {
+            watched.op(format!("{design}, {workers:?}"), || {
+                let folder = scratch().unwrap();
+                let (place, quota, fs) = on_a_disk_of(4 << 20, folder.path());
+                let mut options = settings::small_of(design, Medium::Dram);
+                options.background.workers = workers;
+                options.pool.size_bytes = 8 << 20;
+                options.front.memtable_bytes = 256 << 10;
+                let db = place.open(&options).unwrap();
+                db.put(b"key", value(1, 1000)).unwrap();
+                db.close().unwrap();
+                drop(db);
+                quota.set_room(quota.used());
+                let db = place.open(&options).unwrap();
+                db.put(b"more", value(2, 1000)).unwrap_err();
+                let before = fs.operations();
+                for _ in 0..100 {
+                    let refused = db.put(b"more", value(2, 1000)).unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::Full, "{refused:?}");
+                }
+                assert_eq!(fs.operations(), before);
+                db.delete(b"key").unwrap();
+            });
+        });
+    }
+}
+
+/// A quota can be raised while the disk reports as many free bytes as before. A compaction that it had refused goes
+/// on then.
+#[test]
+fn a_compaction_goes_on_after_a_quota_was_raised() {
+    let folder = scratch().unwrap();
+    let (place, _, fs) = on_a_disk_of(64 << 20, folder.path());
+    let mut options = settings::small_of(Design::Leveled, Medium::Dram);
+    options.front.memtable_bytes = 64 << 10;
+    let db = place.open(&options).unwrap();
+    let put_all = |from: u32| {
+        for n in from..from + 200 {
+            db.put((n % 200).to_be_bytes(), value(n, 1000)).unwrap();
+        }
+        db.drain().unwrap();
+    };
+    put_all(0);
+    db.compact_range::<&[u8]>(..).unwrap();
+    put_all(200);
+    let refuses = Arc::new(AtomicBool::new(true));
+    let quota = Arc::clone(&refuses);
+    fs.judge(move |call| {
+        let writes = call.starts_with("write") && call.contains(".sst");
+        match writes && quota.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::QuotaExceeded.into()),
+            false => Ok(()),
+        }
+    });
+    let compact = || db.compact_range::<&[u8]>(..);
+    for _ in 0..3 {
+        assert_eq!(compact().unwrap_err().kind(), ErrorKind::Full);
+    }
+    refuses.store(false, Ordering::Relaxed);
+    assert!((0..20).any(|_| compact().is_ok()), "no try was made");
+}
