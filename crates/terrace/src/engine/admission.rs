@@ -254,6 +254,7 @@ impl Engine {
         need: &Need<'_>,
         attempt: &mut dyn FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
+        let _call = self.enter()?;
         // A put is refused as soon as a full disk is known to stop background work. Deletes, and callers who ask
         // for that work, wait until each job was refused once more.
         let refusals = match need {

@@ -79,6 +79,7 @@ enum Sink {
 impl Engine {
     /// Begins an ingest into `keyspace`; one at a time.
     pub(crate) fn ingest(self: &Arc<Self>, keyspace: u32) -> Result<Ingest> {
+        let _call = self.enter()?;
         self.check_writable()?;
         self.check_keyspace(keyspace)?;
         let ground = &self.ground;
@@ -124,6 +125,13 @@ impl Engine {
 
 impl Drop for Ingest {
     fn drop(&mut self) {
+        let engine = Arc::clone(&self.engine);
+        let call = engine.enter();
+        if let (Err(_), Sink::Bottom(intake)) = (&call, &mut self.sink) {
+            // In a forked child the files are its parent's, which goes on; else the next opening removes them.
+            intake.leave();
+        }
+        self.sink = Sink::empty();
         self.engine.ingesting.store(false, Ordering::Release);
     }
 }
@@ -142,10 +150,12 @@ impl Ingest {
                 "an entry of this ingest could not be taken: begin it again",
             ));
         }
-        self.engine.check_writable()?;
+        let engine = Arc::clone(&self.engine);
+        let _call = engine.enter()?;
+        engine.check_writable()?;
         if expiry != 0 {
             // From the first of them on the database has a time.
-            self.engine.ground.time.begin();
+            engine.ground.time.begin();
         }
         if let Err(e) = self.take(key, value, expiry) {
             // One that can never be taken is left out, and changes nothing.
@@ -190,6 +200,7 @@ impl Ingest {
     /// Makes everything durable and lets it appear at once; entries and bytes of keys and values.
     pub(crate) fn finish(mut self) -> Result<(u64, u64)> {
         let engine = Arc::clone(&self.engine);
+        let _call = engine.enter()?;
         engine.check_writable()?;
         engine.check_keyspace(self.keyspace)?;
         if self.failed {

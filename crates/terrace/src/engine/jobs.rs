@@ -524,6 +524,7 @@ impl Engine {
 
     /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
+        let _call = self.enter()?;
         self.check_writable()?;
         let (parked, class) = {
             let mut state = self.refilled(State::has_no_flush)?;

@@ -9,6 +9,7 @@
 //! ```
 
 mod admission;
+mod calls;
 mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;
@@ -40,6 +41,7 @@ use crate::options::memory;
 use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
 use crate::types::SeqNo;
 
+use calls::Calls;
 use jobs::Jobs;
 use throttle::Throttle;
 use view::{Parts, Views};
@@ -129,6 +131,7 @@ pub(crate) struct Engine {
     /// The first failure of a write or of a job: nothing is written after it.
     failure: OnceLock<Error>,
     closed: AtomicBool,
+    calls: Calls,
     /// The process that opened the database; a forked child must not use it.
     process: u32,
     /// An ingest has begun and not ended.
@@ -151,6 +154,7 @@ impl Engine {
             pipeline,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
+            calls: Calls::default(),
             process: process_id(),
             ingesting: AtomicBool::new(false),
         }

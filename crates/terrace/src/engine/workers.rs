@@ -123,8 +123,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Stops the workers after the step that each is in. Jobs that are not done stay as the pool
-    /// has them, and go on when the database is opened again.
+    /// Stops the workers after the step that each is in, and waits for the calls of others that may work in their
+    /// place. Jobs that are not done stay as the pool has them, and go on when the database is opened again.
     pub(crate) fn stop(&self) {
         {
             let mut state = self.jobs.state.lock();
@@ -139,6 +139,7 @@ impl Engine {
                 let _ = thread.join();
             }
         }
+        self.wait_for_calls();
         let mut state = self.jobs.state.lock();
         state.queue.clear();
         state.parts.clear();

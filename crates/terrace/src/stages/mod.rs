@@ -536,6 +536,8 @@ pub(crate) trait Intake: Send {
     fn close(&mut self) -> Result<()>;
     /// The change that makes it part of the bottom, newer than all that is there at this moment.
     fn complete(self: Box<Self>) -> Completion;
+    /// Leaves every file where it is, for the process that has the database open.
+    fn leave(&mut self);
 }
 
 /// A range of keys that somebody wants as deep in the bottom as it can be.

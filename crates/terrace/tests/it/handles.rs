@@ -1,6 +1,7 @@
 //! Handles: a close lets others in though handles are left, and a forked child keeps its hands off.
 
 use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
 
 use terrace::{Db, Design, ErrorKind, Workers};
 use terrace_media::{Medium, fork_to};
@@ -50,7 +51,14 @@ fn a_forked_child_is_refused_and_changes_nothing() {
         let snapshot = db.snapshot().unwrap();
         let iter = db.iter().unwrap();
         let mine = db.clone();
+        let mut ingest = db.ingest().unwrap();
+        for n in 0..5000u32 {
+            ingest.add(n.to_be_bytes(), "ingested").unwrap();
+        }
+        let ingest = Arc::new(Mutex::new(Some(ingest)));
+        let copy = Arc::clone(&ingest);
         let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let (mut gone, mut done) = std::io::pipe().unwrap();
         let child = fork_to(move || {
             let invalid = |e: terrace::Error| e.kind() == ErrorKind::Invalid;
             let refused = [
@@ -62,19 +70,75 @@ fn a_forked_child_is_refused_and_changes_nothing() {
                 mine.close().is_err_and(invalid),
                 snapshot.get("key").is_err_and(invalid),
             ];
-            drop((iter, snapshot, mine));
-            let told = reader.read_exact(&mut [0]).is_ok();
+            let ingest = copy.lock().unwrap().take();
+            drop((iter, snapshot, mine, ingest));
+            let told = done.write_all(b"!").is_ok() && reader.read_exact(&mut [0]).is_ok();
             u8::from(told && refused.iter().all(|&refused| refused))
         });
         let child = child.unwrap();
         db.put("other", "value").unwrap();
         assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+        gone.read_exact(&mut [0]).unwrap();
+        let mine = ingest.lock().unwrap().take().unwrap();
+        mine.finish().unwrap();
+        assert!(db.verify(&mut |_| {}).unwrap().problems.is_empty());
 
         // The child, which lives on, has copies of all descriptors.
         db.close().unwrap();
         let again = Db::open(folder.path(), options).unwrap();
         assert_eq!(again.get("other").unwrap(), Some(b"value".to_vec()));
+        assert_eq!(again.iter().unwrap().count(), 5002, "{medium}");
         writer.write_all(b"!").unwrap();
         assert_eq!(child.wait().unwrap(), 1, "{medium}");
+    }
+}
+
+/// Writers that a close surprises have written all of a batch or nothing, and change nothing once it has returned.
+#[test]
+fn a_close_beside_writers_leaves_a_whole_database() {
+    const ROUNDS: u64 = 60;
+    for (design, medium) in [
+        (Design::MioDb, Medium::Dax),
+        (Design::MioDbSsd, Medium::Mapped),
+        (Design::MioDbSsd, Medium::Dram),
+        (Design::Leveled, Medium::Dram),
+    ] {
+        let mut options = settings::small_of(design, medium);
+        options.pool.size_bytes = 64 << 20;
+        options.front.memtable_bytes = 64 << 10;
+        for round in 0..ROUNDS {
+            options.background.workers = settings::workers(round);
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options.clone()).unwrap();
+            let writer = |writer: u64| {
+                let db = db.clone();
+                std::thread::spawn(move || {
+                    for n in 0u64.. {
+                        let key = [writer.to_be_bytes(), n.to_be_bytes()].concat();
+                        if let Err(e) = db.put(key, vec![7; 20_000]) {
+                            // A pool that is full for now is none of this.
+                            let ends = [ErrorKind::Closed, ErrorKind::Full];
+                            assert!(ends.contains(&e.kind()), "{e:?}");
+                            return n;
+                        }
+                    }
+                    0
+                })
+            };
+            let writers: Vec<_> = (0..4).map(writer).collect();
+            std::thread::sleep(std::time::Duration::from_micros(round * 37 % 4000));
+            db.close().unwrap();
+            let written = writers.into_iter().map(|w| w.join().unwrap());
+            let written: u64 = written.sum();
+            drop(db);
+            let case = format!("{design}, {medium}, round {round}");
+            let again = Db::open(folder.path(), options.clone());
+            let again = again.unwrap_or_else(|e| panic!("{case}: {e:?}"));
+            assert_eq!(again.iter().unwrap().count() as u64, written, "{case}");
+            assert!(
+                again.verify(&mut |_| {}).unwrap().problems.is_empty(),
+                "{case}"
+            );
+        }
     }
 }

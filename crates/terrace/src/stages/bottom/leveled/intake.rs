@@ -55,6 +55,10 @@ impl Intake for Run {
         self.output.close_table(None)
     }
 
+    fn leave(&mut self) {
+        self.output.leave();
+    }
+
     fn complete(mut self: Box<Self>) -> Completion {
         // Above every run that is there: whatever has a number already is older.
         self.output.rename_run(self.body.ground.next_id());

@@ -70,6 +70,8 @@ pub(super) struct Output {
     charged: u64,
     /// What the writer takes of the memory.
     lease: Lease,
+    /// The files are not this output's any more.
+    is_left: bool,
 }
 
 impl Output {
@@ -114,6 +116,7 @@ impl Output {
             sampler: Sampler::default(),
             charged: 0,
             lease: body.ground.memory.jobs.lease(),
+            is_left: false,
             body: Arc::clone(body),
         };
         output.ranges = output.needed(ranges);
@@ -419,6 +422,11 @@ impl Output {
         (tables.collect(), changes)
     }
 
+    /// Leaves every file where it is.
+    pub(super) fn leave(&mut self) {
+        self.is_left = true;
+    }
+
     /// Begins again from nothing: removes everything that was written; what cannot be removed is left for recovery.
     pub(super) fn abandon(&mut self) {
         if let Some(writer) = self.writer.take() {
@@ -443,6 +451,8 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         // A job that was cancelled leaves no files. What `finish` gave away is not here any more.
-        self.abandon();
+        if !self.is_left {
+            self.abandon();
+        }
     }
 }

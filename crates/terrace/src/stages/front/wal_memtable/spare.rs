@@ -90,7 +90,8 @@ impl WalMemtable {
     }
 }
 
-/// The first memtable of an opening has the usual size if as many as these fit the pool.
+/// The first memtable of an opening has the usual size if as many as these fit the pool, beside logs to be replayed in
+/// one piece: it must not take the only place for a memtable that one of them needs.
 const ROOM_FOR_USUAL: u64 = 4;
 
 /// Bytes of a memtable and of its log.
@@ -125,7 +126,11 @@ impl Size {
         // Every extent has been adopted by now, so this finds out whether the device has room beside them.
         let needed = usual.table + usual.log + replay_bytes;
         ground.pool.grow_ahead(needed);
-        let free = ground.pool.usage().free;
+        let room = ground.pool.usage();
+        let free = match replay_bytes {
+            0 => room.free,
+            _ => room.largest_free,
+        };
         if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
             return usual;
         }
