@@ -453,9 +453,16 @@ impl World {
         }
         self.oracle.catalog_answered(success);
         if let (Some(handle), true) = (handle, success) {
+            let put = handle.put("k", "v");
+            // Threads may have stopped the store since the call.
+            if let Err(e) = put.as_ref()
+                && e.kind() == ErrorKind::Stopped
+            {
+                return Err(format!("a put into a dropped keyspace: {e:?}"));
+            }
             let kinds = [
                 handle.get("k").map(|_| ()).map_err(|e| e.kind()),
-                handle.put("k", "v").map_err(|e| e.kind()),
+                put.map_err(|e| e.kind()),
                 handle.iter().map(|_| ()).map_err(|e| e.kind()),
             ];
             if kinds != [Err(ErrorKind::Invalid); 3] {
