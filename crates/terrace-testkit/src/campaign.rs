@@ -426,9 +426,14 @@ pub fn damage(request: &Request) -> Outcome {
     let mut failures = 0;
     let mut seed = first;
     while request.goes_on("cases", 10_000, tally.cases() + failures)? {
-        let specimen = Specimen::make(seed)?;
+        let specimen = Specimen::drawn(seed)?;
         specimen.repair_undamaged()?;
-        for case in 0..request.number("each", 400)? {
+        let each = match specimen.is_large() {
+            // A case takes a second.
+            true => request.number("each", 400)?.div_ceil(16),
+            false => request.number("each", 400)?,
+        };
+        for case in 0..each {
             match specimen.run(case) {
                 Ok((kind, class)) => tally.count(kind, class),
                 Err(failure) => {
