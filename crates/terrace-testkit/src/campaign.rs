@@ -372,9 +372,17 @@ pub fn moments(request: &Request) -> Outcome {
     on_each_medium(request, "moments", 500, moments::once)
 }
 
-/// Databases beside the files of others.
+/// Databases beside the files of others, and beside other processes.
 pub fn strangers(request: &Request) -> Outcome {
-    on_each_medium(request, "strangers", 200, strangers::once)
+    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let command = || Command::new(&exe);
+    on_each_medium(request, "strangers", 200, |seed, medium| {
+        strangers::once(seed, medium)?;
+        match seed % 4 {
+            3 => strangers::processes::once(seed, medium, &command),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Cases that a seed and a medium make up, on one medium after the other.
@@ -382,7 +390,7 @@ fn on_each_medium(
     request: &Request,
     name: &str,
     default: u64,
-    once: fn(u64, Medium) -> Outcome,
+    once: impl Fn(u64, Medium) -> Outcome,
 ) -> Outcome {
     let media = request.media()?;
     cases(request, name, default, "", |seed| {
