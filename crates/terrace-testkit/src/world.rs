@@ -1,6 +1,7 @@
 //! Worlds: a store, the oracle beside it, and whatever a script keeps open, run operation by
 //! operation.
 
+mod bulk;
 mod emptied;
 
 use std::collections::VecDeque;
@@ -263,40 +264,6 @@ impl World {
                 self.oracle.refused(write);
             }
             Err(e) => return Err(format!("a write fails: {e:?}")),
-        }
-        Ok(())
-    }
-
-    fn ingest(&mut self, space: u8, pairs: &[(Key, Value)], hook: Unanswered<'_>) -> Outcome {
-        let Some(handle) = self.space(space)? else {
-            return Ok(());
-        };
-        let entries = pairs.iter().map(|(key, value)| Entry {
-            space,
-            key: key.clone(),
-            value: Some(*value),
-            until: None,
-            ttl: None,
-        });
-        let write = self.oracle.begin(&entries.collect::<Vec<_>>());
-        let ingested = handle.ingest().and_then(|mut ingest| {
-            for (key, value) in pairs {
-                ingest.add(key, value.bytes())?;
-            }
-            ingest.finish()
-        });
-        hook(&self.oracle)?;
-        let unsupported = self.oracle.medium() == terrace_media::Medium::Dram;
-        match ingested {
-            Ok(_) => self.oracle.acknowledged(write, Durability::Sync),
-            Err(e) if e.kind() == ErrorKind::Full => {
-                self.refusals += 1;
-                self.oracle.refused(write);
-            }
-            Err(e) if e.kind() == ErrorKind::Unsupported && unsupported => {
-                self.oracle.refused(write);
-            }
-            Err(e) => return Err(format!("an ingest fails: {e:?}")),
         }
         Ok(())
     }
