@@ -7,6 +7,8 @@
 //! Invariants
 //!   C1  Whatever is done follows from the seed.
 
+mod full;
+
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -72,6 +74,8 @@ pub struct Case {
     pub moves: bool,
     /// Whether a failing script is made shorter.
     pub shrinks: bool,
+    /// What the disk has room for, if it is small.
+    disk_bytes: Option<u64>,
 }
 
 impl Case {
@@ -112,6 +116,7 @@ impl Case {
             creation: seed % 8 == 7,
             moves: medium != Medium::Dram && seed % 4 == 2,
             shrinks: true,
+            disk_bytes: None,
         }
     }
 
@@ -272,6 +277,14 @@ impl<'a> Explorer<'a> {
         Machine::boot_on(image, seed, other)
     }
 
+    /// Where the store is on a machine.
+    fn place(&self, machine: &Machine) -> Place {
+        match self.case.disk_bytes {
+            Some(bytes) => full::on_a_disk_of(bytes, machine),
+            None => Place::machine(machine),
+        }
+    }
+
     /// The options for a machine.
     fn options_on(&self, machine: &Machine) -> Options {
         match self.case.moves {
@@ -322,6 +335,9 @@ impl<'a> Explorer<'a> {
         }
         let machine = self.boot(image);
         let mut world = self.recover(&machine, oracle, crash, depth)?;
+        if self.case.disk_bytes.is_some() {
+            return self.use_on_full_disk(&machine, world);
+        }
         if self.rng.u8(0..4) > 0 || depth >= DEPTH_MAX {
             return Ok(());
         }
@@ -370,7 +386,7 @@ impl<'a> Explorer<'a> {
         if again {
             self.watch(machine, &queue, 15);
         }
-        let place = Place::machine(machine).at(oracle.now());
+        let place = self.place(machine).at(oracle.now());
         let base = self.options_on(machine);
         let options = settings::varied(&base, self.rng.u8(..));
         let db = place

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use terrace::{Db, Design, Durability, Error, Options};
+use terrace::{Db, Design, Durability, Error, Options, Workers};
 use terrace_media::Medium;
 
 use self::examine::Examination;
@@ -159,6 +159,40 @@ impl Specimen {
         Specimen::with(seed, medium, options, (closed, false))
     }
 
+    /// As [`Specimen::make`], with threads and with the options of a user who sets none where the seed says so: what
+    /// writes the database, and what opens it. A crash is that of a database at rest then.
+    pub fn drawn(seed: u64) -> Outcome<Specimen> {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0074_6872_6561_6473);
+        let workers = settings::workers(seed);
+        let by_default = settings::is_by_default(seed);
+        if workers == Workers::Manual && !by_default {
+            return Specimen::make(seed);
+        }
+        let medium = [Medium::Dax, Medium::Mapped, Medium::Dram][rng.usize(..3)];
+        let closed = rng.bool();
+        let design = match medium {
+            Medium::Dram => Design::MioDb,
+            _ => Design::ALL[rng.usize(..Design::ALL.len())],
+        };
+        let mut options = match by_default {
+            true => settings::default_of(design, medium),
+            false => settings::varied(&settings::small_of(design, medium), rng.u8(..)),
+        };
+        if !by_default {
+            options.background.workers = workers;
+        }
+        Specimen::with(seed, medium, options, (closed, false))
+    }
+
+    /// Whether its files take long to write.
+    pub fn is_large(&self) -> bool {
+        self.files.values().map(Vec::len).sum::<usize>() > 16 << 20
+    }
+
+    fn has_threads(&self) -> bool {
+        self.options.background.workers != Workers::Manual
+    }
+
     /// A database of a design, closed, with all background work done.
     pub fn closed_of(design: Design, seed: u64) -> Outcome<Specimen> {
         let options = settings::small_of(design, Medium::Dax);
@@ -201,7 +235,10 @@ impl Specimen {
         specimen.fill(&db, &mut rng).map_err(failed("filling"))?;
         if closed {
             // Else a compaction that the close gives up may have removed a file, or not yet.
-            while db.step(0).map_err(failed("a step"))? {}
+            match specimen.has_threads() {
+                true => db.settle().map_err(failed("coming to rest"))?,
+                false => while db.step(0).map_err(failed("a step"))? {},
+            }
             db.close().map_err(failed("closing"))?;
             if specimen.logs_count {
                 specimen.settle();
@@ -210,6 +247,9 @@ impl Specimen {
         } else {
             // As a process crash leaves them.
             specimen.take(folder.path())?;
+            if specimen.has_threads() {
+                specimen.take_at_rest(&db, folder.path())?;
+            }
             if seed % 4 == 1 && seed / 8 % 2 == 1 {
                 specimen.restarted = true;
                 specimen
@@ -244,7 +284,11 @@ impl Specimen {
                 1..5 => {
                     db.flush()?;
                     for _ in 0..rng.u8(0..6) {
-                        db.step(rng.usize(..))?;
+                        let pick = rng.usize(..);
+                        match self.has_threads() {
+                            true => std::thread::yield_now(),
+                            false => drop(db.step(pick)?),
+                        }
                     }
                 }
                 _ => {}
@@ -272,6 +316,22 @@ impl Specimen {
     fn settle(&mut self) {
         let each = |(key, writes): (&Key, &Vec<_>)| (key.clone(), writes.len());
         self.settled = self.history.iter().map(each).collect();
+    }
+
+    /// Reads the files of an open database whose threads have come to rest: no call of theirs lies between two reads
+    /// that are the same.
+    fn take_at_rest(&mut self, db: &Db, folder: &Path) -> Outcome {
+        // BOUND: nothing is written any more.
+        for _ in 0..20 {
+            db.settle().map_err(failed("coming to rest"))?;
+            let before = std::mem::take(&mut self.files);
+            self.used.clear();
+            self.take(folder)?;
+            if self.files == before {
+                return Ok(());
+            }
+        }
+        Err("a database at rest changes its files".into())
     }
 
     fn take(&mut self, folder: &Path) -> Outcome {

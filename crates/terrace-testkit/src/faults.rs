@@ -5,6 +5,7 @@
 //!
 //! `sweep` lets every call fail, not only syncs; in `once` another writer waits for the sync that fails.
 
+pub mod fault;
 pub mod once;
 pub mod sweep;
 

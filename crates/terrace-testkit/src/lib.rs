@@ -21,6 +21,7 @@ pub mod metamorphic;
 pub mod model;
 pub mod moments;
 pub mod oracle;
+mod panics;
 pub mod place;
 pub mod script;
 pub mod seeds;

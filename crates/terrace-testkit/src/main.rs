@@ -8,6 +8,7 @@ use terrace_testkit::guest;
 use terrace_testkit::heap::Counting;
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
+use terrace_testkit::strangers::processes;
 use terrace_testkit::torture;
 
 /// Decodings are held to a bound of memory.
@@ -153,6 +154,9 @@ fn canaries(_: &Request) -> Outcome {
 
 fn main() -> ExitCode {
     if let Some(code) = kill::child_if_asked() {
+        return code;
+    }
+    if let Some(code) = processes::child_if_asked() {
         return code;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -9,7 +9,7 @@ use crate::place::{Place, scratch};
 use crate::script::{Op, Profile};
 use crate::sizes::Edges;
 use crate::world::World;
-use crate::{settings, shrink, watchdog};
+use crate::{settings, shrink, sizes, watchdog};
 
 /// Runs a script on a new store.
 pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
@@ -33,7 +33,18 @@ pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
 pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcome {
     let options = settings::drawn(design, medium, seed);
     let script = Profile::everything(len).generate(seed);
-    let script = Edges::of(&options, medium).widen(script, seed);
+    let edges = Edges::of(&options, medium);
+    let mut script = edges.widen(script, seed);
+    // Of stores that are small: a script would take long to fill another one. `MioDb` in plain memory takes none.
+    let takes = medium != Medium::Dram || design.keeps_table_files();
+    if takes && !settings::is_by_default(seed) && seed.is_multiple_of(3) {
+        script.extend(sizes::of_ingests(
+            &edges,
+            options.pool.size_bytes,
+            len / 20,
+            seed,
+        ));
+    }
     let name = format!("model of {design} on {medium}, seed {seed:#x}");
     let _case = watchdog::case(name.clone());
     let outcome = match options.background.workers {

@@ -6,11 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::oracle::Outcome;
 use crate::script::Op;
 use crate::value::Value;
-use crate::watchdog;
+use crate::{panics, watchdog};
 
-/// Runs `run` and turns a panic into a failure.
+/// Runs `run` and turns a panic into a failure, one of the store's threads as well.
 pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    match catch_unwind(AssertUnwindSafe(run)) {
+    panics::watch();
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    if let Some(panic) = panics::take() {
+        return Err(format!("a thread of the store panics: {panic}"));
+    }
+    match outcome {
         Ok(outcome) => outcome,
         Err(panic) => {
             let text = panic

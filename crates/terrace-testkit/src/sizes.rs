@@ -100,6 +100,17 @@ impl Edges {
                         filled += bytes(entry);
                     }
                 }
+                Op::Ingest(_, pairs) if rng.u32(..300) < share => {
+                    *pairs = self.pairs(&mut rng, filled);
+                    spent += pairs
+                        .iter()
+                        .map(|(_, value)| u64::from(value.len))
+                        .sum::<u64>();
+                    if spent > self.budget {
+                        pairs.truncate(1);
+                    }
+                    filled = 0;
+                }
                 Op::Get(_, key) | Op::Scan(_, Range::Prefix(key), _) | Op::GetIn(_, _, key)
                     if !long.is_empty() && rng.u8(..8) == 0 =>
                 {
@@ -110,6 +121,32 @@ impl Edges {
             }
         }
         script
+    }
+}
+
+impl Edges {
+    /// Pairs of an ingest: one of a size near a limit, a few of such sizes, or many that come near one together.
+    fn pairs(&self, rng: &mut fastrand::Rng, filled: u64) -> Vec<(Key, Value)> {
+        let count = [1, 1, 3, rng.u64(2..60)][rng.usize(..4)];
+        let size = self.draw(rng, filled);
+        let together = rng.bool();
+        let mut pairs = Vec::new();
+        for n in 0..count {
+            let len = match (together, count) {
+                (true, _) => size / count,
+                (false, 1) => size,
+                (false, _) => self.draw(rng, filled).min(self.memtable + OVERHEAD_MAX),
+            };
+            let mut key = Key(vec![b'a' + rng.u8(..8), n as u8]);
+            if rng.u8(..40) == 0 {
+                key.0.resize(KEY_MAX + 1 - rng.usize(..3), b'k');
+            }
+            let tag = 1 << 50 | rng.u64(..1 << 40);
+            pairs.push((key, of_len(Value { tag, len: 0 }, len)));
+        }
+        pairs.sort_by(|(one, _), (two, _)| one.0.cmp(&two.0));
+        pairs.dedup_by(|(one, _), (two, _)| one == two);
+        pairs
     }
 }
 
@@ -161,6 +198,60 @@ pub(crate) fn is_invalid(entries: &[Entry], options: &Options) -> Option<bool> {
         false if least + entries.len() as u64 * OVERHEAD_MAX < most => Some(false),
         false => None,
     }
+}
+
+/// As [`is_invalid`], for a pair of an ingest: where it goes into files, only its key may be too long.
+pub(crate) fn is_invalid_in_bulk(
+    entry: &Entry,
+    options: &Options,
+    into_files: bool,
+) -> Option<bool> {
+    match into_files {
+        true => Some(entry.key.0.len() > KEY_MAX),
+        false => is_invalid(std::slice::from_ref(entry), options),
+    }
+}
+
+/// A script of ingests of sizes near these limits, before and after small puts, and for odd seeds in a pool that
+/// is nearly full.
+pub fn of_ingests(edges: &Edges, pool_bytes: u64, len: usize, seed: u64) -> Vec<Op> {
+    const FILLER: u32 = 3000;
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x6275_6c6b);
+    let put = |key: Vec<u8>, tag: u64, len: u32| {
+        let entry = Entry {
+            space: 0,
+            key: Key(key),
+            value: Some(Value { tag, len }),
+            until: None,
+            ttl: None,
+        };
+        Op::Write(vec![entry], Durability::Buffered)
+    };
+    let mut script = Vec::new();
+    let mut tag = 0;
+    if seed % 2 == 1 {
+        let percent = rng.u64(60..110);
+        for n in 0..pool_bytes * percent / 100 / u64::from(FILLER) {
+            tag += 1;
+            script.push(put(format!("x{n:06}").into_bytes(), tag, FILLER));
+        }
+    }
+    for _ in 0..len {
+        for _ in 0..[0, 0, 1, 3][rng.usize(..4)] {
+            tag += 1;
+            script.push(put(vec![b'a' + rng.u8(..8)], tag, rng.u32(..900)));
+        }
+        script.push(Op::Ingest(0, edges.pairs(&mut rng, 0)));
+        match rng.u8(..16) {
+            0 => script.push(Op::Flush),
+            1 => script.push(Op::Drain),
+            2 => script.push(Op::Reopen(rng.bool(), 0)),
+            3 => script.push(Op::Step(rng.u32(..), 5)),
+            4 => script.push(Op::Scan(0, Range::All, rng.u64(..))),
+            _ => {}
+        }
+    }
+    script
 }
 
 /// A script of writes of sizes near these limits, with all that may come between.

@@ -1,8 +1,9 @@
 //! Strangers: a database beside files of others, which stay byte for byte while it lives, is closed, is
-//! opened again, and is destroyed; one whose own files are gone, swapped or older; one that is opened twice; and
-//! one on a tiny device.
+//! opened again, and is destroyed; one whose own files are gone, swapped or older; one that is opened twice, by one
+//! process and by two; and one on a tiny device.
 
 mod mixed;
+pub mod processes;
 mod tiny;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Worlds: a store, the oracle beside it, and whatever a script keeps open, run operation by
 //! operation.
 
+mod bulk;
 mod emptied;
 
 use std::collections::VecDeque;
@@ -267,40 +268,6 @@ impl World {
         Ok(())
     }
 
-    fn ingest(&mut self, space: u8, pairs: &[(Key, Value)], hook: Unanswered<'_>) -> Outcome {
-        let Some(handle) = self.space(space)? else {
-            return Ok(());
-        };
-        let entries = pairs.iter().map(|(key, value)| Entry {
-            space,
-            key: key.clone(),
-            value: Some(*value),
-            until: None,
-            ttl: None,
-        });
-        let write = self.oracle.begin(&entries.collect::<Vec<_>>());
-        let ingested = handle.ingest().and_then(|mut ingest| {
-            for (key, value) in pairs {
-                ingest.add(key, value.bytes())?;
-            }
-            ingest.finish()
-        });
-        hook(&self.oracle)?;
-        let unsupported = self.oracle.medium() == terrace_media::Medium::Dram;
-        match ingested {
-            Ok(_) => self.oracle.acknowledged(write, Durability::Sync),
-            Err(e) if e.kind() == ErrorKind::Full => {
-                self.refusals += 1;
-                self.oracle.refused(write);
-            }
-            Err(e) if e.kind() == ErrorKind::Unsupported && unsupported => {
-                self.oracle.refused(write);
-            }
-            Err(e) => return Err(format!("an ingest fails: {e:?}")),
-        }
-        Ok(())
-    }
-
     fn get(&self, space: u8, key: &Key) -> Outcome {
         let Some(handle) = self.space(space)? else {
             return Ok(());
@@ -453,9 +420,16 @@ impl World {
         }
         self.oracle.catalog_answered(success);
         if let (Some(handle), true) = (handle, success) {
+            let put = handle.put("k", "v");
+            // Threads may have stopped the store since the call.
+            if let Err(e) = put.as_ref()
+                && e.kind() == ErrorKind::Stopped
+            {
+                return Err(format!("a put into a dropped keyspace: {e:?}"));
+            }
             let kinds = [
                 handle.get("k").map(|_| ()).map_err(|e| e.kind()),
-                handle.put("k", "v").map_err(|e| e.kind()),
+                put.map_err(|e| e.kind()),
                 handle.iter().map(|_| ()).map_err(|e| e.kind()),
             ];
             if kinds != [Err(ErrorKind::Invalid); 3] {

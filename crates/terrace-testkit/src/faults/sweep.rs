@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::ErrorKind as Io;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use terrace::{Design, Durability, ErrorKind};
+use terrace::{Design, Durability, ErrorKind, Options, Workers};
 use terrace_media::{Effect, FaultFs, Medium, OsFs, PoolFaults};
 
+pub use super::fault::Only;
+use super::fault::{Act, Target, WAYS};
 use crate::oracle::{Crash, Oracle, Outcome};
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range};
@@ -23,53 +24,6 @@ use crate::shrink::guarded;
 use crate::value::Value;
 use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
-
-/// What happens while a call fails.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Act {
-    /// A database is made, and a script runs on it.
-    Life,
-    /// What a crash left is opened, and a script goes on.
-    Recovery,
-    /// What a crash left is opened to be read only.
-    ReadOnly,
-}
-
-/// Which calls are counted, and one of them fails.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Target {
-    /// All on files, but for the pool's.
-    Files,
-    /// Growing the pool.
-    Growth,
-    /// Syncing the pool.
-    Syncs,
-    /// All others on the pool's file.
-    PoolFile,
-}
-
-impl Act {
-    const ALL: [Act; 3] = [Act::Life, Act::Recovery, Act::ReadOnly];
-}
-
-impl Target {
-    const ALL: [Target; 4] = [
-        Target::Files,
-        Target::Growth,
-        Target::Syncs,
-        Target::PoolFile,
-    ];
-}
-
-/// How a call fails: the error, whether all later calls do as well, and what it has done by then.
-const WAYS: [(Io, bool, Effect); 6] = [
-    (Io::Other, false, Effect::Half),
-    (Io::StorageFull, true, Effect::Half),
-    (Io::Other, true, Effect::Half),
-    (Io::Interrupted, false, Effect::Half),
-    (Io::Other, false, Effect::All),
-    (Io::StorageFull, false, Effect::Half),
-];
 
 /// One fault in one run.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +42,8 @@ pub struct Case {
     pub call: u64,
     /// How, as a number.
     pub way: usize,
+    /// Who runs background jobs: with threads the n-th call is another one each time, and what is judged is the same.
+    pub workers: Workers,
 }
 
 impl fmt::Display for Case {
@@ -100,36 +56,17 @@ impl fmt::Display for Case {
             target,
             call,
             way,
+            workers,
         } = self;
+        let manual = match workers {
+            Workers::Manual => ",manual",
+            _ => "",
+        };
         write!(
             f,
             "faults --seed {seed:#x} --design {design} --medium {medium} --only \
-             {act:?},{target:?},{call},{way}"
+             {act:?},{target:?},{call},{way}{manual}"
         )
-    }
-}
-
-/// The part of a case that `--only` names: act, target, call, way.
-#[derive(Clone, Copy, Debug)]
-pub struct Only(pub Act, pub Target, pub u64, pub usize);
-
-impl FromStr for Only {
-    type Err = String;
-
-    fn from_str(text: &str) -> Outcome<Only> {
-        let parts: Vec<&str> = text.split(',').collect();
-        let parsed = || {
-            let [act, target, call, way] = parts.as_slice() else {
-                return None;
-            };
-            let act = Act::ALL.into_iter().find(|a| format!("{a:?}") == *act)?;
-            let target = Target::ALL
-                .into_iter()
-                .find(|t| format!("{t:?}") == *target)?;
-            let way = way.parse().ok().filter(|way| *way < WAYS.len())?;
-            Some(Only(act, target, call.parse().ok()?, way))
-        };
-        parsed().ok_or_else(|| format!("{text} is no fault: it is printed as Life,Files,17,0"))
     }
 }
 
@@ -193,6 +130,11 @@ pub fn sweep(
     every_way: bool,
 ) -> Outcome<Tally> {
     let mut tally = Tally::default();
+    let stride = match settings::is_by_default(seed) {
+        // A case takes a second where memtables are as large as they are by default.
+        true => stride * 16,
+        false => stride,
+    };
     let image = Image::make(design, medium, seed)?;
     for act in Act::ALL {
         for target in Target::ALL {
@@ -204,6 +146,7 @@ pub fn sweep(
                 target,
                 call: 0,
                 way: 0,
+                workers: workers(seed),
             };
             let calls = case.run(&image)?.1;
             for call in (1 + seed % stride..=calls).step_by(stride as usize) {
@@ -230,15 +173,18 @@ pub fn sweep(
 
 /// Runs one case again.
 pub fn repeat((medium, design): (Medium, Design), seed: u64, only: Only) -> Outcome<Tally> {
-    let Only(act, target, call, way) = only;
     let case = Case {
         seed,
         design,
         medium,
-        act,
-        target,
-        call,
-        way,
+        act: only.act,
+        target: only.target,
+        call: only.call,
+        way: only.way,
+        workers: match only.manual {
+            true => Workers::Manual,
+            false => workers(seed),
+        },
     };
     let (row, calls) = case.run(&Image::make(design, medium, seed)?)?;
     println!("{row:?}, {calls} calls");
@@ -246,6 +192,23 @@ pub fn repeat((medium, design): (Medium, Design), seed: u64, only: Only) -> Outc
         cases: 1,
         ..Tally::default()
     })
+}
+
+fn workers(seed: u64) -> Workers {
+    match settings::is_by_default(seed) {
+        true => Workers::Auto,
+        false => settings::workers(seed),
+    }
+}
+
+/// Small options, or those of a user who sets none.
+fn options((medium, design): (Medium, Design), seed: u64, workers: Workers) -> Options {
+    let mut options = match settings::is_by_default(seed) {
+        true => settings::default_of(design, medium),
+        false => settings::small_of(design, medium),
+    };
+    options.background.workers = workers;
+    options
 }
 
 fn script(seed: u64, len: usize) -> Vec<Op> {
@@ -294,7 +257,7 @@ impl Image {
         let (before, after) = (scratch()?, scratch()?);
         let mut world = World::open(
             Place::folder(before.path()),
-            settings::small_of(design, medium),
+            options((medium, design), seed, Workers::Manual),
             0,
             Oracle::new(medium).of(design),
         )?;
@@ -311,7 +274,7 @@ impl Image {
                 op => world.run(op)?,
             }
         }
-        // No step is on its way, so this is what a process that is killed now leaves.
+        // No thread runs steps, and none is on its way, so this is what a process that is killed now leaves.
         copy_files(before.path(), after.path())?;
         Ok(Image {
             folder: after,
@@ -372,6 +335,10 @@ impl Case {
         Ok((tripped.map(|tripped| (class(&tripped), said)), calls))
     }
 
+    fn options(&self) -> Options {
+        options((self.medium, self.design), self.seed, self.workers)
+    }
+
     fn arm(&self, fs: &FaultFs, faults: &PoolFaults) {
         fs.reset();
         faults.reset();
@@ -404,7 +371,7 @@ impl Case {
             let said = e.contains("injected fault") || e.contains("full error");
             tripped && (said || made && e.contains("File exists"))
         };
-        let mut options = settings::small_of(self.design, self.medium);
+        let mut options = self.options();
         options.read_only = self.act == Act::ReadOnly;
         let place = place.at(oracle.now());
         let db = match place.open(&options) {
@@ -474,7 +441,7 @@ impl Case {
 
     /// Without faults: everything is there, and goes on.
     fn look(&self, place: &Place, oracle: Oracle) -> Outcome {
-        let options = settings::small_of(self.design, self.medium);
+        let options = self.options();
         let place = place.clone().at(oracle.now());
         let db = place
             .open(&options)

@@ -53,7 +53,7 @@ fn value(key: u32, state: u32) -> Vec<u8> {
 }
 
 /// Writes one key in each state from `from` on. No state writes as another one does.
-fn work(db: &Db, states: std::ops::Range<u32>) -> Outcome {
+pub(super) fn work(db: &Db, states: std::ops::Range<u32>) -> Outcome {
     for state in states {
         let key = key_of(state);
         let put = db.put(key.to_be_bytes(), value(key, state));
@@ -67,7 +67,7 @@ fn key_of(state: u32) -> u32 {
 }
 
 /// Which states the database may be in: `None` where a read or a verification reports that something is wrong.
-fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
+pub(super) fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
     let mut found: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let iter = match db.iter() {
         Ok(iter) => iter,
@@ -227,10 +227,14 @@ pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let other = files(&beside)?;
     for _ in 0..6 {
         let change = change(rng, &own, &older, &other);
-        let said = tried(&folder, &change, last, &open);
-        said.map_err(|e| format!("{} of {:?}: {e}", change.what, own.keys()))?;
-        // Whatever was said, the right files are a whole database.
+        let opened = tried(&folder, &change, last, &open);
+        let opened = opened.map_err(|e| format!("{} of {:?}: {e}", change.what, own.keys()))?;
+        // Whatever was said, the right files are a whole database. What was opened may have gone on: then they are
+        // older than the rest.
         if rng.bool() {
+            if opened {
+                put_back(&folder, &Files::new())?;
+            }
             restored(&folder, &own, last, &open).map_err(|e| format!("{}: {e}", change.what))?;
         }
     }
@@ -239,7 +243,8 @@ pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
 
 type Open<'a> = &'a dyn Fn(&Path) -> terrace::Result<Db>;
 
-fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome {
+/// Whether the database was opened.
+fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome<bool> {
     put_back(folder, &change.files)?;
     let stays = |when: &str| {
         let now = files(folder)?;
@@ -274,7 +279,7 @@ fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome {
                 }
             }
             drop(db);
-            stays("closed").map(|_| ())
+            stays("closed").map(|_| true)
         }
         Err(e)
             if [
@@ -287,7 +292,7 @@ fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome {
             let now = stays("refused")?;
             match change.files.keys().find(|name| !now.contains_key(*name)) {
                 Some(name) => Err(format!("the opening is refused ({e}), and {name} is gone")),
-                None => Ok(()),
+                None => Ok(false),
             }
         }
         Err(e) => Err(format!("opening says {e:?}")),

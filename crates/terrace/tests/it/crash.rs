@@ -119,3 +119,17 @@ fn cases_that_once_failed() {
         }
     }
 }
+
+/// Wherever power fails while everything is deleted on a full disk, nothing acknowledged is lost, puts go on after the
+/// delete, and the disk has its reserve again.
+#[test]
+fn full_disks_survive_crashes() {
+    for design in [Design::Leveled, Design::MioDbSsd] {
+        for seed in seeds::seeds(2) {
+            match Case::of_full_disk(seed, design, 30).run_on_full_disk() {
+                Ok(tally) => println!("{design}: {tally:?}"),
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+    }
+}

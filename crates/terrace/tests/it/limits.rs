@@ -6,6 +6,7 @@ use std::sync::Arc;
 use terrace::{Db, Design, ErrorKind, Options, Workers};
 use terrace_media::{Medium, OsFs, QuotaFs};
 use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::seeds::seeds;
 use terrace_testkit::sizes::{self, Edges};
 use terrace_testkit::watchdog::{Watched, watch};
 use terrace_testkit::{model, settings};
@@ -75,6 +76,30 @@ fn sizes_near_each_limit_are_answered() {
                 let script = sizes::of_writes(&Edges::of(&options, medium), 60, seed as u64);
                 model::run(&options, medium, &script)
                     .unwrap_or_else(|failure| panic!("{design}, {medium}, {workers:?}: {failure}"));
+            }
+        }
+    }
+}
+
+/// Near every limit of sizes each pair of an ingest is taken, or left out by the limit that it goes beyond; an ingest
+/// ends beside small puts and in a pool that is nearly full, and what was taken is there.
+#[test]
+fn ingests_of_sizes_near_each_limit_are_answered() {
+    for design in Design::ALL {
+        for medium in MEDIA {
+            // MioDb in plain memory takes none.
+            if medium == Medium::Dram && !design.keeps_table_files() {
+                continue;
+            }
+            for seed in seeds(2) {
+                let mut options = settings::small_of(design, medium);
+                options.background.workers = WORKERS[seed as usize / 2 % 2];
+                let edges = Edges::of(&options, medium);
+                let case = format!("{design}, {medium}, seed {seed}");
+                let _case = terrace_testkit::watchdog::case(case);
+                let script = sizes::of_ingests(&edges, options.pool.size_bytes, 30, seed);
+                model::run(&options, medium, &script)
+                    .unwrap_or_else(|e| panic!("{design}, {medium}, seed {seed}: {e}"));
             }
         }
     }

@@ -8,6 +8,7 @@ use terrace::{Db, Design, ErrorKind, Options, PartState, RepairSource};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::settings;
+use terrace_testkit::strangers::processes;
 
 /// Designs with and without a pool, with and without table files.
 const SHAPES: [(Design, Medium); 5] = [
@@ -557,6 +558,32 @@ fn random_strangers_stay() {
         let medium = [Medium::Dram, Medium::Dax][seed as usize % 2];
         if let Err(e) = terrace_testkit::strangers::once(seed, medium) {
             panic!("seed {seed}: {e}");
+        }
+    }
+}
+
+/// Not a test of its own: what the children of the next one run. Without orders it does nothing.
+#[test]
+fn child() {
+    if let Some(code) = processes::child_if_asked() {
+        std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+    }
+}
+
+/// A process that has a database open keeps every other one out, by every path, and a killed one leaves all that was
+/// acknowledged to the next.
+#[test]
+fn a_second_process_is_kept_out() {
+    let exe = std::env::current_exe().unwrap();
+    let command = || {
+        let mut command = std::process::Command::new(&exe);
+        command.args(["strangers::child", "--exact", "--nocapture"]);
+        command
+    };
+    for seed in terrace_testkit::seeds::seeds(3) {
+        let medium = [Medium::Dram, Medium::Dax, Medium::Mapped][seed as usize % 3];
+        if let Err(e) = processes::once(seed, medium, &command) {
+            panic!("{e}");
         }
     }
 }

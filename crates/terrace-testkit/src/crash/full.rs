@@ -1,0 +1,210 @@
+//! This file is crashes of a database on a disk that is full, while everything is deleted on its reserve.
+//!
+//! A small disk is filled until a put is refused. From then on, images are taken at every persist point: of a range
+//! delete of everything, of what drops and compacts it, and of the puts that follow. Each image is opened on a disk of
+//! the same size; nothing acknowledged is lost, everything can be deleted there, puts go on, and the reserve is whole.
+//!
+//! The disk counts what is on it when a machine boots, so a file whose removal was lost takes its room.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace::{Compression, Design, Durability};
+use terrace_media::{FileSystem, Machine, Medium, OpenMode, QuotaFs};
+
+use super::{Case, Explorer, Queue, Tally};
+use crate::oracle::Outcome;
+use crate::place::Place;
+use crate::script::{Entry, Key, Op, Range};
+use crate::settings;
+use crate::shrink;
+use crate::value::Value;
+use crate::watchdog;
+use crate::world::World;
+
+/// What the disk has room for.
+const DISK_BYTES: u64 = 1 << 20;
+/// The least that a reserve has, of a database with hardly any table (docs/operations.md, "Full disks").
+const RESERVE_BYTES_MIN: u64 = 160 << 10;
+/// BOUND: more than fit.
+const WRITES_MAX: u32 = 3000;
+/// Puts that are refused one after the other before the disk counts as full.
+const REFUSALS: u32 = 4;
+/// BOUND: how often puts are tried after everything was deleted.
+const TRIES: u32 = 8;
+
+fn put(n: u32) -> Op {
+    let value = Value {
+        tag: 1 << 40 | u64::from(n),
+        len: 2000,
+    };
+    write(
+        n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec(),
+        Some(value),
+    )
+}
+
+fn delete_all() -> Op {
+    write(Vec::new(), None)
+}
+
+/// A put, or a range delete of all keys, of which the sync is waited for.
+fn write(key: Vec<u8>, value: Option<Value>) -> Op {
+    let entry = Entry {
+        space: 0,
+        key: Key(key),
+        value,
+        until: value.is_none().then(|| Key(Vec::new())),
+        ttl: None,
+    };
+    let durability = match value {
+        Some(_) => Durability::Buffered,
+        None => Durability::Sync,
+    };
+    Op::Write(vec![entry], durability)
+}
+
+impl Case {
+    /// A case that crashes at `percent` of the persist points of deleting everything on a full disk.
+    pub fn of_full_disk(seed: u64, design: Design, percent: u32) -> Case {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_756c_6c21);
+        let mut case = Case::new(seed, Medium::Dram, percent, &mut rng).of(design);
+        case.options = settings::small_of(design, Medium::Dram);
+        case.options.front.memtable_bytes = 16 << 10;
+        case.options.bottom.leveled.table_bytes = 16 << 10;
+        case.options.bottom.leveled.level1_bytes = 64 << 10;
+        case.options.bottom.leveled.compression = Compression::None;
+        case.disk_bytes = Some(DISK_BYTES);
+        (case.creation, case.moves, case.random_images) = (false, false, 1);
+        case
+    }
+
+    /// Fills the disk, deletes everything, and crashes meanwhile.
+    pub fn run_on_full_disk(&self) -> Outcome<Tally> {
+        let design = self.options.design_of_new();
+        let what = format!("crash of {design} on a full disk, seed {:#x}", self.seed);
+        let _case = watchdog::case(what.clone());
+        let mut tally = Tally::default();
+        let run = || Explorer::new(self, &mut tally).run_on_full_disk();
+        shrink::guarded(run).map_err(|e| format!("{what}: {e}"))?;
+        Ok(tally)
+    }
+}
+
+/// A place on a machine whose disk has room for so many bytes, what is on it among them.
+pub(super) fn on_a_disk_of(bytes: u64, machine: &Machine) -> Place {
+    let place = Place::machine(machine);
+    let fs: Arc<dyn FileSystem> = Arc::new(QuotaFs::new(machine.fs(), bytes));
+    // A file takes its room from when it is first opened there.
+    for name in fs.list(&place.folder).unwrap_or_default() {
+        drop(fs.open(&place.folder.join(name), OpenMode::Read));
+    }
+    Place {
+        fs: Some(fs),
+        ..place
+    }
+}
+
+/// Bytes of the reserve in the folder of a place.
+fn reserve_bytes(machine: &Machine, folder: &Path) -> Outcome<u64> {
+    let fs = machine.fs();
+    let names = fs.list(folder).map_err(|e| format!("listing: {e}"))?;
+    let Some(name) = names.iter().find(|name| name.starts_with("RESERVE-")) else {
+        return Ok(0);
+    };
+    let file = fs.open(&folder.join(name), OpenMode::Read);
+    file.and_then(|file| file.len())
+        .map_err(|e| format!("{name}: {e}"))
+}
+
+impl Explorer<'_> {
+    fn run_on_full_disk(&mut self) -> Outcome {
+        let machine = Machine::new(self.case.seed, self.machine_medium());
+        let place = self.place(&machine);
+        let oracle = self.case.oracle();
+        let mut world = World::open(place, self.case.options.clone(), 0, oracle)?;
+        let mut refused = 0;
+        let mut count = 0;
+        while refused < REFUSALS {
+            if count == WRITES_MAX {
+                return Err("the disk is never full".into());
+            }
+            let before = world.refusals;
+            world
+                .run(&put(count))
+                .map_err(|e| format!("put {count}: {e}"))?;
+            refused = match world.refusals > before {
+                true => refused + 1,
+                false => 0,
+            };
+            count += 1;
+        }
+        let queue = Queue::default();
+        let percent = self.case.percent;
+        self.watch(&machine, &queue, percent);
+        let mut each = |explorer: &mut Self, op: &Op, world: &mut World| {
+            world
+                .run_hooked(op, &mut |oracle| {
+                    explorer.examine_all(queue.take(), oracle, 0)
+                })
+                .map_err(|e| format!("{op:?}: {e}"))
+        };
+        self.empty_and_go_on(&machine, &mut world, &mut each)?;
+        machine.on_persist(None);
+        self.tally.points += machine.points();
+        self.tally.refusals += world.refusals;
+        world.check_all().map_err(|e| format!("at the end: {e}"))
+    }
+
+    /// Deletes everything, puts, and looks for the reserve; `each` runs an operation.
+    fn empty_and_go_on(
+        &mut self,
+        machine: &Machine,
+        world: &mut World,
+        each: &mut dyn FnMut(&mut Self, &Op, &mut World) -> Outcome,
+    ) -> Outcome {
+        let refusals = world.refusals;
+        each(self, &delete_all(), world)?;
+        if world.refusals > refusals {
+            return Err("a full disk refuses a range delete".into());
+        }
+        let mut goes_on = false;
+        for n in 0..TRIES {
+            for op in [Op::Step(n, 9), Op::Drain, Op::Compact(0, Range::All)] {
+                each(self, &op, world)?;
+            }
+            let refusals = world.refusals;
+            each(self, &put(WRITES_MAX + n), world)?;
+            goes_on = world.refusals == refusals;
+            if goes_on {
+                break;
+            }
+        }
+        if !goes_on {
+            return Err("everything was deleted, and a put is refused".into());
+        }
+        for op in [Op::Flush, Op::Drain] {
+            each(self, &op, world)?;
+        }
+        let settled = world.db().map(terrace::Db::settle)?;
+        settled.map_err(|e| format!("coming to rest: {e:?}"))?;
+        let bytes = reserve_bytes(machine, Path::new("db"))?;
+        match bytes >= RESERVE_BYTES_MIN {
+            true => Ok(()),
+            false => Err(format!(
+                "the reserve has {bytes} bytes once everything was deleted"
+            )),
+        }
+    }
+
+    /// What was opened after a crash on a full disk can be emptied, and goes on.
+    pub(super) fn use_on_full_disk(&mut self, machine: &Machine, mut world: World) -> Outcome {
+        let mut each = |_: &mut Self, op: &Op, world: &mut World| {
+            world.run(op).map_err(|e| format!("then {op:?}: {e}"))
+        };
+        self.empty_and_go_on(machine, &mut world, &mut each)?;
+        world
+            .check_all()
+            .map_err(|e| format!("then, at the end: {e}"))
+    }
+}

@@ -1,0 +1,98 @@
+//! This file is which call fails, while what happens, and how.
+
+use std::io::ErrorKind as Io;
+use std::str::FromStr;
+
+use terrace_media::Effect;
+
+use crate::oracle::Outcome;
+
+/// What happens while a call fails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Act {
+    /// A database is made, and a script runs on it.
+    Life,
+    /// What a crash left is opened, and a script goes on.
+    Recovery,
+    /// What a crash left is opened to be read only.
+    ReadOnly,
+}
+
+/// Which calls are counted, and one of them fails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Target {
+    /// All on files, but for the pool's.
+    Files,
+    /// Growing the pool.
+    Growth,
+    /// Syncing the pool.
+    Syncs,
+    /// All others on the pool's file.
+    PoolFile,
+}
+
+impl Act {
+    pub(super) const ALL: [Act; 3] = [Act::Life, Act::Recovery, Act::ReadOnly];
+}
+
+impl Target {
+    pub(super) const ALL: [Target; 4] = [
+        Target::Files,
+        Target::Growth,
+        Target::Syncs,
+        Target::PoolFile,
+    ];
+}
+
+/// How a call fails: the error, whether all later calls do as well, and what it has done by then.
+pub(super) const WAYS: [(Io, bool, Effect); 6] = [
+    (Io::Other, false, Effect::Half),
+    (Io::StorageFull, true, Effect::Half),
+    (Io::Other, true, Effect::Half),
+    (Io::Interrupted, false, Effect::Half),
+    (Io::Other, false, Effect::All),
+    (Io::StorageFull, false, Effect::Half),
+];
+
+/// The part of a case that `--only` names: act, target, call, way. Background jobs run as the seed says, or without
+/// threads where `,manual` follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Only {
+    /// What happens.
+    pub act: Act,
+    /// Which calls.
+    pub target: Target,
+    /// Which of them fails.
+    pub call: u64,
+    /// How, as a number.
+    pub way: usize,
+    /// Nobody but the calls themselves runs background jobs, whatever the seed says.
+    pub manual: bool,
+}
+
+impl FromStr for Only {
+    type Err = String;
+
+    fn from_str(text: &str) -> Outcome<Only> {
+        let manual = text.strip_suffix(",manual");
+        let parts: Vec<&str> = manual.unwrap_or(text).split(',').collect();
+        let parsed = || {
+            let [act, target, call, way] = parts.as_slice() else {
+                return None;
+            };
+            let act = Act::ALL.into_iter().find(|a| format!("{a:?}") == *act)?;
+            let target = Target::ALL
+                .into_iter()
+                .find(|t| format!("{t:?}") == *target)?;
+            let way = way.parse().ok().filter(|way| *way < WAYS.len())?;
+            Some(Only {
+                act,
+                target,
+                call: call.parse().ok()?,
+                way,
+                manual: manual.is_some(),
+            })
+        };
+        parsed().ok_or_else(|| format!("{text} is no fault: it is printed as Life,Files,17,0"))
+    }
+}
