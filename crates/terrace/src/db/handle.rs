@@ -74,10 +74,8 @@ impl Handle {
             return Err(Error::closed());
         }
         engine.stop();
-        let sealed_off = match engine.has_failed() {
-            true => Ok(()),
-            false => engine.seal_off(),
-        };
+        // A job may have failed since, of which nobody else may hear.
+        let sealed_off = engine.check_not_failed().and_then(|()| engine.seal_off());
         let result = written_out.and(sealed_off);
         if result.is_ok() {
             engine.ground.pool.mark_clean()?;

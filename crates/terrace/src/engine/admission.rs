@@ -23,6 +23,7 @@
 //! Waits are timed as well, so a wake-up that is lost costs milliseconds.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::canary::{self, Canary};
@@ -263,6 +264,11 @@ impl Engine {
             Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
         };
         let mut wait = Wait::begin(refusals);
+        let front = &self.pipeline.front;
+        let is_larger = matches!(need, Need::Memtable(batch)
+            if front.spare_bytes(Some(batch)).is_beyond(front.spare_bytes(None)));
+        self.larger_needed
+            .fetch_add(usize::from(is_larger), Ordering::Relaxed);
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -281,6 +287,8 @@ impl Engine {
                 break Err(e);
             }
         };
+        self.larger_needed
+            .fetch_sub(usize::from(is_larger), Ordering::Relaxed);
         if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
             self.ground.counters.stall(reason, wait.started.elapsed());
         }
@@ -289,6 +297,12 @@ impl Engine {
             self.jobs.wake_all();
         }
         result
+    }
+
+    /// Whether a caller needs a memtable of more than the usual size. Spares ahead of need would be too small for it:
+    /// it would give each back, and jobs that make them would count as work that goes on.
+    pub(super) fn is_larger_needed(&self) -> bool {
+        self.larger_needed.load(Ordering::Relaxed) > 0
     }
 
     /// Makes what is needed, or waits for the work that does.

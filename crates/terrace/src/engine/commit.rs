@@ -120,11 +120,11 @@ impl Engine {
             )));
         }
         // A memtable of its own is memory that nobody has planned.
-        let spare = |batch| {
-            let bytes = self.pipeline.front.spare_bytes(batch);
-            bytes.pool() + bytes.log_file
-        };
-        if spare(Some(batch)) > spare(None) {
+        let front = &self.pipeline.front;
+        if front
+            .spare_bytes(Some(batch))
+            .is_beyond(front.spare_bytes(None))
+        {
             return Err(Error::invalid(format!(
                 "the batch has {} entries of {} bytes, which may not fit a memtable of {}, and with \
                  memory_bytes of {} none is larger: split it, or reopen with larger memtables",

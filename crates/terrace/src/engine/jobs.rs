@@ -340,6 +340,7 @@ impl Engine {
         let bytes = front.spare_bytes(None);
         // One that waits for room on a disk is enough.
         front.wants_spare()
+            && !self.is_larger_needed()
             && self.spare_lacks(headroom, bytes).is_none()
             && !state.queue.iter().any(|p| p.job.makes_spare())
     }

@@ -30,7 +30,7 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use terrace_media::process_id;
 
@@ -132,6 +132,8 @@ pub(crate) struct Engine {
     failure: OnceLock<Error>,
     closed: AtomicBool,
     calls: Calls,
+    /// Callers that make a memtable larger than usual.
+    larger_needed: AtomicUsize,
     /// The process that opened the database; a forked child must not use it.
     process: u32,
     /// An ingest has begun and not ended.
@@ -155,6 +157,7 @@ impl Engine {
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             calls: Calls::default(),
+            larger_needed: AtomicUsize::new(0),
             process: process_id(),
             ingesting: AtomicBool::new(false),
         }
@@ -173,6 +176,11 @@ impl Engine {
         if self.ground.options.read_only {
             return Err(Error::read_only());
         }
+        self.check_not_failed()
+    }
+
+    /// The first failure of a write or of a job, if there was one.
+    pub(crate) fn check_not_failed(&self) -> Result<()> {
         match self.failure.get() {
             Some(first) => Err(Error::stopped(first)),
             None => Ok(()),

@@ -347,6 +347,11 @@ pub(crate) struct SpareBytes {
 }
 
 impl SpareBytes {
+    /// Whether either place takes more than that of `other`.
+    pub(crate) fn is_beyond(&self, other: SpareBytes) -> bool {
+        self.pool() > other.pool() || self.log_file > other.log_file
+    }
+
     /// Bytes of the pool.
     pub(crate) fn pool(&self) -> u64 {
         self.extents[0] + self.extents[1]

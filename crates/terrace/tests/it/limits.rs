@@ -91,7 +91,10 @@ fn ingests_of_sizes_near_each_limit_are_answered() {
             if medium == Medium::Dram && !design.keeps_table_files() {
                 continue;
             }
-            for seed in seeds(2) {
+            // With the last one a caller needed a memtable of more than the usual size, beside which a job made usual
+            // ones without end.
+            let spins = (design, medium) == (Design::MioDbSsd, Medium::Dax);
+            for seed in seeds(1).into_iter().chain(spins.then_some(2)) {
                 let mut options = settings::small_of(design, medium);
                 options.background.workers = WORKERS[seed as usize / 2 % 2];
                 let edges = Edges::of(&options, medium);
