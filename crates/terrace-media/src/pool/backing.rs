@@ -433,9 +433,14 @@ impl Store {
             file.sync_all()?;
             injected("rename")?;
             std::fs::rename(nascent(path), path)?;
-            injected("sync the folder of")?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()?;
+            let sync = || File::open(dir.unwrap_or(Path::new(".")))?.sync_all();
+            let synced = injected("sync the folder of").and_then(|()| sync());
+            if synced.is_err() {
+                // It is given up, by the name that is removed then.
+                std::fs::rename(path, nascent(path))?;
+            }
+            synced?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ mod bounds;
 mod check;
 mod checkpoint;
 mod create;
+mod disk;
 mod handle;
 mod ingest;
 pub mod inspect;

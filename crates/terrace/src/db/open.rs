@@ -146,7 +146,7 @@ impl DbBuilder {
         }
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
-        let (ground, pool_is_new) = match &fixed {
+        let (mut ground, pool_is_new) = match &fixed {
             Some(fixed) => {
                 let found = self.reopen(fixed, &mut report)?;
                 self.sweep(fixed.id)?;
@@ -157,6 +157,7 @@ impl DbBuilder {
                 (created.map_err(|e| self.with_way_on(e, false))?, true)
             }
         };
+        self.fit_disk(&mut ground);
         let ground = Arc::new(match self.options.read_only {
             true => ground,
             false => {
@@ -415,7 +416,11 @@ impl DbBuilder {
 
     /// Keeps the options in use for the next open, if they are not those of the one before.
     fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let mut now = Fixed::of(&ground.options, before.id, before.pool_uuid.clone());
+        let mut now = Fixed::of(
+            &ground.stated_options(),
+            before.id,
+            before.pool_uuid.clone(),
+        );
         now.kept.carry(&before.kept);
         if now == *before {
             return Ok(());

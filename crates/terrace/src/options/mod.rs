@@ -127,6 +127,8 @@ pub struct FrontOptions {
     /// table files early enough. Logs of memtables are allowed in any case; the design `MioDb`, whose
     /// logs are all that it keeps, has no limit.
     /// Larger: fewer, larger drains. Smaller: a shorter replay, less memory.
+    /// Logs take a quarter of the disk at most, of what is free and the database's own when it is opened, and a
+    /// memtable an eighth of that.
     /// Default: 1 GiB. Changes: on reopen.
     pub log_bytes_max: u64,
 }

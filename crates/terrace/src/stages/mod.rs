@@ -16,6 +16,7 @@ pub(crate) mod front;
 mod ground;
 pub(crate) mod names;
 mod need;
+mod spare;
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 pub(crate) use drain::{Credit, Credits, Drain, EntryCount};
 pub(crate) use ground::Ground;
 pub(crate) use need::{Pressure, Urgency};
+pub(crate) use spare::{Spare, SpareBytes};
 
 /// A point read.
 #[derive(Debug, Clone, Copy)]
@@ -335,37 +337,6 @@ impl Readers {
 /// The changes that retire these logs.
 pub(crate) fn retired(logs: &[u64]) -> impl Iterator<Item = Change> + '_ {
     logs.iter().map(|&id| Change::LogRetired { id })
-}
-
-/// Bytes that a spare memtable takes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SpareBytes {
-    /// Of the pool, in so many extents; 0: none.
-    pub(crate) extents: [u64; 2],
-    /// Of the disk, where logs are files.
-    pub(crate) log_file: u64,
-}
-
-impl SpareBytes {
-    /// Whether either place takes more than that of `other`.
-    pub(crate) fn is_beyond(&self, other: SpareBytes) -> bool {
-        self.pool() > other.pool() || self.log_file > other.log_file
-    }
-
-    /// Bytes of the pool.
-    pub(crate) fn pool(&self) -> u64 {
-        self.extents[0] + self.extents[1]
-    }
-}
-
-/// How the making of a spare memtable ended.
-pub(crate) enum Spare {
-    Ready,
-    /// Another thread is making one.
-    Underway,
-    /// The pool has no room for it.
-    PoolFull,
-    DiskFull(crate::Error), // A disk has none, as the error says.
 }
 
 /// The database's folder: log files, when logs are files, and tables of a bottom on the disk.

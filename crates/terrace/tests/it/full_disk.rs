@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Design, ErrorKind, Workers};
+use terrace::{Design, ErrorKind, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::settings;
@@ -69,12 +69,14 @@ fn a_range_delete_makes_room_for_a_log() {
             watch(move |watched| {
                 watched.op(format!("{design}, {workers:?}"), || {
                     let folder = scratch().unwrap();
-                    let (place, ..) = on_a_disk_of(20 << 20, folder.path());
+                    // Memtables are fitted to the disk that an opening finds.
+                    let (place, quota, _) = on_a_disk_of(256 << 20, folder.path());
                     let mut options = settings::small_of(design, Medium::Dram);
                     options.background.workers = workers;
                     options.pool.size_bytes = 64 << 20;
                     options.front.memtable_bytes = 6 << 20;
                     let db = place.open(&options).unwrap();
+                    quota.set_room(20 << 20);
                     let count = fill(&db);
                     assert!(count > 10_000, "{count}");
                     db.delete_range::<&[u8]>(..).unwrap();
@@ -85,6 +87,51 @@ fn a_range_delete_makes_room_for_a_log() {
                 });
             });
         }
+    }
+}
+
+/// With default options a small disk is filled by data and not by logs alone, and range deletes of most of that let
+/// puts go on, over and over.
+#[test]
+fn a_small_disk_is_given_back_by_range_deletes() {
+    const DISK: u64 = 64 << 20;
+    const LIVE: u64 = 12 << 20;
+    for design in [Design::Leveled, Design::MioDbSsd] {
+        watch(move |watched| {
+            watched.op(format!("{design}"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                let db = place.open(&options).unwrap();
+                let (mut count, mut kept) = (0u32, 0);
+                for cycle in 0..3 {
+                    let first = count;
+                    loop {
+                        let keep = count.is_multiple_of(3) && kept * 1000 < LIVE;
+                        let key = format!("{}{count}", if keep { "keep" } else { "gone" });
+                        if db.put(key, value(count, 1000)).is_err() {
+                            break;
+                        }
+                        kept += u64::from(keep);
+                        count += 1;
+                    }
+                    let taken = u64::from(count - first) * 1000;
+                    assert!(cycle > 0 || taken > DISK * 3 / 5, "{taken} bytes");
+                    db.delete_range("gone".."gonf").unwrap();
+                    while db.put("gone", value(1, 1000)).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+                assert_eq!(db.prefix("keep").unwrap().count() as u64, kept);
+                db.close().unwrap();
+                // What is kept for the next opening is what was stated.
+                let kept = std::fs::read_to_string(folder.path().join("db/OPTIONS")).unwrap();
+                assert!(kept.contains("memtable_bytes = 67108864"), "{kept}");
+            });
+        });
     }
 }
 

@@ -20,8 +20,8 @@ use terrace_media::Prefault;
 use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
-use super::replay::{FoundLog, FoundPlace};
-use super::spare::{Size, log_bytes, new_memtable};
+use super::replay::{FoundLog, FoundPlace, retire_empty};
+use super::spare::{Size, is_of_pool, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::{LogMeta, LogPlace, State};
@@ -74,7 +74,11 @@ pub(crate) fn recover(
         None => found.iter().map(|log| log.bytes).sum(),
     };
     let size = Size::first(ground, replay_bytes);
-    let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;
+    let first = || new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
+    let active = match first() {
+        Err(e) if is_of_pool(&e) && retire_empty(ground, &mut found)? => first()?,
+        made => made?,
+    };
     let active = Arc::new(active);
     let cold = Cold::new(ground);
     cold.add_table(&active);

@@ -12,6 +12,7 @@
 //! still be lost, and the first memtables may be in files by then. In a pool that outlives the process the edit of
 //! the flush retires the log, so there one memtable has all of it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use terrace_media::{AllocError, Extent};
@@ -21,6 +22,7 @@ use super::memtable::{Arenas, Memtable};
 use super::{Sealed, WalMemtable};
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
+use crate::parts::codec::DecodeError;
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
@@ -59,6 +61,21 @@ pub(super) enum FoundPlace {
 }
 
 impl FoundLog {
+    /// Whether it is in the pool and has no record. One that is damaged is not empty.
+    fn is_empty(&self, ground: &Ground) -> bool {
+        let FoundPlace::Pool(extent) = &self.place else {
+            return false;
+        };
+        let log = LogOf {
+            db: ground.manifest.db(),
+            id: self.id,
+            end: self.end,
+        };
+        // The first record ends it.
+        let first = &mut |_: RecordView<'_>| Err(None::<DecodeError>);
+        replay_pool(ground.pool.region(), extent.span(), log, first).is_ok()
+    }
+
     pub(super) fn new(
         (id, end): (u64, Option<u64>),
         place: FoundPlace,
@@ -77,6 +94,24 @@ impl FoundLog {
             exact: None,
         }
     }
+}
+
+/// Retires the logs in the pool that have no record, as openings leave them that were refused room after they had made
+/// their first memtable. Returns whether there was one.
+pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> Result<bool> {
+    let empty: Vec<u64> = found
+        .iter()
+        .filter(|log| log.is_empty(ground))
+        .map(|log| log.id)
+        .collect();
+    if empty.is_empty() {
+        return Ok(false);
+    }
+    let changes = retired(&empty).collect();
+    // PERSIST: retired before the extents are free again.
+    ground.manifest.commit(Edit { changes })?;
+    found.retain(|log| !empty.contains(&log.id));
+    Ok(true)
 }
 
 /// What replaying one log has made.
