@@ -17,7 +17,7 @@ use crate::calls::{bounds, compact, half_open, ttl};
 use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::script::{Entry, Key, Op, Profile, Range, space_name};
-use crate::sizes::Edges;
+use crate::sizes::{Edges, KEY_MAX};
 use crate::value::{Value, shown};
 use crate::{settings, shrink, watchdog};
 
@@ -150,8 +150,10 @@ fn next(iter: &mut Iter, from_back: bool) -> Outcome<Option<String>> {
 
 /// Takes sorted pairs in past log and memtables, where a store can.
 fn ingest(db: &Db, space: &Keyspace, pairs: &[(Key, Value)]) -> terrace::Result<()> {
+    // A key that is too long is left out by each of them.
+    let pairs = || pairs.iter().filter(|(key, _)| key.0.len() <= KEY_MAX);
     let ingested = space.ingest().and_then(|mut ingest| {
-        for (key, value) in pairs {
+        for (key, value) in pairs() {
             ingest.add(key, value.bytes())?;
         }
         ingest.finish()
@@ -159,7 +161,7 @@ fn ingest(db: &Db, space: &Keyspace, pairs: &[(Key, Value)]) -> terrace::Result<
     match ingested {
         Err(e) if e.kind() == ErrorKind::Unsupported => {
             let mut batch = WriteBatch::new();
-            for (key, value) in pairs {
+            for (key, value) in pairs() {
                 batch.put_in(space, key, value.bytes());
             }
             db.write(batch, Durability::Buffered)

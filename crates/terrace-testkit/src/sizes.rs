@@ -18,7 +18,7 @@ use crate::script::{Entry, Key, Op, Range};
 use crate::value::Value;
 
 /// The longest key.
-const KEY_MAX: usize = 64 << 10;
+pub(crate) const KEY_MAX: usize = 64 << 10;
 /// More than an entry has beside its key and value, in any log, memtable or table.
 const OVERHEAD_MAX: u64 = 256;
 
