@@ -36,27 +36,3 @@ pub(crate) fn take() -> Option<String> {
 fn noted() -> std::sync::MutexGuard<'static, Vec<String>> {
     NOTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::shrink::guarded;
-
-    /// A case during which a thread of the store panics has failed, though it says nothing itself.
-    #[test]
-    fn a_panic_of_a_thread_is_a_failure() {
-        let run = |name: &str| {
-            let name = name.to_owned();
-            guarded(move || {
-                let thread = std::thread::Builder::new().name(name);
-                let thread = thread
-                    .spawn(|| panic!("on purpose"))
-                    .map_err(|e| e.to_string())?;
-                drop(thread.join());
-                Ok(())
-            })
-        };
-        let failed = run("terrace-7").unwrap_err();
-        assert!(failed.contains("on purpose"), "{failed}");
-        assert_eq!(run("another"), Ok(()));
-    }
-}
