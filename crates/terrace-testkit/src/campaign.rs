@@ -145,7 +145,7 @@ pub fn power(request: &Request) -> Outcome {
             };
             let mut case = case.of(design);
             case.shrinks = request.number("shrink", 1)? > 0;
-            // Where deleting gives room back, every eighth seed is about a full disk.
+            // Every eighth seed crashes on a full disk, for designs that give room back when data is deleted.
             let full = seed % 8 == 5 && medium == Medium::Dram && design.keeps_table_files();
             let outcome = match full {
                 true => Case::of_full_disk(seed, design, 100).run_on_full_disk(),

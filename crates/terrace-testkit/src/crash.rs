@@ -74,7 +74,7 @@ pub struct Case {
     pub moves: bool,
     /// Whether a failing script is made shorter.
     pub shrinks: bool,
-    /// What the disk has room for, if it is small.
+    /// The size of the disk in bytes. `None`: it is never full.
     disk_bytes: Option<u64>,
 }
 
@@ -277,7 +277,7 @@ impl<'a> Explorer<'a> {
         Machine::boot_on(image, seed, other)
     }
 
-    /// Where the store is on a machine.
+    /// Returns the place of the store on `machine`.
     fn place(&self, machine: &Machine) -> Place {
         match self.case.disk_bytes {
             Some(bytes) => full::on_a_disk_of(bytes, machine),

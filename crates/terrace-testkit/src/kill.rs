@@ -84,11 +84,7 @@ impl Orders {
 
     fn parse(text: &str) -> Option<Orders> {
         let mut parts = text.splitn(7, ',');
-        let medium = match parts.next()? {
-            "dax" => Medium::Dax,
-            "mapped" => Medium::Mapped,
-            _ => Medium::Dram,
-        };
+        let medium = settings::medium_of(parts.next()?)?;
         Some(Orders {
             medium,
             design: parts.next()?.parse().ok()?,

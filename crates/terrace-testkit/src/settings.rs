@@ -99,6 +99,12 @@ pub fn varied(options: &Options, n: u8) -> Options {
     options
 }
 
+/// Returns the medium of this name, as `Medium` is displayed.
+pub(crate) fn medium_of(name: &str) -> Option<Medium> {
+    let all = [Medium::Dax, Medium::Mapped, Medium::Dram];
+    all.into_iter().find(|medium| medium.to_string() == name)
+}
+
 /// Who runs background jobs in the case of a seed: threads, as many as a user gets who says nothing, or none.
 pub fn workers(seed: u64) -> Workers {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6f72_6b65_7273);

@@ -437,7 +437,8 @@ impl Store {
             let sync = || File::open(dir.unwrap_or(Path::new(".")))?.sync_all();
             let synced = injected("sync the folder of").and_then(|()| sync());
             if synced.is_err() {
-                // It is given up, by the name that is removed then.
+                // The caller gives the file up, which removes it by its first name. Left under its own, it would be
+                // taken for the pool of a database whose OPTIONS is missing.
                 std::fs::rename(path, nascent(path))?;
             }
             synced?;

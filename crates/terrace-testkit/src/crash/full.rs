@@ -22,7 +22,7 @@ use crate::value::Value;
 use crate::watchdog;
 use crate::world::World;
 
-/// What the disk has room for.
+/// The size of the disk.
 const DISK_BYTES: u64 = 1 << 20;
 /// The least that a reserve has, of a database with hardly any table (docs/operations.md, "Full disks").
 const RESERVE_BYTES_MIN: u64 = 160 << 10;
@@ -91,7 +91,7 @@ impl Case {
     }
 }
 
-/// A place on a machine whose disk has room for so many bytes, what is on it among them.
+/// Returns a place on `machine` whose disk has `bytes` in all, for the files that are there and for new ones.
 pub(super) fn on_a_disk_of(bytes: u64, machine: &Machine) -> Place {
     let place = Place::machine(machine);
     let fs: Arc<dyn FileSystem> = Arc::new(QuotaFs::new(machine.fs(), bytes));
@@ -197,7 +197,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// What was opened after a crash on a full disk can be emptied, and goes on.
+    /// Deletes everything from a store that was opened after a crash on a full disk, and checks that puts go on.
     pub(super) fn use_on_full_disk(&mut self, machine: &Machine, mut world: World) -> Outcome {
         let mut each = |_: &mut Self, op: &Op, world: &mut World| {
             world.run(op).map_err(|e| format!("then {op:?}: {e}"))

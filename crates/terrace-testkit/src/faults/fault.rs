@@ -7,14 +7,14 @@ use terrace_media::Effect;
 
 use crate::oracle::Outcome;
 
-/// What happens while a call fails.
+/// The activity during which a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Act {
     /// A database is made, and a script runs on it.
     Life,
-    /// What a crash left is opened, and a script goes on.
+    /// The store is opened after a crash, and a script goes on.
     Recovery,
-    /// What a crash left is opened to be read only.
+    /// The store is opened read-only after a crash.
     ReadOnly,
 }
 

@@ -81,11 +81,7 @@ impl Orders {
     fn parse(text: &str) -> Option<Orders> {
         let mut parts = text.splitn(6, ',');
         let role = parts.next()?;
-        let medium = match parts.next()? {
-            "dax" => Medium::Dax,
-            "mapped" => Medium::Mapped,
-            _ => Medium::Dram,
-        };
+        let medium = settings::medium_of(parts.next()?)?;
         Some(Orders {
             role: ROLES.iter().find(|(_, name)| *name == role)?.0,
             medium,

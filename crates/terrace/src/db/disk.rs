@@ -23,14 +23,13 @@ impl DbBuilder {
     /// Lowers the sizes of logs and memtables for this opening to what fits the disk: what is free and what the database
     /// has on it already. The options that are kept stay as they were stated.
     pub(super) fn fit_disk(&self, ground: &mut Ground) {
-        let in_files =
-            !ground.pool_outlives() && ground.options.design_of_new().keeps_table_files();
+        let in_files = ground.options.design_of_new().keeps_table_files();
+        if ground.pool_outlives() || !in_files || self.options.read_only {
+            return;
+        }
         let Ok(Some(free)) = self.fs.free_bytes(&self.path) else {
             return;
         };
-        if !in_files || self.options.read_only {
-            return;
-        }
         let (tables, logs) = ground.manifest.with_state(|state| {
             let tables: u64 = state.files.values().map(|file| file.bytes).sum();
             let logs = state.logs.iter();

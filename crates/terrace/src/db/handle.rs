@@ -74,7 +74,7 @@ impl Handle {
             return Err(Error::closed());
         }
         engine.stop();
-        // A job may have failed since, of which nobody else may hear.
+        // A job may have failed since the last call, and only the caller of this one can be told.
         let sealed_off = engine.check_not_failed().and_then(|()| engine.seal_off());
         let result = written_out.and(sealed_off);
         if result.is_ok() {

@@ -90,9 +90,10 @@ impl Engine {
             )));
         }
         let bytes = batch.payload.len_bytes();
-        // A memtable of its own, its log, and its copy in the bottom must fit at one time.
+        // A memtable of its own, its log, and its copy in the bottom must fit at one time. A small disk makes no batch
+        // invalid.
         let most = (self.ground.options.pool.size_bytes / 8)
-            .max(self.ground.options.front.memtable_bytes / 2)
+            .max(self.ground.stated_front.memtable_bytes / 2)
             .min(BATCH_BYTES_MAX as u64);
         if bytes as u64 > most {
             return Err(Error::invalid(format!(

@@ -52,7 +52,7 @@ pub(crate) struct Ground {
     pub(crate) reserve: Arc<Reserve>,
     /// As stated, but for sizes of the front that do not fit the disk.
     pub(crate) options: Options,
-    stated_front: FrontOptions,
+    pub(crate) stated_front: FrontOptions,
     /// Of this opening of the database, and of no other in the process.
     pub(crate) opening: u64,
     ids: AtomicU64,

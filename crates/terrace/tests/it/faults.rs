@@ -207,6 +207,8 @@ fn faults_that_once_were_lies() {
             2,
             "Recovery,Syncs,105,5,manual",
         ),
+        // A pool whose making had failed was left under its name, and no database could be made there.
+        (Design::MioDb, Medium::Dax, 7, "Life,PoolFile,8,0,manual"),
     ];
     for (design, medium, seed, only) in cases {
         let only = only.parse().expect("a fault");

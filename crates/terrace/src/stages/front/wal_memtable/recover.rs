@@ -21,7 +21,7 @@ use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace, retire_empty};
-use super::spare::{Size, is_of_pool, log_bytes, new_memtable};
+use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::{LogMeta, LogPlace, State};
@@ -56,6 +56,7 @@ pub(crate) fn recover(
         };
         found.push_back(FoundLog::new((id, log.end), place, &log_files));
     }
+    retire_empty(ground, &mut found)?;
     let arenas = Arc::new(Arenas::new(&ground.memory));
     if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {
         // The active one, the spare, and those that wait for their flush.
@@ -74,11 +75,7 @@ pub(crate) fn recover(
         None => found.iter().map(|log| log.bytes).sum(),
     };
     let size = Size::first(ground, replay_bytes);
-    let first = || new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
-    let active = match first() {
-        Err(e) if is_of_pool(&e) && retire_empty(ground, &mut found)? => first()?,
-        made => made?,
-    };
+    let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;
     let active = Arc::new(active);
     let cold = Cold::new(ground);
     cold.add_table(&active);

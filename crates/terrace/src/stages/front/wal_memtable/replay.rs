@@ -96,22 +96,25 @@ impl FoundLog {
     }
 }
 
-/// Retires the logs in the pool that have no record, as openings leave them that were refused room after they had made
-/// their first memtable. Returns whether there was one.
-pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> Result<bool> {
+/// Retires the logs in the pool that have no record: those of spares, and of openings that ended before they took a
+/// write. In a nearly full pool the first memtable and replays need their space.
+///
+/// CRASH: before the edit the next opening finds them again, after it their extents are free.
+pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> Result<()> {
     let empty: Vec<u64> = found
         .iter()
         .filter(|log| log.is_empty(ground))
         .map(|log| log.id)
         .collect();
     if empty.is_empty() {
-        return Ok(false);
+        return Ok(());
     }
     let changes = retired(&empty).collect();
-    // PERSIST: retired before the extents are free again.
+    // PERSIST: the edit before the extents are free. Reversed, a crash could leave the name of a log on space that has
+    // been given to something else.
     ground.manifest.commit(Edit { changes })?;
     found.retain(|log| !empty.contains(&log.id));
-    Ok(true)
+    Ok(())
 }
 
 /// What replaying one log has made.

@@ -1,0 +1,24 @@
+//! A panic of a thread of the store fails the case during which it happens. In a program of its own, since what is noted
+//! is noted for the whole process.
+
+use terrace_testkit::shrink::guarded;
+
+/// A case during which such a thread panics has failed, though it says nothing itself; those of other threads are not
+/// noted.
+#[test]
+fn a_panic_of_a_thread_is_a_failure() {
+    let run = |name: &str| {
+        let name = name.to_owned();
+        guarded(move || {
+            let thread = std::thread::Builder::new().name(name);
+            let thread = thread
+                .spawn(|| panic!("on purpose"))
+                .map_err(|e| e.to_string())?;
+            drop(thread.join());
+            Ok(())
+        })
+    };
+    let failed = run("terrace-7").unwrap_err();
+    assert!(failed.contains("on purpose"), "{failed}");
+    assert_eq!(run("another"), Ok(()));
+}
