@@ -364,7 +364,7 @@ impl Engine {
         // Without threads, jobs have tried when none can take a step.
         if !is_manual
             && !is_held
-            && let Some(why) = self.refusal(wait.refusals)
+            && let Some(why) = self.await_refusal(wait.refusals)
         {
             if frees_by_ranges && self.flush_ranges(wait)? {
                 return Ok(());

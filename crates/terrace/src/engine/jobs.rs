@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) last_refusal: Option<String>,
     /// The same when the last edit of a job was completed that is no flush: writers cause those.
     pub(super) refusals_at_edit: u64,
+    /// The most free bytes that the disk reported at a refusal since then.
+    pub(super) room_max: u64,
     /// Counts runs of jobs that ended or found no space, and those that gave space back `RELEASE` times.
     turnover: u64,
     pub(super) stopping: bool,
@@ -212,7 +214,7 @@ impl Engine {
                     }
                     full_at = Some(level);
                 }
-                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why)),
+                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why, refused)),
                 Ok(Step::Done(completion)) => {
                     match self.complete(job, completion, refused) {
                         Ok(parked) => self.ended(class, (untried, counts), parked),
@@ -298,7 +300,7 @@ impl Engine {
                         return Err(why);
                     }
                     completion.edit.changes.truncate(own);
-                    let waits = self.wait_for_room(why);
+                    let waits = self.wait_for_room(why, refused);
                     let job = Box::new(Finish::begin(job, completion));
                     return Ok(Some(Parked::new(job, waits, refused)));
                 }
@@ -321,11 +323,10 @@ impl Engine {
             if kind != JobKind::Compact {
                 state.turnover += RELEASE;
             }
-            state.turn += 1;
+            state.look_for_room();
         }
         if edits && kind != JobKind::Flush {
-            let mut state = self.jobs.state.lock();
-            state.refusals_at_edit = state.refusals;
+            self.jobs.state.lock().edited();
         }
         self.ground
             .counters
@@ -438,7 +439,7 @@ impl Engine {
                     return Ok(());
                 }
                 Step::Retry(why) => {
-                    let waits = self.wait_for_room(why);
+                    let waits = self.wait_for_room(why, 0);
                     let parked = Parked::new(job, waits, 0);
                     self.jobs.state.lock().queue.push(parked);
                     return Ok(());
@@ -560,7 +561,7 @@ impl Engine {
                 ended(job, waits);
             }
             Ok(Step::Retry(why)) => {
-                let waits = self.wait_for_room(why);
+                let waits = self.wait_for_room(why, refused);
                 ended(job, waits);
             }
             Ok(Step::Done(completion)) => match self.complete(job, completion, refused) {

@@ -55,6 +55,9 @@ pub(super) enum Waits {
     Pool(PoolLevel),
     /// Room on a disk, which nobody announces: a time, or, without threads, another call.
     Room {
+        /// When it may try again if the disk reports more free bytes than at any refusal.
+        soon: Instant,
+        /// When it tries whatever the disk reports.
         until: Instant,
         turn: u64,
         /// The free bytes of the disk by then, or `None` if the file system does not report them.
@@ -116,14 +119,23 @@ impl Parked {
     }
 }
 
-/// How long a job for which a disk has no room waits before it tries again.
+/// How long a job for which a disk has no room waits before it tries again: at first, and while a caller waits for it.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// How often that doubles. A try writes until the disk is full again, so tries that nobody asks for become rare.
+const DOUBLINGS_MAX: u32 = 9;
+
 /// Every so many refusals, a job is run whatever the disk reports: a quota can be raised and leave the free bytes equal.
-const BLIND_TRY: u32 = 16;
+const BLIND_TRY: u32 = 4;
 
 /// How often each job is refused room on a disk before callers who wait for it are refused too.
 const TRIES: u32 = 2;
+
+/// Returns how long a job that was refused room for the `refused`-th time waits if nobody asks for it.
+fn backoff(refused: u32) -> Duration {
+    let doublings = refused.saturating_sub(TRIES).min(DOUBLINGS_MAX);
+    RETRY * (1 << doublings)
+}
 
 /// Returns whether a disk reports no more free bytes than it did then.
 fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
@@ -143,6 +155,35 @@ impl State {
         let tried =
             self.untried == 0 && queue.all(|p| matches!(p.waits, Waits::Pool(_)) || p.has_tried());
         (tried && vain >= u64::from(TRIES) * jobs as u64).then(|| why.clone())
+    }
+
+    /// Counts a refusal. `room`: the free bytes that the disk reports.
+    fn refuse(&mut self, why: &Error, room: Option<u64>) {
+        self.refusals += 1;
+        self.last_refusal = Some(why.to_string());
+        self.room_max = self.room_max.max(room.unwrap_or(0));
+    }
+
+    /// Notes an edit that may have given room back: what the disk reported before it is no measure for later.
+    pub(super) fn edited(&mut self) {
+        self.refusals_at_edit = self.refusals;
+        self.room_max = 0;
+    }
+
+    /// Lets jobs that wait for room try once more: soon with threads, else at once.
+    pub(super) fn look_for_room(&mut self) {
+        self.turn += 1;
+        self.hurry_retries();
+    }
+
+    /// Has jobs that wait for room try within `RETRY`.
+    fn hurry_retries(&mut self) {
+        let latest = Instant::now() + RETRY;
+        for parked in &mut self.queue {
+            if let Waits::Room { until, .. } = &mut parked.waits {
+                *until = latest.min(*until);
+            }
+        }
     }
 
     /// How many jobs that nobody runs keep their memory.
@@ -203,16 +244,17 @@ impl Engine {
         }
     }
 
-    /// When a job that found a disk full may try again.
-    pub(super) fn wait_for_room(&self, why: Error) -> Waits {
+    /// When a job that found a disk full, and had `refused` times before, may try again.
+    pub(super) fn wait_for_room(&self, why: Error, refused: u32) -> Waits {
         // What it has to write may be covered by range deletes that only have to be synced.
         self.ground.ranges.look_again();
         let room = self.ground.reserve.room();
+        let now = Instant::now();
         let mut state = self.jobs.state.lock();
-        state.refusals += 1;
-        state.last_refusal = Some(why.to_string());
+        state.refuse(&why, room);
         Waits::Room {
-            until: Instant::now() + RETRY,
+            soon: now + RETRY,
+            until: now + backoff(refused + 1),
             turn: state.turn,
             room,
             why,
@@ -243,15 +285,20 @@ impl Engine {
         self.jobs.state.lock().refusals
     }
 
-    /// Why jobs make no progress, if that is since a disk is full and has been since the refusal number `since`.
-    pub(super) fn refusal(&self, since: u64) -> Option<Error> {
-        self.jobs.state.lock().refusal(since)
+    /// Why jobs make no progress, if that is since a disk is full and has been since the refusal number `since`. For
+    /// callers who wait until that is known or over: jobs do not keep them waiting.
+    pub(super) fn await_refusal(&self, since: u64) -> Option<Error> {
+        let mut state = self.jobs.state.lock();
+        let why = state.refusal(since);
+        if why.is_none() {
+            state.hurry_retries();
+        }
+        why
     }
 
-    /// Lets jobs that wait for room try once more: a user has called, or a job has given room back. For
-    /// `Workers::Manual`.
+    /// Lets jobs that wait for room try once more: a user has called, or range deletes have become durable.
     pub(crate) fn look_for_room(&self) {
-        self.jobs.state.lock().turn += 1;
+        self.jobs.state.lock().look_for_room();
     }
 
     /// Returns how full the pool is.
@@ -268,12 +315,15 @@ impl Engine {
         let manual = self.jobs.workers() == Workers::Manual;
         // Whoever waits for its turn need not where writers would wait for it.
         let hurries = state.is_paced() && self.haste() >= 1.0;
+        let now = Instant::now();
+        let room = || self.ground.reserve.room().unwrap_or(0);
+        let has_more = |soon: Instant| now >= soon && room() > state.room_max;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
             Waits::Pool(found) => found.has_eased(level),
             Waits::Room { turn, .. } if manual => *turn != state.turn,
-            Waits::Room { until, .. } => Instant::now() >= *until,
-            Waits::Pace(until) => hurries || Instant::now() >= *until,
+            Waits::Room { soon, until, .. } => now >= *until || has_more(*soon),
+            Waits::Pace(until) => hurries || now >= *until,
         };
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))
@@ -284,6 +334,15 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Callers are told of a full disk after `TRIES` short waits; later ones double, up to 51 s.
+    #[test]
+    fn retries_become_rare() {
+        let waits = (1..=20).map(backoff).collect::<Vec<_>>();
+        assert!(waits[..TRIES as usize].iter().all(|wait| *wait == RETRY));
+        assert!(waits.is_sorted());
+        assert_eq!(waits[19], RETRY * 512);
+    }
 
     /// A disk that does not report its free bytes never holds a job back.
     #[test]
