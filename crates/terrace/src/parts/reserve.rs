@@ -225,10 +225,11 @@ impl Reserve {
         let mut total = inner.held.sum();
         // A file system may fill the disk before it refuses what does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
-        // BOUND: four rows, and each turn takes a block or more of one, or halves the step.
+        // A row may lack less than a block: a power loss can leave the file with any length.
+        // BOUND: four rows, and each turn takes a block or more of one, or the rest, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
-            while step >= BLOCK_BYTES {
+            while step > 0 {
                 match place.allocate(total, total + step) {
                     Ok(()) => {
                         total += step;
@@ -536,6 +537,24 @@ mod tests {
             Err(e) if is_full(&e) => false,
             Err(e) => panic!("{e}"),
         }
+    }
+
+    /// A power loss can leave a file of any length, and others take the rest of the disk meanwhile: the reserve is
+    /// whole again when it has room.
+    #[test]
+    fn a_reserve_of_an_odd_length_becomes_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (quota, fs, reserve) = full_disk(folder.path(), 100);
+        let path = reserve.place.as_ref().unwrap().path.clone();
+        drop(reserve);
+        let file = fs.open(&path, OpenMode::Write).unwrap();
+        file.set_len(53 * KIB + 1000).unwrap();
+        quota.set_room(quota.used());
+        let reserve = Reserve::open(&fs, folder.path(), DbId([7; 16]));
+        reserve.keep(ROWS);
+        quota.set_room(100 * KIB);
+        assert!(reserve.refill());
+        assert_eq!(reserve.held_bytes(), 56 * KIB);
     }
 
     /// On a full disk each step gets its row and those behind it, and no more; others get nothing.

@@ -120,7 +120,7 @@ fn cases_that_once_failed() {
     }
 }
 
-/// Wherever power fails while everything is deleted on a full disk, nothing acknowledged is lost, puts go on after the
+/// Wherever power fails while everything, or most, is deleted on a full disk, nothing acknowledged is lost, puts go on after the
 /// delete, and the disk has its reserve again.
 #[test]
 fn full_disks_survive_crashes() {

@@ -95,7 +95,7 @@ fn a_range_delete_makes_room_for_a_log() {
 #[test]
 fn a_small_disk_is_given_back_by_range_deletes() {
     const DISK: u64 = 64 << 20;
-    const LIVE: u64 = 12 << 20;
+    const LIVE: u64 = 21 << 20;
     for design in [Design::Leveled, Design::MioDbSsd] {
         watch(move |watched| {
             watched.op(format!("{design}"), || {

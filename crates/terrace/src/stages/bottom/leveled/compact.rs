@@ -19,12 +19,12 @@ use super::output::Output;
 use super::pick::Picked;
 use super::source::RunCursor;
 use super::split::{self, Span};
+use super::vanish;
 use super::version::Table;
 use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::Applicable;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::{EntryKind, SeqNo};
 
@@ -130,14 +130,21 @@ impl Plan {
         let version = self.version();
         let all = self.picked.tables().flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
-        // Of those above the tables only what is in a synced log: a crash would take another one, and not give
-        // back what it had hidden.
-        let live = &self.body.ground.ranges;
-        let hides = (version.ranges.clone().map(Applicable::lasting).into_iter())
-            .chain(live.applicable(live.durable(), None))
-            .collect();
-        let to = (self.picked.to as u32, 0);
-        Output::new(&self.body, version, to, ranges, hides)
+        let hides = self.body.lasting_ranges(&version);
+        let to = (self.picked.to as u32, self.picked.run);
+        Output::new(&self.body, Arc::new(version.below(to)), to, ranges, hides)
+    }
+
+    /// Has tables of which much is hidden rewritten first, one at a time, which takes less room than the compaction.
+    /// Returns whether there are any: the compaction ends then.
+    fn makes_room_first(&self) -> Result<bool> {
+        if self.picked.rewrites {
+            return Ok(false);
+        }
+        let hidden = vanish::hidden_in_part(&self.body, self.picked.tables())?;
+        let found = !hidden.is_empty();
+        self.body.busy.lock().rewrites.extend(hidden);
+        Ok(found)
     }
 
     /// The end of the compaction, with what all parts have written.
@@ -348,6 +355,10 @@ impl Job for Compact {
             Err(e) if e.kind() == ErrorKind::Full => {
                 self.give_room_back();
                 if self.refused.0 == 0 {
+                    if self.plan.makes_room_first()? {
+                        self.plan.given_up.store(true, Ordering::Relaxed);
+                        return Ok(Step::Done(Completion::nothing()));
+                    }
                     self.refused.1 = self.seen();
                 }
                 self.refused.0 += 1;

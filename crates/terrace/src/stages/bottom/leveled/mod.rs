@@ -53,7 +53,7 @@ use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
 use crate::parts::memory::Memory;
-use crate::parts::ranges::{RangeSet, Spans};
+use crate::parts::ranges::{Applicable, RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, Ground, Intake, Job, Pressure, RangeRequest, Source, Sources, Urgency,
@@ -140,6 +140,8 @@ struct Busy {
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// What was looked at for tables that range deletes cover.
     looked: vanish::Looked,
+    /// Tables to be rewritten, so that a compaction that a full disk has refused needs less room.
+    rewrites: Vec<u64>,
     /// Ranges that are to go down, until nobody waits for that any more.
     requests: Vec<Weak<RangeRequest>>,
 }
@@ -168,6 +170,7 @@ impl Body {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
             looked: vanish::Looked::default(),
+            rewrites: Vec::new(),
             requests: Vec::new(),
         };
         let names = shelf.charge_names(&version);
@@ -195,6 +198,15 @@ impl Body {
         // LOCK: the version after the lock: a job installs what it made before it gives its tables
         // back. The other way round, tables that are just gone would be found free, and removed twice.
         (busy, early.unwrap_or_else(|| self.version()))
+    }
+
+    /// The range deletes that jobs may apply to tables of a version: those that tables have, and of those above them only what
+    /// is in a synced log. A crash would take another one, and not give back what it had hidden.
+    fn lasting_ranges(&self, version: &Version) -> Vec<Applicable> {
+        let live = &self.ground.ranges;
+        let of_tables = version.ranges.clone().map(Applicable::lasting);
+        let above = live.applicable(live.durable(), None);
+        of_tables.into_iter().chain(above).collect()
     }
 
     /// How far level 0 has come from the first of two numbers of runs to the second, or the debt

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use super::request::{self, Due};
 use super::version::{Run, Table, Version};
-use super::{Body, LeveledOptions};
+use super::{Body, Busy, LeveledOptions};
 use crate::parts::expiry::Millis;
 use crate::parts::ranges::Key;
 use crate::stages::Urgency;
@@ -19,6 +19,8 @@ use crate::types::SeqNo;
 pub(super) struct Picked {
     /// The level that gets the result.
     pub(super) to: usize,
+    /// The run of level 0 that gets it, else 0.
+    pub(super) run: u64,
     /// Runs of level 0, or one with the tables picked; newest first.
     pub(super) upper: Vec<Arc<Run>>,
     /// The tables of `to` that they overlap.
@@ -32,16 +34,18 @@ impl Picked {
     fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
         Picked {
             to,
+            run: 0,
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
             lower: Arc::new(Run::of(lower.to_vec())),
             rewrites: false,
         }
     }
 
-    /// A table that is written anew on its own level, without what nobody can read any more.
+    /// A table that is written anew in its own place, without what nobody can read any more.
     fn rewriting(table: &Table) -> Picked {
         Picked {
             to: table.meta.level as usize,
+            run: table.meta.run,
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
             lower: Arc::default(),
             rewrites: true,
@@ -145,6 +149,10 @@ impl Body {
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
         let runs_max = self.ground.memory.limits.runs;
+        if let Some(picked) = pick_rewrite(&version, busy) {
+            busy.numbers.extend(picked.tables().map(Table::number));
+            return Some(picked);
+        }
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {
             let picked = match request::due(&version, &request) {
@@ -196,6 +204,15 @@ impl Body {
 }
 
 type Numbers = std::collections::HashSet<u64>;
+
+/// The next table to be rewritten for the sake of room, once for each that is still live.
+fn pick_rewrite(version: &Version, busy: &mut Busy) -> Option<Picked> {
+    let find = |number: u64| version.tables().find(|table| table.number() == number);
+    busy.rewrites.retain(|&number| find(number).is_some());
+    let free = |number: &u64| !busy.numbers.contains(number);
+    let at = busy.rewrites.iter().position(free)?;
+    find(busy.rewrites.remove(at)).map(Picked::rewriting)
+}
 
 /// A table that may have entries of dropped keyspaces beside others, below level 0: it is written anew
 /// without them. Once for each, since it is known then to have none.
@@ -256,6 +273,7 @@ pub(super) fn pick_runs(
     let lower = version.level(base).overlapping(first, last);
     free(lower).then(|| Picked {
         to: base,
+        run: 0,
         lower: Arc::new(Run::of(lower.to_vec())),
         upper,
         rewrites: false,

@@ -7,6 +7,9 @@
 //! anything is written for it. What the table hid further down is hidden by the same range delete, which stays
 //! for as long as anything below it is left.
 //!
+//! Where a compaction finds the disk full, tables of it that are covered in part are rewritten first, one at a time:
+//! that takes no more room than one table has, and gives back more than it takes.
+//!
 //! CRASH: one edit forgets the tables; a file that stays behind is removed when the database is opened.
 
 use std::collections::HashSet;
@@ -17,8 +20,9 @@ use super::version::{Table, Version};
 use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::{Applicable, Key, Last, RangeDelete, RangeSet};
+use crate::parts::ranges::{Key, Last, RangeDelete, RangeSet};
 use crate::parts::snapshots::Stripes;
+use crate::parts::sstable::ReadCounts;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
 
@@ -42,58 +46,122 @@ pub(super) struct Vanish {
 /// BOUND: a table that spans more keyspaces is not looked at one by one.
 const KEYSPACES_MAX: u32 = 64;
 
-/// Whether no read sees anything of a table, because of range deletes of which `hides` says whether they
-/// hide all keys and numbers of a stretch of one keyspace, or because of keyspaces that were dropped.
-fn is_hidden(
-    table: &Table,
-    dropped: &[u32],
-    hides: impl Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool,
-) -> bool {
-    let meta = &table.meta;
-    let seqs = (meta.seq_first, meta.seq_last);
-    let gone = |keyspace: u32| dropped.binary_search(&keyspace).is_ok();
-    let own = |r: &RangeDelete| {
-        gone(r.keyspace) || hides((r.keyspace, &r.begin), Last::Before(&r.end), seqs)
-    };
-    // A range delete ends with its keyspace, so each keyspace has its own.
-    let entries = || {
-        let (first, last) = (table.first(), table.last());
+/// A table is looked at in so many pieces, and rewritten from so many on that are hidden.
+const PIECES: usize = 16;
+const HIDDEN_PIECES_MIN: usize = 2;
+
+/// What hides entries of a table for every reader.
+struct Hidden<'a, F> {
+    dropped: &'a [u32],
+    /// Whether range deletes hide all keys of a stretch of one keyspace, with all numbers between two.
+    hides: F,
+}
+
+impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
+    fn is_dropped(&self, keyspace: u32) -> bool {
+        self.dropped.binary_search(&keyspace).is_ok()
+    }
+
+    /// Whether no read sees anything between two keys, with all numbers between `seqs`. `to` is where the keys of the
+    /// last keyspace end.
+    fn has_stretch(
+        &self,
+        first: Key<'_>,
+        (last, to): (u32, Last<'_>),
+        seqs: (SeqNo, SeqNo),
+    ) -> bool {
+        // A range delete ends with its keyspace, so each keyspace has its own.
         let within = |keyspace: u32| {
             let from = if keyspace == first.0 { first.1 } else { &[] };
-            let to = match keyspace == last.0 {
-                true => Last::Key(last),
-                false => Last::Before(&[]),
+            let to = if keyspace == last {
+                to
+            } else {
+                Last::Before(&[])
             };
-            gone(keyspace) || hides((keyspace, from), to, seqs)
+            self.is_dropped(keyspace) || (self.hides)((keyspace, from), to, seqs)
         };
-        last.0 - first.0 < KEYSPACES_MAX && (first.0..=last.0).all(within)
+        last - first.0 < KEYSPACES_MAX && (first.0..=last).all(within)
+    }
+
+    /// Whether no read sees anything of a table.
+    fn has_table(&self, table: &Table) -> bool {
+        let meta = &table.meta;
+        let seqs = (meta.seq_first, meta.seq_last);
+        let own = |r: &RangeDelete| {
+            self.is_dropped(r.keyspace)
+                || (self.hides)((r.keyspace, &r.begin), Last::Before(&r.end), seqs)
+        };
+        let last = table.last();
+        (meta.entries == 0 || self.has_stretch(table.first(), (last.0, Last::Key(last)), seqs))
+            && table.ranges.iter().all(own)
+    }
+
+    /// Whether no read sees anything of enough pieces of a table that it should be rewritten.
+    fn has_pieces(&self, table: &Table) -> Result<bool> {
+        let meta = &table.meta;
+        let seqs = (meta.seq_first, meta.seq_last);
+        let cuts = table
+            .open()?
+            .split_keys(PIECES, &mut ReadCounts::default())?;
+        let mut first = table.first();
+        let mut count = 0;
+        for (keyspace, key) in &cuts {
+            // Before an empty key there is nothing of its keyspace: taken for the whole, it is hidden less often.
+            let to = (*keyspace, Last::Before(key));
+            count += usize::from(self.has_stretch(first, to, seqs));
+            first = (*keyspace, key);
+        }
+        let last = table.last();
+        count += usize::from(self.has_stretch(first, (last.0, Last::Key(last)), seqs));
+        Ok(count >= HIDDEN_PIECES_MIN)
+    }
+}
+
+/// The numbers of those of some tables that are to be rewritten since much of them is hidden, the smallest table
+/// first. Nothing that a rewritten table has is hidden by what hides today, so it is not found again.
+pub(super) fn hidden_in_part<'a>(
+    body: &Body,
+    tables: impl Iterator<Item = &'a Table>,
+) -> Result<Vec<u64>> {
+    let dropped = body.ground.dropped.all();
+    let ranges = body.lasting_ranges(&body.version());
+    let stripes = body.ground.snapshots.stripes();
+    let hidden = Hidden {
+        dropped: &dropped,
+        hides: |first: Key<'_>, last: Last<'_>, seqs| {
+            let mut all = ranges.iter();
+            all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
+        },
     };
-    (meta.entries == 0 || entries()) && table.ranges.iter().all(own)
+    let mut found = Vec::new();
+    for table in tables.filter(|table| table.meta.entries > 0) {
+        if hidden.has_pieces(table)? {
+            found.push((table.meta.bytes, table.number()));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, number)| number).collect())
 }
 
 /// Whether some table would be hidden if these range deletes were durable.
 pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) -> bool {
     // A snapshot that holds a table today may be gone before the range delete has come down.
     let stripes = Stripes::default();
-    let hides = |first: Key<'_>, last: Last<'_>, seqs| {
-        ranges.hides_all(first, last, seqs, SeqNo::MAX, &stripes)
+    let hidden = Hidden {
+        dropped,
+        hides: |first: Key<'_>, last: Last<'_>, seqs| {
+            ranges.hides_all(first, last, seqs, SeqNo::MAX, &stripes)
+        },
     };
-    version
-        .tables()
-        .any(|table| is_hidden(table, dropped, hides))
+    version.tables().any(|table| hidden.has_table(table))
 }
 
 /// The job that drops what is covered whole; its tables are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     let (mut busy, version) = body.choosing();
     let dropped = body.ground.dropped.all();
-    let live = &body.ground.ranges;
-    let durable = live.durable();
-    // Of those above the tables only what is in a synced log: a crash would take another one, and not give
-    // back what it had hidden.
-    let ranges: Vec<Applicable> = (version.ranges.clone().map(Applicable::lasting).into_iter())
-        .chain(live.applicable(durable, None))
-        .collect();
+    let durable = body.ground.ranges.durable();
+    let ranges = body.lasting_ranges(&version);
     if ranges.is_empty() && dropped.is_empty() {
         return None;
     }
@@ -114,13 +182,16 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     if same || canary::breaks(Canary::RoomKept) {
         return None;
     }
-    let hides = |first: Key<'_>, last: Last<'_>, seqs| {
-        let mut all = ranges.iter();
-        all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
+    let hidden = Hidden {
+        dropped: &dropped,
+        hides: |first: Key<'_>, last: Last<'_>, seqs| {
+            let mut all = ranges.iter();
+            all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
+        },
     };
     let free = |table: &&Table| !busy.numbers.contains(&table.number());
     // Of a dropped keyspace no snapshot reads.
-    let gone = |table: &&Table| table.is_dropped(&dropped) || is_hidden(table, &dropped, hides);
+    let gone = |table: &&Table| table.is_dropped(&dropped) || hidden.has_table(table);
     let tables: Vec<Table> = version
         .tables()
         .filter(free)

@@ -340,6 +340,19 @@ impl Version {
         self.tables().map(table).sum()
     }
 
+    /// The version as a writer of tables of `level`, and there of `run`, sees it: of level 0 only older runs.
+    pub(super) fn below(&self, (level, run): (u32, u64)) -> Version {
+        let older = self
+            .runs
+            .iter()
+            .filter(|other| level == 0 && other.id < run);
+        Version {
+            runs: older.cloned().collect(),
+            levels: self.levels.clone(),
+            ranges: self.ranges.clone(),
+        }
+    }
+
     /// The run of a level below level 0.
     pub(super) fn level(&self, level: usize) -> &Arc<Run> {
         &self.levels[level - 1]
