@@ -1,0 +1,110 @@
+//! Tests of the reserve on small disks.
+
+use terrace_media::{OsFs, QuotaFs};
+
+use super::*;
+
+const KIB: u64 = 1 << 10;
+const ROWS: Rows = Rows {
+    manifest: 16 * KIB,
+    log: 8 * KIB,
+    drains: 0,
+    tables: 32 * KIB,
+};
+
+/// A disk of `kib` with a reserve, and what is left of it given to others.
+fn full_disk(dir: &Path, kib: u64) -> (QuotaFs, Arc<dyn FileSystem>, Arc<Reserve>) {
+    let quota = QuotaFs::new(Arc::new(OsFs), kib * KIB);
+    let fs: Arc<dyn FileSystem> = Arc::new(quota.clone());
+    let reserve = Reserve::open(&fs, dir, DbId([7; 16]));
+    reserve.keep(ROWS);
+    quota.set_room(quota.used());
+    (quota, fs, reserve)
+}
+
+fn written(fs: &dyn FileSystem, path: &Path, kib: u64) -> bool {
+    let file = fs.open(path, OpenMode::Create).unwrap();
+    match file.write_at(0, &vec![1; (kib * KIB) as usize]) {
+        Ok(()) => true,
+        Err(e) if is_full(&e) => false,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// A power loss can leave a file of any length, and others take the rest of the disk meanwhile: the reserve is
+/// whole again when it has room.
+#[test]
+fn a_reserve_of_an_odd_length_becomes_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (quota, fs, reserve) = full_disk(folder.path(), 100);
+    let path = reserve.place.as_ref().unwrap().path.clone();
+    drop(reserve);
+    let file = fs.open(&path, OpenMode::Write).unwrap();
+    file.set_len(53 * KIB + 1000).unwrap();
+    quota.set_room(quota.used());
+    let reserve = Reserve::open(&fs, folder.path(), DbId([7; 16]));
+    reserve.keep(ROWS);
+    quota.set_room(100 * KIB);
+    assert!(reserve.refill());
+    assert_eq!(reserve.held_bytes(), 56 * KIB);
+}
+
+/// On a full disk each step gets its row and those behind it, and no more; others get nothing.
+#[test]
+fn a_row_is_for_its_own_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (_, fs, reserve) = full_disk(folder.path(), 100);
+    assert_eq!(reserve.held_bytes(), 56 * KIB);
+    assert!(!written(&*fs, &at("put"), 4));
+    let lender = |row| reserve.lender(&fs, row);
+    assert!(written(&lender(Row::Tables), &at("table"), 32));
+    assert!(!written(&lender(Row::Tables), &at("table2"), 4));
+    assert!(reserve.is_short() && !reserve.refill());
+    assert!(written(&lender(Row::Log), &at("log"), 8));
+    assert!(!written(&lender(Row::Log), &at("log2"), 4));
+    fs.remove(&at("log")).unwrap();
+    fs.remove(&at("table")).unwrap();
+    assert!(reserve.refill(), "all of it is there again");
+    assert!(written(&lender(Row::Manifest), &at("manifest"), 56));
+    assert!(!written(&lender(Row::Manifest), &at("manifest2"), 4));
+    assert_eq!(reserve.held_bytes(), 0);
+    let lent = lender(Row::Manifest);
+    let file = fs.open(&at("manifest"), OpenMode::Write).unwrap();
+    file.set_len(20 * KIB).unwrap();
+    assert!(!reserve.refill(), "a part of it is there again");
+    assert_eq!(reserve.held_bytes(), 36 * KIB);
+    lent.end().store(true, Ordering::Relaxed);
+    assert!(!written(&lent, &at("late"), 4), "the loan has ended");
+}
+
+/// What a process has left is found again, whatever its length, and follows what is wanted.
+#[test]
+fn it_is_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (quota, fs, reserve) = full_disk(folder.path(), 100);
+    drop(reserve);
+    let reserve = Reserve::open(&fs, folder.path(), DbId([7; 16]));
+    assert_eq!(reserve.held_bytes(), 56 * KIB);
+    reserve.keep(ROWS);
+    assert!(!reserve.is_short());
+    let other = Reserve::open(&fs, folder.path(), DbId([8; 16]));
+    assert_eq!(other.held_bytes(), 0, "that of another database");
+    reserve.keep(Rows { tables: 0, ..ROWS });
+    assert_eq!(quota.used(), 24 * KIB, "it gives back what it has too much");
+    reserve.keep(Rows::default());
+    assert_eq!(
+        (quota.used(), fs.list(folder.path()).unwrap().len()),
+        (0, 0)
+    );
+}
+
+/// Only a name with an id is that of a reserve.
+#[test]
+fn a_name_is_exact() {
+    let db = DbId([0xab; 16]);
+    assert_eq!(reserve_owner(&name_of(db)), Some(db));
+    for name in ["RESERVE", "RESERVE-", "RESERVE-0", "reserve-x"] {
+        assert_eq!(reserve_owner(name), None, "{name}");
+    }
+}
