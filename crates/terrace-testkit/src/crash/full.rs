@@ -1,4 +1,4 @@
-//! This file is crashes of a database on a disk that is full, while everything is deleted on its reserve.
+//! This file is crashes of a database on a full disk, while everything or most of it is deleted on its reserve.
 //!
 //! A small disk is filled until a put is refused. From then on, images are taken at every persist point: of a range
 //! delete of everything, or of most keys, of what drops and compacts it, and of the puts that follow. Each image is
@@ -31,9 +31,9 @@ const RESERVE_BYTES_MIN: u64 = 160 << 10;
 const WRITES_MAX: u32 = 3000;
 /// Puts that are refused one after the other before the disk counts as full.
 const REFUSALS: u32 = 4;
-/// Where not everything is deleted, keys whose first byte is less are.
+/// Odd seeds delete the keys whose first byte is below this one.
 const DELETED: u8 = 0xb0;
-/// BOUND: how often puts are tried after everything was deleted.
+/// BOUND: how often puts are tried after the delete.
 const TRIES: u32 = 8;
 
 fn put(n: u32) -> Op {
@@ -76,7 +76,8 @@ impl Case {
         case
     }
 
-    /// The range delete: of everything, or, with odd seeds, of so many keys that every table has some.
+    /// Returns a range delete of all keys or, for odd seeds, of about two thirds of them, which leaves live keys in
+    /// every table.
     fn delete_on_full_disk(&self) -> Op {
         let until = match self.seed % 2 {
             0 => Vec::new(),

@@ -119,19 +119,21 @@ impl Parked {
     }
 }
 
-/// How long a job for which a disk has no room waits before it tries again: at first, and while a caller waits for it.
+/// The wait of a refused job before its next try, at first and while a caller waits for background work.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How often that doubles. A try writes until the disk is full again, so tries that nobody asks for become rare.
+/// The number of times that the wait doubles. Each try can fill the disk again, so tries become rare while no caller
+/// waits.
 const DOUBLINGS_MAX: u32 = 9;
 
-/// Every so many refusals, a job is run whatever the disk reports: a quota can be raised and leave the free bytes equal.
+/// Every so many refusals, a job is run whatever the disk reports: a quota can be raised and leave the free bytes
+/// equal.
 const BLIND_TRY: u32 = 4;
 
 /// How often each job is refused room on a disk before callers who wait for it are refused too.
 const TRIES: u32 = 2;
 
-/// Returns how long a job that was refused room for the `refused`-th time waits if nobody asks for it.
+/// Returns the wait after the `refused`-th refusal of a job while no caller waits.
 fn backoff(refused: u32) -> Duration {
     let doublings = refused.saturating_sub(TRIES).min(DOUBLINGS_MAX);
     RETRY * (1 << doublings)
@@ -164,7 +166,7 @@ impl State {
         self.room_max = self.room_max.max(room.unwrap_or(0));
     }
 
-    /// Notes an edit that may have given room back: what the disk reported before it is no measure for later.
+    /// Notes an edit that may have given room back. Free bytes reported before it no longer count.
     pub(super) fn edited(&mut self) {
         self.refusals_at_edit = self.refusals;
         self.room_max = 0;
@@ -285,8 +287,8 @@ impl Engine {
         self.jobs.state.lock().refusals
     }
 
-    /// Why jobs make no progress, if that is since a disk is full and has been since the refusal number `since`. For
-    /// callers who wait until that is known or over: jobs do not keep them waiting.
+    /// Returns why jobs make no progress if a full disk has stopped them since the refusal number `since`. Otherwise it
+    /// makes refused jobs try soon, because the caller waits for the outcome.
     pub(super) fn await_refusal(&self, since: u64) -> Option<Error> {
         let mut state = self.jobs.state.lock();
         let why = state.refusal(since);

@@ -120,8 +120,8 @@ fn cases_that_once_failed() {
     }
 }
 
-/// Wherever power fails while everything, or most, is deleted on a full disk, nothing acknowledged is lost, puts go on after the
-/// delete, and the disk has its reserve again.
+/// A power loss at any point while everything, or most, is deleted on a full disk loses nothing acknowledged. Puts go
+/// on after the delete, and the disk has its reserve again.
 #[test]
 fn full_disks_survive_crashes() {
     for design in [Design::Leveled, Design::MioDbSsd] {

@@ -18,7 +18,7 @@ use crate::room::{fill, on_a_disk_of, value};
 #[test]
 fn a_full_disk_is_not_filled_again_and_again() {
     // Of a compaction's tries one in four is made.
-    for (workers, operations_max) in [(Workers::Manual, 100), (Workers::Threads(2), 1000)] {
+    for (workers, operations_max) in [(Workers::Manual, 40), (Workers::Threads(2), 1000)] {
         for design in [Design::Leveled, Design::MioDbSsd] {
             watch(move |watched| {
                 watched.op(format!("{design}, {workers:?}"), || {

@@ -31,8 +31,7 @@ fn written(fs: &dyn FileSystem, path: &Path, kib: u64) -> bool {
     }
 }
 
-/// A power loss can leave a file of any length, and others take the rest of the disk meanwhile: the reserve is
-/// whole again when it has room.
+/// A power loss can leave the file at any length. The reserve becomes whole again once the disk has room.
 #[test]
 fn a_reserve_of_an_odd_length_becomes_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +77,7 @@ fn a_row_is_for_its_own_steps() {
     assert!(!written(&lent, &at("late"), 4), "the loan has ended");
 }
 
-/// What a process has left is found again, whatever its length, and follows what is wanted.
+/// An opening finds the reserve of an earlier process at any length and resizes it to what is wanted.
 #[test]
 fn it_is_found_again() {
     let folder = tempfile::tempdir().unwrap();

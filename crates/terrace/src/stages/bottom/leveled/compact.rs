@@ -135,8 +135,8 @@ impl Plan {
         Output::new(&self.body, Arc::new(version.below(to)), to, ranges, hides)
     }
 
-    /// Has tables of which much is hidden rewritten first, one at a time, which takes less room than the compaction.
-    /// Returns whether there are any: the compaction ends then.
+    /// Queues the tables of the compaction that are hidden in part, to be rewritten one at a time in less room. Returns
+    /// whether it found any; the compaction then ends.
     fn makes_room_first(&self) -> Result<bool> {
         if self.picked.rewrites {
             return Ok(false);

@@ -140,7 +140,7 @@ struct Busy {
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// What was looked at for tables that range deletes cover.
     looked: vanish::Looked,
-    /// Tables to be rewritten, so that a compaction that a full disk has refused needs less room.
+    /// Tables to rewrite, so that a compaction that a full disk has refused needs less room.
     rewrites: Vec<u64>,
     /// Ranges that are to go down, until nobody waits for that any more.
     requests: Vec<Weak<RangeRequest>>,
@@ -200,8 +200,8 @@ impl Body {
         (busy, early.unwrap_or_else(|| self.version()))
     }
 
-    /// The range deletes that jobs may apply to tables of a version: those that tables have, and of those above them only what
-    /// is in a synced log. A crash would take another one, and not give back what it had hidden.
+    /// Returns the range deletes that jobs may apply to the tables of a version: those in its tables, and those in
+    /// synced logs. A power loss could take any other one and not bring back the entries that it had hidden.
     fn lasting_ranges(&self, version: &Version) -> Vec<Applicable> {
         let live = &self.ground.ranges;
         let of_tables = version.ranges.clone().map(Applicable::lasting);

@@ -19,7 +19,7 @@ use crate::types::SeqNo;
 pub(super) struct Picked {
     /// The level that gets the result.
     pub(super) to: usize,
-    /// The run of level 0 that gets it, else 0.
+    /// The run of level 0 that gets the result, or 0 for deeper levels.
     pub(super) run: u64,
     /// Runs of level 0, or one with the tables picked; newest first.
     pub(super) upper: Vec<Arc<Run>>,
@@ -41,7 +41,7 @@ impl Picked {
         }
     }
 
-    /// A table that is written anew in its own place, without what nobody can read any more.
+    /// Rewrites one table in place and drops the entries that no reader can see.
     fn rewriting(table: &Table) -> Picked {
         Picked {
             to: table.meta.level as usize,
@@ -205,7 +205,7 @@ impl Body {
 
 type Numbers = std::collections::HashSet<u64>;
 
-/// The next table to be rewritten for the sake of room, once for each that is still live.
+/// Returns the next table to rewrite for room, each at most once and only while it is live.
 fn pick_rewrite(version: &Version, busy: &mut Busy) -> Option<Picked> {
     let find = |number: u64| version.tables().find(|table| table.number() == number);
     busy.rewrites.retain(|&number| find(number).is_some());

@@ -8,7 +8,7 @@
 //! for as long as anything below it is left.
 //!
 //! Where a compaction finds the disk full, tables of it that are covered in part are rewritten first, one at a time:
-//! that takes no more room than one table has, and gives back more than it takes.
+//! each takes less room than the table had, and gives back that of the table.
 //!
 //! CRASH: one edit forgets the tables; a file that stays behind is removed when the database is opened.
 
@@ -20,7 +20,7 @@ use super::version::{Table, Version};
 use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::{Key, Last, RangeDelete, RangeSet};
+use crate::parts::ranges::{Applicable, Key, Last, RangeDelete, RangeSet};
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::ReadCounts;
 use crate::stages::{Completion, Job, JobKind, Step};
@@ -46,11 +46,11 @@ pub(super) struct Vanish {
 /// BOUND: a table that spans more keyspaces is not looked at one by one.
 const KEYSPACES_MAX: u32 = 64;
 
-/// A table is looked at in so many pieces, and rewritten from so many on that are hidden.
+/// The number of pieces that a table is examined in, and the number of hidden ones from which it is rewritten.
 const PIECES: usize = 16;
 const HIDDEN_PIECES_MIN: usize = 2;
 
-/// What hides entries of a table for every reader.
+/// The dropped keyspaces and range deletes that hide entries from every reader.
 struct Hidden<'a, F> {
     dropped: &'a [u32],
     /// Whether range deletes hide all keys of a stretch of one keyspace, with all numbers between two.
@@ -117,8 +117,19 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
     }
 }
 
-/// The numbers of those of some tables that are to be rewritten since much of them is hidden, the smallest table
-/// first. Nothing that a rewritten table has is hidden by what hides today, so it is not found again.
+/// Whether one of `ranges` hides all keys of a stretch, with all numbers between two.
+fn hides_by(
+    ranges: &[Applicable],
+    stripes: &Stripes,
+) -> impl Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool {
+    move |first, last, seqs| {
+        let mut all = ranges.iter();
+        all.any(|ranges| ranges.hides_all(first, last, seqs, stripes))
+    }
+}
+
+/// Returns the numbers of the tables to rewrite because much of them is hidden, the smallest table first. A rewritten
+/// table has nothing that the same range deletes hide, so it is not found twice.
 pub(super) fn hidden_in_part<'a>(
     body: &Body,
     tables: impl Iterator<Item = &'a Table>,
@@ -128,10 +139,7 @@ pub(super) fn hidden_in_part<'a>(
     let stripes = body.ground.snapshots.stripes();
     let hidden = Hidden {
         dropped: &dropped,
-        hides: |first: Key<'_>, last: Last<'_>, seqs| {
-            let mut all = ranges.iter();
-            all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
-        },
+        hides: hides_by(&ranges, &stripes),
     };
     let mut found = Vec::new();
     for table in tables.filter(|table| table.meta.entries > 0) {
@@ -184,10 +192,7 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     }
     let hidden = Hidden {
         dropped: &dropped,
-        hides: |first: Key<'_>, last: Last<'_>, seqs| {
-            let mut all = ranges.iter();
-            all.any(|ranges| ranges.hides_all(first, last, seqs, &stripes))
-        },
+        hides: hides_by(&ranges, &stripes),
     };
     let free = |table: &&Table| !busy.numbers.contains(&table.number());
     // Of a dropped keyspace no snapshot reads.

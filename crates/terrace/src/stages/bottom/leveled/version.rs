@@ -340,7 +340,8 @@ impl Version {
         self.tables().map(table).sum()
     }
 
-    /// The version as a writer of tables of `level`, and there of `run`, sees it: of level 0 only older runs.
+    /// Returns the version without the runs of level 0 that are not older than `run` of `level`: what a writer of
+    /// that run may find below its tables.
     pub(super) fn below(&self, (level, run): (u32, u64)) -> Version {
         let older = self
             .runs
