@@ -188,6 +188,10 @@ struct Wait {
     spares: u32,
     /// It has sealed the memtable for the sake of range deletes.
     has_flushed: bool,
+    /// It may have the buffer drained where the disk has no room for another log.
+    drains: bool,
+    /// How many edits jobs had completed when it last did so.
+    drained_at: Option<u64>,
 }
 
 /// What a caller does after a look.
@@ -204,7 +208,7 @@ enum Verdict {
 }
 
 impl Wait {
-    fn begin(refusals: u64) -> Wait {
+    fn begin(refusals: u64, drains: bool) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -214,6 +218,8 @@ impl Wait {
             least: None,
             spares: 0,
             has_flushed: false,
+            drains,
+            drained_at: None,
         }
     }
 
@@ -263,7 +269,8 @@ impl Engine {
             Need::Pool => 0,
             Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
         };
-        let mut wait = Wait::begin(refusals);
+        let drains = Rights::of(need, true).disk;
+        let mut wait = Wait::begin(refusals, drains);
         let front = &self.pipeline.front;
         let is_larger = matches!(need, Need::Memtable(batch)
             if front.spare_bytes(Some(batch)).is_beyond(front.spare_bytes(None)));
@@ -366,7 +373,7 @@ impl Engine {
             && !is_held
             && let Some(why) = self.await_refusal(wait.refusals)
         {
-            if frees_by_ranges && self.flush_ranges(wait)? {
+            if frees_by_ranges && self.flush_ranges(wait)? || self.drain_logs(&awaits, wait)? {
                 return Ok(());
             }
             return Err(why);
@@ -394,6 +401,7 @@ impl Engine {
             // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
             Verdict::Stuck if frees_by_ranges && self.flush_ranges(wait)? => {}
+            Verdict::Stuck if self.drain_logs(&awaits, wait)? => {}
             Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
         }
@@ -416,6 +424,22 @@ impl Engine {
         let sealed = front.rotate(None, &|| self.install_view())?;
         self.jobs.wake_all();
         Ok(sealed)
+    }
+
+    /// Has the buffer drained, which retires logs, where the disk has no room for another log. Nothing else would: logs
+    /// of deletes are small, and far from all that logs may take. False: no drain can begin, or none has brought an
+    /// edit since the caller's last one.
+    fn drain_logs(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
+        if !wait.drains || !matches!(awaits, Awaits::Disk(_)) {
+            return Ok(false);
+        }
+        // BOUND: each turn but the first follows an edit.
+        let edits = Some(self.jobs.edits());
+        if std::mem::replace(&mut wait.drained_at, edits) == edits {
+            return Ok(false);
+        }
+        wait.looks = 0;
+        self.begin_for_space()
     }
 
     /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job
@@ -509,91 +533,4 @@ fn is_held_by_readers(why: &Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::EntryKind;
-
-    /// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
-    fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
-        let mut wait = Wait::begin(0);
-        let looks = looks.into_iter();
-        looks
-            .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
-            .collect()
-    }
-
-    /// A caller waits beside other writers for as long as more becomes free, however slowly, and ends
-    /// when it does not.
-    #[test]
-    fn a_wait_ends_where_others_take_what_is_freed() {
-        let slowly = (0..20_000u64).map(|n| (false, 1_000_000 - n / TURNOVER_MAX, n));
-        assert!(verdicts(slowly).iter().all(|v| *v == Verdict::Work));
-        let vain = (0..20_000u64).map(|n| (false, 1_000_000 + n % 7, n));
-        let vain = verdicts(vain);
-        let ended = vain.iter().position(|v| *v == Verdict::Starved);
-        assert_eq!(ended, Some(TURNOVER_MAX as usize + 1));
-    }
-
-    /// Work that gives nothing back is waited for: a merge, a long flush.
-    #[test]
-    fn a_wait_does_not_end_while_one_job_works() {
-        let works = (0..10_000).map(|_| (false, 5, 3));
-        assert!(verdicts(works).iter().all(|v| *v == Verdict::Work));
-    }
-
-    /// Where nothing can free space the looks are counted, and any work begins the count anew.
-    #[test]
-    fn a_wait_ends_where_nothing_can_free_space() {
-        let mut stuck = vec![(true, 5, 0); LOOKS as usize];
-        assert!(verdicts(stuck.clone()).iter().all(|v| *v == Verdict::Look));
-        stuck.push((false, 5, 0));
-        stuck.extend(vec![(true, 5, 0); LOOKS as usize + 1]);
-        let heard = verdicts(stuck);
-        let full = heard.iter().position(|v| *v == Verdict::Stuck);
-        assert_eq!(full, Some(heard.len() - 1));
-    }
-
-    /// Each state of the front leads to one thing that changes it: a memtable is made unless as many are sealed
-    /// as may be, or the caller has to leave what is short to others.
-    #[test]
-    fn every_state_has_a_next_step() {
-        let (pool, logs) = (Some(Lack::Pool), Some(Lack::Logs));
-        let mut delete = Batch::default();
-        delete.push(EntryKind::Delete, 0, b"key", b"");
-        let mut put = Batch::default();
-        put.push(EntryKind::Put, 0, b"key", b"value");
-        let rights = |need, is_full| Rights::of(&need, is_full);
-        let all = [
-            rights(Need::Memtable(&put), false),
-            rights(Need::Memtable(&put), true),
-            rights(Need::Memtable(&delete), false),
-            rights(Need::Flush, false),
-            rights(Need::Numbers, false),
-        ];
-        for who in all {
-            for lack in [None, pool, logs] {
-                assert_eq!(next(2, 2, lack, who), Next::AwaitFlush, "{who:?}");
-                assert_eq!(next(3, 2, lack, who), Next::AwaitFlush, "{who:?}");
-            }
-            for sealed in [0, 1] {
-                assert_eq!(next(sealed, 2, None, who), Next::MakeSpare, "{who:?}");
-            }
-        }
-        for puts in &all[..2] {
-            assert!(!puts.disk, "puts leave the reserve to deletes");
-            assert_eq!(next(0, 2, pool, *puts), Next::AwaitSpace);
-            assert_eq!(next(1, 2, logs, *puts), Next::AwaitLogs);
-        }
-        let deletes = all[2];
-        assert_eq!(next(0, 2, pool, deletes), Next::MakeSpare);
-        assert_eq!(next(1, 2, logs, deletes), Next::AwaitLogs);
-        // On a full disk they are how room comes back.
-        let deletes = rights(Need::Memtable(&delete), true);
-        assert_eq!(next(2, 2, logs, deletes), Next::MakeSpare);
-        assert_eq!(next(3, 2, None, deletes), Next::AwaitFlush);
-        for who in &all[3..] {
-            assert_eq!(next(0, 2, pool, *who), Next::MakeSpare);
-            assert_eq!(next(1, 2, logs, *who), Next::MakeSpare);
-        }
-    }
-}
+mod tests;

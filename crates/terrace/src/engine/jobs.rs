@@ -57,9 +57,11 @@ pub(super) struct State {
     pub(super) untried: usize,
     /// How often jobs were refused room on a disk.
     pub(super) refusals: u64,
-    /// The last of these.
+    /// Edits of jobs other than flushes, which writers cause.
+    pub(super) edits: u64,
+    /// The last refusal.
     pub(super) last_refusal: Option<String>,
-    /// The same when the last edit of a job was completed that is no flush: writers cause those.
+    /// The number of refusals at the last of these edits.
     pub(super) refusals_at_edit: u64,
     /// The most free bytes that the disk reported at a refusal since then.
     pub(super) room_max: u64,
@@ -75,16 +77,6 @@ pub(super) struct State {
     pub(super) merges_first: bool,
     /// Counts calls of users that may find room on a disk again.
     pub(super) turn: u64,
-}
-
-impl State {
-    /// Whether no flush has been begun that nobody runs. One that waits for room on a disk must not keep others from
-    /// giving room back.
-    fn has_no_flush(&self) -> bool {
-        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. });
-        let mut queue = self.queue.iter();
-        queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
-    }
 }
 
 impl Jobs {

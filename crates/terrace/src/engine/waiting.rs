@@ -168,6 +168,7 @@ impl State {
 
     /// Notes an edit that may have given room back. Free bytes reported before it no longer count.
     pub(super) fn edited(&mut self) {
+        self.edits += 1;
         self.refusals_at_edit = self.refusals;
         self.room_max = 0;
     }
@@ -186,6 +187,14 @@ impl State {
                 *until = latest.min(*until);
             }
         }
+    }
+
+    /// Whether no flush has been begun that nobody runs. One that waits for room on a disk must not keep others from
+    /// giving room back.
+    pub(super) fn has_no_flush(&self) -> bool {
+        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. });
+        let mut queue = self.queue.iter();
+        queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }
 
     /// How many jobs that nobody runs keep their memory.
@@ -213,6 +222,11 @@ impl State {
 }
 
 impl Jobs {
+    /// How many edits jobs have completed, flushes aside.
+    pub(super) fn edits(&self) -> u64 {
+        self.state.lock().edits
+    }
+
     /// What users are told of jobs that a disk has refused.
     pub(super) fn retries(&self) -> RetryMetrics {
         let state = self.state.lock();

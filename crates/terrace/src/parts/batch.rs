@@ -195,6 +195,11 @@ impl Batch {
         self.frees || self.deletes == self.len() as u64
     }
 
+    /// Whether it deletes more than single keys.
+    pub(crate) fn deletes_many(&self) -> bool {
+        self.frees || self.ranges > 0
+    }
+
     /// Key and value bytes of the largest entry.
     pub(crate) fn largest_entry(&self) -> usize {
         self.largest_entry

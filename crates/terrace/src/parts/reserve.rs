@@ -9,9 +9,14 @@
 //! | row | for | bytes |
 //! |---|---|---|
 //! | manifest | its next generation, OPTIONS | as many as the generation in use has room for |
-//! | log | logs of deletes, and of an opening: one that is written, and one to flush that | twice `LOG_BYTES` |
+//! | ranges | the log of a range delete, of a flush or of an opening | `LOG_BYTES` |
+//! | log | logs of deletes | `LOG_BYTES` |
 //! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `DRAIN_BYTES` |
 //! | tables | what compactions and drains write | `Ground::keep_reserve` |
+//!
+//! Room that comes back goes to range deletes first, which give the most back, then to drains and tables. Logs of single
+//! deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
+//! bit, and then nothing gave any room back.
 //!
 //! Invariants
 //!   R1  A row is given up only for its own steps and for the manifest.
@@ -62,6 +67,8 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
 pub(crate) enum Row {
     /// Its own row, and then all others: without edits nothing gets room back.
     Manifest,
+    /// That of logs, and then its own.
+    Ranges,
     Log,
     /// Its own row, and then that of compactions.
     Drains,
@@ -72,6 +79,7 @@ pub(crate) enum Row {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) manifest: u64,
+    pub(crate) ranges: u64,
     pub(crate) log: u64,
     pub(crate) drains: u64,
     pub(crate) tables: u64,
@@ -79,12 +87,13 @@ pub(crate) struct Rows {
 
 impl Rows {
     fn sum(&self) -> u64 {
-        self.manifest + self.log + self.drains + self.tables
+        self.manifest + self.ranges + self.log + self.drains + self.tables
     }
 
     fn rounded(self) -> Rows {
         Rows {
             manifest: self.manifest.next_multiple_of(BLOCK_BYTES),
+            ranges: self.ranges.next_multiple_of(BLOCK_BYTES),
             log: self.log.next_multiple_of(BLOCK_BYTES),
             drains: self.drains.next_multiple_of(BLOCK_BYTES),
             tables: self.tables.next_multiple_of(BLOCK_BYTES),
@@ -95,6 +104,7 @@ impl Rows {
     fn within(self, all: Rows) -> Rows {
         Rows {
             manifest: self.manifest.min(all.manifest),
+            ranges: self.ranges.min(all.ranges),
             log: self.log.min(all.log),
             drains: self.drains.min(all.drains),
             tables: self.tables.min(all.tables),
@@ -112,11 +122,12 @@ impl Rows {
     }
 
     /// Each row with what is wanted of it, in the order in which they are filled.
-    fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 4] {
+    fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 5] {
         [
-            (&mut self.log, all.log),
+            (&mut self.ranges, all.ranges),
             (&mut self.drains, all.drains),
             (&mut self.tables, all.tables),
+            (&mut self.log, all.log),
             (&mut self.manifest, all.manifest),
         ]
     }
@@ -129,8 +140,10 @@ impl Rows {
                 &mut self.tables,
                 &mut self.drains,
                 &mut self.log,
+                &mut self.ranges,
             ],
             Row::Drains => vec![&mut self.drains, &mut self.tables],
+            Row::Ranges => vec![&mut self.log, &mut self.ranges],
             Row::Log => vec![&mut self.log],
             Row::Tables => vec![&mut self.tables],
         }
@@ -226,7 +239,7 @@ impl Reserve {
         // A file system may fill the disk before it refuses what does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         // A row may lack less than a block: a power loss can leave the file with any length.
-        // BOUND: four rows, and each turn takes a block or more of one, or the rest, or halves the step.
+        // BOUND: five rows, and each turn takes a block or more of one, or the rest, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
             while step > 0 {
@@ -269,6 +282,11 @@ impl Reserve {
         Some(free.saturating_add(inner.held.sum()))
     }
 
+    /// Returns the bytes of the row of tables that are there.
+    pub(crate) fn held_for_tables(&self) -> u64 {
+        self.inner.lock().held.tables
+    }
+
     /// Bytes that it has.
     #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> u64 {
@@ -285,7 +303,7 @@ impl Reserve {
         if inner.found > 0 {
             // While the database is opened nothing else takes any.
             let found = std::mem::take(&mut inner.found);
-            (inner.held.log, inner.held.manifest) = (found / 2, found - found / 2);
+            (inner.held.ranges, inner.held.manifest) = (found / 2, found - found / 2);
         }
         let mut left = inner.held;
         let mut more = bytes.next_multiple_of(BLOCK_BYTES);

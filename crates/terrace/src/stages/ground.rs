@@ -131,7 +131,8 @@ impl Ground {
         });
         self.reserve.keep(Rows {
             manifest: if in_files { self.manifest.room() } else { 0 },
-            log: if in_files { 2 * LOG_BYTES } else { 0 },
+            ranges: if in_files { LOG_BYTES } else { 0 },
+            log: if in_files { LOG_BYTES } else { 0 },
             drains: if tables > 0 { DRAIN_BYTES } else { 0 },
             tables,
         });

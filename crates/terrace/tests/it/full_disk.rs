@@ -135,6 +135,55 @@ fn a_small_disk_is_given_back_by_range_deletes() {
     }
 }
 
+/// A disk two fifths of which are live takes overwrites without end, though a compaction of all tables does not fit, and
+/// then more single deletes than the reserve has room for. A range delete is taken after them.
+#[test]
+fn a_disk_full_of_old_versions_takes_writes() {
+    const DISK: u64 = 48 << 20;
+    const KEYS: u32 = 9000;
+    for (design, workers) in [
+        (Design::Leveled, None),
+        (Design::MioDbSsd, None),
+        (Design::Leveled, Some(Workers::Manual)),
+    ] {
+        watch(move |watched| {
+            watched.op(format!("{design}, {workers:?}"), || {
+                let folder = scratch().unwrap();
+                let (place, quota, _) = on_a_disk_of(DISK, folder.path());
+                let mut options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                if let Some(workers) = workers {
+                    options.background.workers = workers;
+                }
+                let db = place.open(&options).unwrap();
+                let key = |n: u32| (n.wrapping_mul(2_654_435_761) % KEYS).to_be_bytes();
+                for n in 0..7 * KEYS {
+                    // A put beside a compaction that fills the disk may be refused for a moment.
+                    while let Err(e) = db.put(key(n), value(n, 2000)) {
+                        assert_eq!(e.kind(), ErrorKind::Full, "{n}: {e}");
+                        std::thread::yield_now();
+                    }
+                }
+                assert!(quota.used() > DISK / 2, "{}", quota.used());
+                let count = 200_000u32;
+                for n in 0..count {
+                    db.delete((KEYS + n).to_be_bytes()).unwrap();
+                }
+                let present = db.iter().unwrap().count() as u32;
+                assert_eq!(present, KEYS, "absent keys were deleted");
+                db.delete_range::<&[u8]>(..).unwrap();
+                while let Err(e) = db.put(b"later", value(1, 1000)) {
+                    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                    std::thread::yield_now();
+                }
+                assert_eq!(db.iter().unwrap().count(), 1);
+            });
+        });
+    }
+}
+
 /// On a disk that others have filled, an opened database takes deletes. Puts that it refuses change no file.
 #[test]
 fn refused_puts_leave_the_reserve_alone() {

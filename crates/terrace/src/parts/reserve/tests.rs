@@ -7,7 +7,8 @@ use super::*;
 const KIB: u64 = 1 << 10;
 const ROWS: Rows = Rows {
     manifest: 16 * KIB,
-    log: 8 * KIB,
+    ranges: 4 * KIB,
+    log: 4 * KIB,
     drains: 0,
     tables: 32 * KIB,
 };
@@ -60,9 +61,12 @@ fn a_row_is_for_its_own_steps() {
     assert!(written(&lender(Row::Tables), &at("table"), 32));
     assert!(!written(&lender(Row::Tables), &at("table2"), 4));
     assert!(reserve.is_short() && !reserve.refill());
-    assert!(written(&lender(Row::Log), &at("log"), 8));
+    assert!(written(&lender(Row::Log), &at("log"), 4));
     assert!(!written(&lender(Row::Log), &at("log2"), 4));
+    assert!(written(&lender(Row::Ranges), &at("ranges"), 4));
+    assert!(!written(&lender(Row::Ranges), &at("ranges2"), 4));
     fs.remove(&at("log")).unwrap();
+    fs.remove(&at("ranges")).unwrap();
     fs.remove(&at("table")).unwrap();
     assert!(reserve.refill(), "all of it is there again");
     assert!(written(&lender(Row::Manifest), &at("manifest"), 56));
@@ -75,6 +79,26 @@ fn a_row_is_for_its_own_steps() {
     assert_eq!(reserve.held_bytes(), 36 * KIB);
     lent.end().store(true, Ordering::Relaxed);
     assert!(!written(&lent, &at("late"), 4), "the loan has ended");
+}
+
+/// Logs of single deletes cannot take what tables have given up and get back.
+#[test]
+fn logs_do_not_take_the_row_of_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (_, fs, reserve) = full_disk(folder.path(), 100);
+    let lender = |row| reserve.lender(&fs, row);
+    for log in 0..4 {
+        assert!(written(&lender(Row::Tables), &at("table"), 32), "{log}");
+        let fits = written(&lender(Row::Log), &at(&format!("log{log}")), 4);
+        assert_eq!(fits, log == 0);
+        fs.remove(&at("table")).unwrap();
+        assert!(!reserve.refill(), "the row of logs is short");
+        assert_eq!(reserve.held_for_tables(), 32 * KIB);
+        assert!(written(&lender(Row::Ranges), &at("ranges"), 4), "{log}");
+        fs.remove(&at("ranges")).unwrap();
+        reserve.refill();
+    }
 }
 
 /// An opening finds the reserve of an earlier process at any length and resizes it to what is wanted.

@@ -19,7 +19,6 @@ use super::output::Output;
 use super::pick::Picked;
 use super::source::RunCursor;
 use super::split::{self, Span};
-use super::vanish;
 use super::version::Table;
 use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
@@ -132,19 +131,8 @@ impl Plan {
         let ranges = all.filter_map(|range| span.cut(range)).collect();
         let hides = self.body.lasting_ranges(&version);
         let to = (self.picked.to as u32, self.picked.run);
-        Output::new(&self.body, Arc::new(version.below(to)), to, ranges, hides)
-    }
-
-    /// Queues the tables of the compaction that are hidden in part, to be rewritten one at a time in less room. Returns
-    /// whether it found any; the compaction then ends.
-    fn makes_room_first(&self) -> Result<bool> {
-        if self.picked.rewrites {
-            return Ok(false);
-        }
-        let hidden = vanish::hidden_in_part(&self.body, self.picked.tables())?;
-        let found = !hidden.is_empty();
-        self.body.busy.lock().rewrites.extend(hidden);
-        Ok(found)
+        let below = Arc::new(version.below(to));
+        Output::new(&self.body, below, to, ranges, hides).cut_at(&self.picked.cuts)
     }
 
     /// The end of the compaction, with what all parts have written.
@@ -159,10 +147,15 @@ impl Plan {
             changes.extend(named);
         }
         changes.extend(removed.iter().map(|&number| Change::FileRemoved { number }));
-        let body = Arc::clone(&self.body);
+        let (body, rewrites) = (Arc::clone(&self.body), self.picked.rewrites);
         Completion {
             edit: Edit { changes },
-            apply: Box::new(move || body.install(&removed, &tables)),
+            apply: Box::new(move || {
+                body.install(&removed, &tables);
+                if !rewrites {
+                    body.busy.lock().narrow.widen();
+                }
+            }),
             garbage: Vec::new(),
             entries,
         }
@@ -199,6 +192,10 @@ impl Range {
                 return Ok(true);
             };
             if !self.output.same_key(&entry) {
+                if let Some((keyspace, key)) = self.output.cut_before(&entry) {
+                    self.output.close_table(Some((keyspace, &key)))?;
+                    return Ok(false);
+                }
                 if self.output.is_full() {
                     let next = (entry.keyspace, entry.key);
                     self.output.close_table(Some(next))?;
@@ -289,6 +286,17 @@ impl Compact {
         Ok(self.left.is_empty())
     }
 
+    /// Bytes of tables that this job has written, and the jobs of the same compaction that have ended.
+    fn written_bytes(&self) -> u64 {
+        let parts = self.plan.parts.lock();
+        let ended = parts.written.iter().map(|(_, output)| output.bytes());
+        let current = self
+            .current
+            .as_ref()
+            .map_or(0, |range| range.output.bytes());
+        current + ended.sum::<u64>()
+    }
+
     /// Begins again from nothing, and so do the ranges that are written: a disk that is full gets
     /// all of its room back until the compaction can go on. They become ranges of this job, since
     /// theirs have ended.
@@ -353,9 +361,10 @@ impl Job for Compact {
             Ok(false) => return Ok(Step::More),
             Ok(true) => {}
             Err(e) if e.kind() == ErrorKind::Full => {
+                let written = self.written_bytes();
                 self.give_room_back();
                 if self.refused.0 == 0 {
-                    if self.plan.makes_room_first()? {
+                    if self.plan.body.narrow(&self.plan.picked, written)? {
                         self.plan.given_up.store(true, Ordering::Relaxed);
                         return Ok(Step::Done(Completion::nothing()));
                     }

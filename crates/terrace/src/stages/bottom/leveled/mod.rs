@@ -26,6 +26,7 @@ mod absorb;
 mod compact;
 mod garbage;
 mod intake;
+mod narrow;
 mod output;
 mod pick;
 pub(crate) mod recover;
@@ -140,8 +141,8 @@ struct Busy {
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// What was looked at for tables that range deletes cover.
     looked: vanish::Looked,
-    /// Tables to rewrite, so that a compaction that a full disk has refused needs less room.
-    rewrites: Vec<u64>,
+    /// What a full disk makes of compactions.
+    narrow: narrow::Narrow,
     /// Ranges that are to go down, until nobody waits for that any more.
     requests: Vec<Weak<RangeRequest>>,
 }
@@ -170,7 +171,7 @@ impl Body {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
             looked: vanish::Looked::default(),
-            rewrites: Vec::new(),
+            narrow: narrow::Narrow::default(),
             requests: Vec::new(),
         };
         let names = shelf.charge_names(&version);

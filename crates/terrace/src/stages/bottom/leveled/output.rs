@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_media::FileSystem;
 
 use super::garbage::Sampler;
+use super::split::Place;
 use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};
@@ -20,7 +21,7 @@ use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
 use crate::parts::reserve::Row;
 use crate::parts::snapshots::Stripes;
-use crate::parts::sstable::{Finished, NewEntry, Place, SstWriter};
+use crate::parts::sstable::{self, Finished, NewEntry, SstWriter};
 use crate::types::{EntryKind, SeqNo};
 
 /// Tables of the level below that one new table may overlap, in table sizes: what compacting it
@@ -50,6 +51,8 @@ pub(super) struct Output {
     own: Option<Applicable>,
     /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
     ranges: Vec<RangeDelete>,
+    /// Keys, ascending, before which a new table begins.
+    cuts: Arc<[Place]>,
     /// Where the last table ended that was closed, exclusively.
     cut: Option<(u32, Vec<u8>)>,
     /// Where tables are written. A full disk gives up room that is kept for them, until `loan_ends`.
@@ -97,6 +100,7 @@ impl Output {
             hides,
             own: (own.len() > 0).then(|| Applicable::lasting(Arc::new(own))),
             ranges: Vec::new(),
+            cuts: Arc::default(),
             cut: None,
             loan_ends: lender.end(),
             fs: Arc::new(lender),
@@ -142,6 +146,12 @@ impl Output {
             fragments.clear();
         }
         fragments
+    }
+
+    /// From now on a new table begins before each of these keys, which ascend.
+    pub(super) fn cut_at(mut self, cuts: &Arc<[Place]>) -> Output {
+        self.cuts = Arc::clone(cuts);
+        self
     }
 
     fn shelf(&self) -> &Arc<Shelf> {
@@ -322,8 +332,33 @@ impl Output {
         before.filter_map(|r| r.cut(low, next)).collect()
     }
 
+    /// The next key after where the last table ended before which a new one begins.
+    fn next_cut(&self) -> Option<&Place> {
+        let ended = |place: &Place| self.cut.as_ref().is_some_and(|cut| place <= cut);
+        self.cuts.get(self.cuts.partition_point(ended))
+    }
+
+    /// The key, at or before that of an entry, before which a new table begins.
+    pub(super) fn cut_before(&self, entry: &EntryView<'_>) -> Option<Place> {
+        let cut = self.next_cut()?;
+        let key = (cut.0, cut.1.as_slice());
+        (key <= (entry.keyspace, entry.key)).then(|| cut.clone())
+    }
+
     /// Makes the table being written durable, with the range deletes up to the key that is `next`.
     pub(super) fn close_table(&mut self, next: Option<(u32, &[u8])>) -> Result<()> {
+        // BOUND: the place where the last table ended moves behind one cut each turn.
+        while let Some((keyspace, key)) = self.next_cut().cloned() {
+            if next.is_some_and(|next| next <= (keyspace, key.as_slice())) {
+                break;
+            }
+            self.close_piece(Some((keyspace, &key)))?;
+        }
+        self.close_piece(next)
+    }
+
+    /// As `close_table`, where no cut lies before `next`.
+    fn close_piece(&mut self, next: Option<(u32, &[u8])>) -> Result<()> {
         let ranges = self.ranges_until(next);
         if !ranges.is_empty()
             && let Some(writer) = self.writer()?
@@ -355,7 +390,7 @@ impl Output {
             file_bytes,
             properties,
         } = finished;
-        let place = |p: &Place| (p.keyspace, p.key.clone());
+        let place = |p: &sstable::Place| (p.keyspace, p.key.clone());
         let entries = properties.entries.as_ref();
         let entries = entries.map(|(first, last)| (place(first), place(last)));
         let ranges = properties.ranges.as_ref().map(|(begin, end)| {
@@ -394,6 +429,13 @@ impl Output {
     pub(super) fn rename_run(&mut self, run: u64) {
         self.run = run;
         self.done.iter_mut().for_each(|(meta, _)| meta.run = run);
+    }
+
+    /// Bytes of the tables written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        let open = self.writer.as_ref().map_or(0, SstWriter::estimated_bytes);
+        let done = self.done.iter().map(|(meta, _)| meta.bytes);
+        open + done.sum::<u64>()
     }
 
     /// Entries written so far.

@@ -5,9 +5,12 @@
 //! one, the *base*, takes what leaves level 0, and levels between the two are empty. So at most about
 //! a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic level sizes).
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use super::narrow;
 use super::request::{self, Due};
+use super::split::Place;
 use super::version::{Run, Table, Version};
 use super::{Body, Busy, LeveledOptions};
 use crate::parts::expiry::Millis;
@@ -27,6 +30,8 @@ pub(super) struct Picked {
     pub(super) lower: Arc<Run>,
     /// They are written anew even where they could stay as they are.
     pub(super) rewrites: bool,
+    /// Keys, ascending, before which a new table begins.
+    pub(super) cuts: Arc<[Place]>,
 }
 
 impl Picked {
@@ -38,18 +43,64 @@ impl Picked {
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
             lower: Arc::new(Run::of(lower.to_vec())),
             rewrites: false,
+            cuts: Arc::default(),
         }
     }
 
     /// Rewrites one table in place and drops the entries that no reader can see.
-    fn rewriting(table: &Table) -> Picked {
+    pub(super) fn rewriting(table: &Table) -> Picked {
         Picked {
             to: table.meta.level as usize,
             run: table.meta.run,
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
             lower: Arc::default(),
             rewrites: true,
+            cuts: Arc::default(),
         }
+    }
+
+    /// The same with a new table before each of these keys, which ascend.
+    pub(super) fn cut_at(self, cuts: Arc<[Place]>) -> Picked {
+        Picked { cuts, ..self }
+    }
+
+    /// Those tables of some runs of level 0 that `piece` names, and what they overlap on the level `to`.
+    pub(super) fn piece(
+        version: &Version,
+        to: usize,
+        runs: &[Arc<Run>],
+        piece: &HashSet<u64>,
+    ) -> Picked {
+        let of_run = |run: &Arc<Run>| {
+            let tables = run.tables.iter();
+            let tables = tables.filter(|t| piece.contains(&t.number()));
+            Arc::new(Run::of(tables.cloned().collect()))
+        };
+        let upper: Vec<_> = runs.iter().map(of_run).collect();
+        let upper: Vec<_> = upper.into_iter().filter(|r| !r.tables.is_empty()).collect();
+        let span = span(upper.iter().flat_map(|run| &run.tables));
+        let lower = span.map_or(&[][..], |(first, last)| {
+            version.level(to).overlapping(first, last)
+        });
+        Picked {
+            to,
+            run: 0,
+            lower: Arc::new(Run::of(lower.to_vec())),
+            upper,
+            rewrites: false,
+            cuts: Arc::default(),
+        }
+    }
+
+    /// The level of the tables that are merged with those of `to`.
+    pub(super) fn from(&self) -> u32 {
+        let mut tables = self.upper.iter().flat_map(|run| &run.tables);
+        tables.next().map_or(0, |table| table.meta.level)
+    }
+
+    /// Bytes of all tables.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tables().map(|t| t.meta.bytes).sum()
     }
 
     /// Every table that the compaction takes.
@@ -149,14 +200,22 @@ impl Body {
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
         let runs_max = self.ground.memory.limits.runs;
-        if let Some(picked) = pick_rewrite(&version, busy) {
+        let (rewrite, others_wait) = narrow::pick_rewrite(&version, busy);
+        if let Some(picked) = rewrite {
             busy.numbers.extend(picked.tables().map(Table::number));
             return Some(picked);
         }
+        if others_wait {
+            return None;
+        }
+        let level0 = |busy: &Busy| {
+            let whole = pick_runs(&version, base, runs_max, &busy.numbers)?;
+            Some(narrow::pick_runs(whole, &version, busy))
+        };
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {
             let picked = match request::due(&version, &request) {
-                Some(Due::Runs) => pick_runs(&version, base, runs_max, &busy.numbers),
+                Some(Due::Runs) => level0(busy),
                 Some(Due::Tables(level, tables)) => tables
                     .iter()
                     .find_map(|table| pick_one(&version, table, level + 1, &busy.numbers)),
@@ -177,7 +236,7 @@ impl Body {
                 continue;
             }
             let picked = match level {
-                0 => pick_runs(&version, base, runs_max, &busy.numbers),
+                0 => level0(busy),
                 _ => {
                     let next = &busy.next[level];
                     pick_table(&version, level, level + 1, next, &busy.numbers)
@@ -203,16 +262,7 @@ impl Body {
     }
 }
 
-type Numbers = std::collections::HashSet<u64>;
-
-/// Returns the next table to rewrite for room, each at most once and only while it is live.
-fn pick_rewrite(version: &Version, busy: &mut Busy) -> Option<Picked> {
-    let find = |number: u64| version.tables().find(|table| table.number() == number);
-    busy.rewrites.retain(|&number| find(number).is_some());
-    let free = |number: &u64| !busy.numbers.contains(number);
-    let at = busy.rewrites.iter().position(free)?;
-    find(busy.rewrites.remove(at)).map(Picked::rewriting)
-}
+type Numbers = HashSet<u64>;
 
 /// A table that may have entries of dropped keyspaces beside others, below level 0: it is written anew
 /// without them. Once for each, since it is known then to have none.
@@ -277,6 +327,7 @@ pub(super) fn pick_runs(
         lower: Arc::new(Run::of(lower.to_vec())),
         upper,
         rewrites: false,
+        cuts: Arc::default(),
     })
 }
 

@@ -4,7 +4,6 @@
 //! says enough.
 
 use super::pick::Picked;
-use super::version::Table;
 use crate::error::Result;
 use crate::parts::iter::EntryView;
 use crate::parts::ranges::RangeDelete;
@@ -15,7 +14,7 @@ use crate::parts::sstable::ReadCounts;
 const SAMPLES_PER_PART: usize = 8;
 
 /// Keyspace and key.
-type Place = (u32, Vec<u8>);
+pub(super) type Place = (u32, Vec<u8>);
 
 /// A range of keys: all versions of a key are in one.
 #[derive(Debug, Clone, Default)]
@@ -59,7 +58,9 @@ impl Span {
 pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
     let mut spans = Vec::new();
     let mut from = None;
-    for cut in cuts(picked, parts)? {
+    let tables = picked.tables().count();
+    let pieces = (parts * SAMPLES_PER_PART).div_ceil(tables.max(1));
+    for cut in cuts(picked, parts, pieces)? {
         spans.push(Span {
             from: from.replace(cut.clone()),
             to: Some(cut),
@@ -69,13 +70,12 @@ pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
     Ok(spans)
 }
 
-/// Ascending keys, fewer than `parts`, with about as many bytes between any two.
-fn cuts(picked: &Picked, parts: usize) -> Result<Vec<Place>> {
-    let tables: Vec<&Table> = picked.tables().collect();
-    let pieces = (parts * SAMPLES_PER_PART).div_ceil(tables.len().max(1));
+/// Ascending keys, fewer than `parts`, with about as many bytes between any two. Each table is looked at in so many
+/// pieces.
+pub(super) fn cuts(picked: &Picked, parts: usize, pieces: usize) -> Result<Vec<Place>> {
     // The first key of a piece of a table, and the bytes of the piece.
     let mut samples: Vec<(Place, u64)> = Vec::new();
-    for table in tables {
+    for table in picked.tables() {
         let mut firsts = vec![table.meta.first.clone()];
         if pieces > 1 {
             firsts.extend(

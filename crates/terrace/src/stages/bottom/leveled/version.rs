@@ -183,6 +183,24 @@ impl Table {
         }
     }
 
+    /// Whether all that the table has, range deletes too, lies before a key.
+    pub(super) fn ends_before(&self, key: Key<'_>) -> bool {
+        let end = self.reach().1;
+        // Behind the last entry it is where a range delete ends, which is outside.
+        end < key || end == key && end > self.last()
+    }
+
+    /// Whether the table reaches further than another.
+    pub(super) fn ends_behind(&self, other: &Table) -> bool {
+        let (end, its) = (self.reach().1, other.reach().1);
+        end > its || end == its && end == self.last()
+    }
+
+    /// Whether the table has something on both sides of a key; the key itself is on the second.
+    pub(super) fn reaches_over(&self, key: Key<'_>) -> bool {
+        self.reach().0 < key && !self.ends_before(key)
+    }
+
     /// Keyspace and key of the first entry.
     pub(super) fn first(&self) -> (u32, &[u8]) {
         (self.meta.first.0, &self.meta.first.1)

@@ -157,9 +157,9 @@ impl LogFiles {
         }
     }
 
-    /// As `create`, on the reserve where the disk has no room.
-    pub(super) fn create_on_reserve(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
-        let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), Row::Log));
+    /// As `create`, on a row of the reserve where the disk has no room.
+    pub(super) fn create_on_reserve(&self, id: u64, bytes: u64, row: Row) -> io::Result<FileLog> {
+        let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), row));
         let log = FileLog::create(&lender, &self.path(id), (self.db, id), bytes, None)?;
         self.files.lock().live.insert(id, bytes);
         Ok(log)

@@ -15,7 +15,7 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::parts::reserve::LOG_BYTES;
+use crate::parts::reserve::{LOG_BYTES, Row};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Ground, SealedTable, Source};
 use crate::types::SeqNo;
@@ -99,7 +99,8 @@ const ROOM_FOR_USUAL: u64 = 4;
 pub(super) struct Size {
     table: u64,
     log: u64,
-    on_reserve: bool,
+    /// The row of the reserve that its log may take.
+    on_reserve: Option<Row>,
 }
 
 impl Size {
@@ -112,8 +113,12 @@ impl Size {
     pub(super) fn on_reserve(ground: &Ground, batch: Option<&Batch>) -> Size {
         let memtable = ground.options.front.memtable_bytes;
         let size = Size::of(memtable.min(LOG_BYTES / 5 * 4), batch);
+        let row = match batch.is_none_or(Batch::deletes_many) {
+            true => Row::Ranges,
+            false => Row::Log,
+        };
         Size {
-            on_reserve: true,
+            on_reserve: Some(row),
             ..size
         }
     }
@@ -159,7 +164,7 @@ impl Size {
         Size {
             table,
             log: log_bytes(table).max(record),
-            on_reserve: false,
+            on_reserve: None,
         }
     }
 }
@@ -217,8 +222,8 @@ fn memtable_of(
             ground.manifest.check_files()?;
             let failed = |e| Error::io("create the log", &log_files.path(id), e);
             let log = match size.on_reserve {
-                true => log_files.create_on_reserve(id, size.log),
-                false => log_files.create(id, size.log),
+                Some(row) => log_files.create_on_reserve(id, size.log, row),
+                None => log_files.create(id, size.log),
             };
             let log = log.map_err(failed)?;
             (Arc::new(log), LogPlace::File)
@@ -250,6 +255,6 @@ fn memtable_of(
     }
     memtable.log = Some(log);
     memtable.logs.push(id);
-    memtable.deletes_only = size.on_reserve;
+    memtable.deletes_only = size.on_reserve.is_some();
     Ok(memtable)
 }

@@ -1,0 +1,88 @@
+//! Tests of the rules by which callers wait and give up.
+
+use super::*;
+use crate::types::EntryKind;
+
+/// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
+fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
+    let mut wait = Wait::begin(0, false);
+    let looks = looks.into_iter();
+    looks
+        .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
+        .collect()
+}
+
+/// A caller waits beside other writers for as long as more becomes free, however slowly, and ends
+/// when it does not.
+#[test]
+fn a_wait_ends_where_others_take_what_is_freed() {
+    let slowly = (0..20_000u64).map(|n| (false, 1_000_000 - n / TURNOVER_MAX, n));
+    assert!(verdicts(slowly).iter().all(|v| *v == Verdict::Work));
+    let vain = (0..20_000u64).map(|n| (false, 1_000_000 + n % 7, n));
+    let vain = verdicts(vain);
+    let ended = vain.iter().position(|v| *v == Verdict::Starved);
+    assert_eq!(ended, Some(TURNOVER_MAX as usize + 1));
+}
+
+/// Work that gives nothing back is waited for: a merge, a long flush.
+#[test]
+fn a_wait_does_not_end_while_one_job_works() {
+    let works = (0..10_000).map(|_| (false, 5, 3));
+    assert!(verdicts(works).iter().all(|v| *v == Verdict::Work));
+}
+
+/// Where nothing can free space the looks are counted, and any work begins the count anew.
+#[test]
+fn a_wait_ends_where_nothing_can_free_space() {
+    let mut stuck = vec![(true, 5, 0); LOOKS as usize];
+    assert!(verdicts(stuck.clone()).iter().all(|v| *v == Verdict::Look));
+    stuck.push((false, 5, 0));
+    stuck.extend(vec![(true, 5, 0); LOOKS as usize + 1]);
+    let heard = verdicts(stuck);
+    let full = heard.iter().position(|v| *v == Verdict::Stuck);
+    assert_eq!(full, Some(heard.len() - 1));
+}
+
+/// Each state of the front leads to one thing that changes it: a memtable is made unless as many are sealed
+/// as may be, or the caller has to leave what is short to others.
+#[test]
+fn every_state_has_a_next_step() {
+    let (pool, logs) = (Some(Lack::Pool), Some(Lack::Logs));
+    let mut delete = Batch::default();
+    delete.push(EntryKind::Delete, 0, b"key", b"");
+    let mut put = Batch::default();
+    put.push(EntryKind::Put, 0, b"key", b"value");
+    let rights = |need, is_full| Rights::of(&need, is_full);
+    let all = [
+        rights(Need::Memtable(&put), false),
+        rights(Need::Memtable(&put), true),
+        rights(Need::Memtable(&delete), false),
+        rights(Need::Flush, false),
+        rights(Need::Numbers, false),
+    ];
+    for who in all {
+        for lack in [None, pool, logs] {
+            assert_eq!(next(2, 2, lack, who), Next::AwaitFlush, "{who:?}");
+            assert_eq!(next(3, 2, lack, who), Next::AwaitFlush, "{who:?}");
+        }
+        for sealed in [0, 1] {
+            assert_eq!(next(sealed, 2, None, who), Next::MakeSpare, "{who:?}");
+        }
+    }
+    for puts in &all[..2] {
+        assert!(!puts.disk, "puts leave the reserve to deletes");
+        assert_eq!(next(0, 2, pool, *puts), Next::AwaitSpace);
+        assert_eq!(next(1, 2, logs, *puts), Next::AwaitLogs);
+    }
+    let deletes = all[2];
+    assert_eq!(next(0, 2, pool, deletes), Next::MakeSpare);
+    assert_eq!(next(1, 2, logs, deletes), Next::AwaitLogs);
+    // On a full disk they are how room comes back.
+    let deletes = rights(Need::Memtable(&delete), true);
+    assert_eq!(next(2, 2, logs, deletes), Next::MakeSpare);
+    assert_eq!(next(3, 2, None, deletes), Next::AwaitFlush);
+    for who in &all[3..] {
+        assert_eq!(next(0, 2, pool, *who), Next::MakeSpare);
+        assert_eq!(next(1, 2, logs, *who), Next::MakeSpare);
+    }
+}
