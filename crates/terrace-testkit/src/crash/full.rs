@@ -1,9 +1,10 @@
-//! This file is crashes of a database on a full disk, while everything or most of it is deleted on its reserve.
+//! This file is crashes of a database on a full disk, while it is overwritten and everything or most of it is deleted
+//! on its reserve.
 //!
-//! A small disk is filled until a put is refused. From then on, images are taken at every persist point: of a range
-//! delete of everything, or of most keys, of what drops and compacts it, and of the puts that follow. Each image is
-//! opened on a disk of the same size; nothing acknowledged is lost, the same can be deleted there, puts go on, and the
-//! reserve is whole.
+//! A small disk is filled until a put is refused, or until a few keys were overwritten many times over. From then on,
+//! images are taken at every persist point: of more overwrites and single deletes, of a range delete of everything or of
+//! most keys, of what drops and compacts it, and of the puts that follow. Each image is opened on a disk of the same
+//! size; nothing acknowledged is lost, the same can be deleted there, puts go on, and the reserve is whole.
 //!
 //! The disk counts what is on it when a machine boots, so a file whose removal was lost takes its room.
 
@@ -29,6 +30,11 @@ const DISK_BYTES: u64 = 1 << 20;
 const RESERVE_BYTES_MIN: u64 = 160 << 10;
 /// BOUND: more than fit.
 const WRITES_MAX: u32 = 3000;
+/// Every second pair of seeds overwrites so many keys, so many times in all, before the disk counts as full, and so
+/// often again while it crashes.
+const KEYS: u32 = 180;
+const OVERWRITES: u32 = 900;
+const CHURN: u32 = 60;
 /// Puts that are refused one after the other before the disk counts as full.
 const REFUSALS: u32 = 4;
 /// Odd seeds delete the keys whose first byte is below this one.
@@ -36,13 +42,8 @@ const DELETED: u8 = 0xb0;
 /// BOUND: how often puts are tried after the delete.
 const TRIES: u32 = 8;
 
-fn put(n: u32) -> Op {
-    let value = Value {
-        tag: 1 << 40 | u64::from(n),
-        len: 2000,
-    };
-    let key = n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec();
-    write(key, Some(value), None)
+fn key_of(n: u32) -> Vec<u8> {
+    n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()
 }
 
 /// A put, or a range delete of the keys before `until`, of which the sync is waited for.
@@ -74,6 +75,23 @@ impl Case {
         case.disk_bytes = Some(DISK_BYTES);
         (case.creation, case.moves, case.random_images) = (false, false, 1);
         case
+    }
+
+    /// Whether a few keys are overwritten, so that most of the disk is old versions.
+    fn overwrites(&self) -> bool {
+        self.seed % 4 >= 2
+    }
+
+    fn put_on_full_disk(&self, n: u32) -> Op {
+        let value = Value {
+            tag: 1 << 40 | u64::from(n),
+            len: 2000,
+        };
+        let key = match self.overwrites() {
+            true => key_of(n % KEYS),
+            false => key_of(n),
+        };
+        write(key, Some(value), None)
     }
 
     /// Returns a range delete of all keys or, for odd seeds, of about two thirds of them, which leaves live keys in
@@ -133,12 +151,15 @@ impl Explorer<'_> {
         let mut refused = 0;
         let mut count = 0;
         while refused < REFUSALS {
+            if self.case.overwrites() && count == OVERWRITES {
+                break;
+            }
             if count == WRITES_MAX {
                 return Err("the disk is never full".into());
             }
             let before = world.refusals;
             world
-                .run(&put(count))
+                .run(&self.case.put_on_full_disk(count))
                 .map_err(|e| format!("put {count}: {e}"))?;
             refused = match world.refusals > before {
                 true => refused + 1,
@@ -156,6 +177,16 @@ impl Explorer<'_> {
                 })
                 .map_err(|e| format!("{op:?}: {e}"))
         };
+        if self.case.overwrites() {
+            for n in count..count + CHURN {
+                let op = match n % 3 {
+                    0 => write(key_of(n % KEYS), None, None),
+                    _ => self.case.put_on_full_disk(n),
+                };
+                each(self, &op, &mut world)?;
+                each(self, &Op::Step(n, 3), &mut world)?;
+            }
+        }
         self.empty_and_go_on(&machine, &mut world, &mut each)?;
         machine.on_persist(None);
         self.tally.points += machine.points();
@@ -182,7 +213,8 @@ impl Explorer<'_> {
                 each(self, &op, world)?;
             }
             let refusals = world.refusals;
-            each(self, &put(WRITES_MAX + n), world)?;
+            let put = self.case.put_on_full_disk(WRITES_MAX + n);
+            each(self, &put, world)?;
             goes_on = world.refusals == refusals;
             if goes_on {
                 break;

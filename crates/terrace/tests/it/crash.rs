@@ -120,12 +120,13 @@ fn cases_that_once_failed() {
     }
 }
 
-/// A power loss at any point while everything, or most, is deleted on a full disk loses nothing acknowledged. Puts go
+/// A power loss at any point while a full disk is overwritten, and everything or most is deleted on it, loses nothing
+/// acknowledged. Puts go
 /// on after the delete, and the disk has its reserve again.
 #[test]
 fn full_disks_survive_crashes() {
     for design in [Design::Leveled, Design::MioDbSsd] {
-        for seed in seeds::seeds(2) {
+        for seed in seeds::seeds(4) {
             match Case::of_full_disk(seed, design, 30).run_on_full_disk() {
                 Ok(tally) => println!("{design}: {tally:?}"),
                 Err(failure) => panic!("{failure}"),

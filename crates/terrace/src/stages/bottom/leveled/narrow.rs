@@ -88,20 +88,26 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
 }
 
 /// Returns what of level 0 to compact into `base` instead of `whole`, if that takes more than fits.
-pub(super) fn pick_runs(whole: Picked, version: &Version, busy: &Busy) -> Picked {
+pub(super) fn pick_runs(whole: Picked, version: &Version, runs_max: usize, busy: &Busy) -> Picked {
     let fits = busy.narrow.fits;
     match whole.bytes() > fits {
-        true => piece(version, whole.to, fits, &busy.numbers).unwrap_or(whole),
+        true => piece(version, whole.to, runs_max, fits, &busy.numbers).unwrap_or(whole),
         false => whole,
     }
 }
 
-/// Returns the largest piece of level 0 that takes no more than `fits` together with what it overlaps on `base`. The
-/// older runs are tried alone if no piece of all of them fits: what is newer stays above.
-fn piece(version: &Version, base: usize, fits: u64, busy: &HashSet<u64>) -> Option<Picked> {
+/// Returns the largest piece of level 0 that takes no more than `fits` together with what it overlaps on `base`. Older
+/// runs are tried alone if no piece of the oldest `runs_max` fits: what is newer stays above.
+pub(super) fn piece(
+    version: &Version,
+    base: usize,
+    runs_max: usize,
+    fits: u64,
+    busy: &HashSet<u64>,
+) -> Option<Picked> {
     let count = version.runs.len();
     let free = |picked: &Picked| picked.tables().all(|t| !busy.contains(&t.number()));
-    (0..count).find_map(|newest| {
+    (count.saturating_sub(runs_max)..count).find_map(|newest| {
         let runs = &version.runs[newest..];
         let pieces = pieces(runs).into_iter();
         let picked = pieces.map(|piece| Picked::piece(version, base, runs, &piece));
@@ -169,7 +175,8 @@ impl Body {
         picked.tables().for_each(|table| {
             others.remove(&table.number());
         });
-        piece(&version, picked.to, fits, &others).is_some()
+        let runs_max = self.ground.memory.limits.runs;
+        piece(&version, picked.to, runs_max, fits, &others).is_some()
     }
 }
 

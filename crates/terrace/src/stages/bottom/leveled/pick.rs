@@ -210,7 +210,7 @@ impl Body {
         }
         let level0 = |busy: &Busy| {
             let whole = pick_runs(&version, base, runs_max, &busy.numbers)?;
-            Some(narrow::pick_runs(whole, &version, busy))
+            Some(narrow::pick_runs(whole, &version, runs_max, busy))
         };
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OsFs};
 
+use super::narrow::piece;
 use super::pick::{debt, pick_runs, targets};
 use super::version::{Table, Version};
 use super::{LeveledOptions, Shelf};
@@ -166,4 +167,64 @@ fn the_oldest_runs_are_picked_where_all_are_too_many() {
     // While the oldest is on its way down nothing may pass it.
     assert_eq!(picked(4, &[1]), None);
     assert_eq!(picked(usize::MAX, &[9]), None);
+}
+
+/// Tables of level 0, each a run of its own if its number of the run is, and one on the last level: number, level, run,
+/// first and last key, and where its range deletes end.
+fn pieces_of(tables: &[(u64, u32, u64, u8, u8, Option<u8>)]) -> Version {
+    let shelf = shelf();
+    let tables = tables
+        .iter()
+        .map(|&(number, level, run, first, last, end)| {
+            let mut meta = table(&shelf, number, level, 10).meta.as_ref().clone();
+            (meta.run, meta.first, meta.last) = (run, (1, vec![first]), (1, vec![last]));
+            meta.reach = end.map(|end| ((1, vec![first]), (1, vec![end])));
+            Table::new(&shelf, meta, Vec::new())
+        });
+    Version::of(6, &tables.collect::<Vec<_>>())
+}
+
+/// The numbers of the tables in the piece of level 0 that takes no more than `fits` bytes.
+fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Option<Vec<u64>> {
+    let busy = busy.iter().copied().collect();
+    let picked = piece(version, 6, usize::MAX, fits, &busy)?;
+    let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
+    numbers.sort_unstable();
+    Some(numbers)
+}
+
+/// Runs that are cut at the same keys are compacted piece by piece, the largest that fits first; a table that range
+/// deletes end at the first key of another does not reach into it.
+#[test]
+fn level_0_is_compacted_in_pieces() {
+    let version = pieces_of(&[
+        (1, 0, 11, 0, 3, Some(4)),
+        (2, 0, 11, 4, 7, None),
+        (3, 0, 12, 1, 2, None),
+        (4, 0, 12, 4, 5, None),
+        (5, 0, 13, 6, 7, None),
+        (6, 6, 0, 5, 9, None),
+    ]);
+    assert_eq!(numbers_of_piece(&version, 100, &[]), Some(vec![2, 4, 5, 6]));
+    assert_eq!(numbers_of_piece(&version, 39, &[]), Some(vec![1, 3]));
+    assert_eq!(numbers_of_piece(&version, 100, &[5]), Some(vec![1, 3]));
+    // Of the oldest run alone, which may pass below what is newer.
+    assert_eq!(numbers_of_piece(&version, 19, &[]), Some(vec![1]));
+    assert_eq!(numbers_of_piece(&version, 9, &[]), None);
+}
+
+/// A new run that reaches over all pieces stays above, and the older ones go down in pieces below it.
+#[test]
+fn a_run_that_is_not_cut_stays_above() {
+    let version = pieces_of(&[
+        (1, 0, 11, 0, 3, None),
+        (2, 0, 11, 4, 7, None),
+        (3, 0, 12, 0, 3, None),
+        (4, 0, 13, 0, 9, None),
+    ]);
+    assert_eq!(numbers_of_piece(&version, 40, &[]), Some(vec![1, 2, 3, 4]));
+    assert_eq!(numbers_of_piece(&version, 39, &[]), Some(vec![1, 3]));
+    // Never a newer run without an older one under it.
+    assert_eq!(numbers_of_piece(&version, 39, &[1]), Some(vec![2]));
+    assert_eq!(numbers_of_piece(&version, 39, &[1, 2]), None);
 }
