@@ -111,12 +111,12 @@ impl Rows {
         }
     }
 
-    /// The rows of which `bytes` are there, the first to be filled first.
-    fn filled(self, bytes: u64) -> Rows {
-        let (mut held, mut left) = (Rows::default(), bytes);
-        for (row, wanted) in held.with(&self) {
-            *row = wanted.min(left);
-            left -= *row;
+    /// The rows with `more` bytes for what they lack of `all`, the first to be filled first.
+    fn filled_to(self, all: Rows, mut more: u64) -> Rows {
+        let mut held = self;
+        for (row, wanted) in held.with(&all) {
+            let lacks = wanted.saturating_sub(*row).min(more);
+            (*row, more) = (*row + lacks, more - lacks);
         }
         held
     }
@@ -209,17 +209,14 @@ impl Reserve {
         {
             let inner = &mut *self.inner.lock();
             inner.rows = rows.rounded();
-            let found = std::mem::take(&mut inner.found);
-            let held = match found {
-                0 => inner.held,
-                found => inner.rows.filled(found),
-            };
-            // Sizes of tables differ: it does not follow each of them.
-            let useful = held.within(inner.rows);
-            let excess = found.max(held.sum()) - useful.sum();
+            let all = inner.held.sum().max(std::mem::take(&mut inner.found));
+            let held = inner.held.within(inner.rows);
+            let held = held.filled_to(inner.rows, all - held.sum());
+            let excess = all - held.sum();
             inner.held = held;
-            if excess > inner.rows.sum() && place.cut(useful.sum()).is_ok() {
-                inner.held = useful;
+            // Sizes of tables differ: it does not follow each of them.
+            if excess <= inner.rows.sum() || place.cut(held.sum()).is_err() {
+                inner.held.tables += excess;
             }
         }
         self.refill();

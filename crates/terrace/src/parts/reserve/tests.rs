@@ -122,6 +122,25 @@ fn it_is_found_again() {
     );
 }
 
+/// What an opening leaves of what it has found is shared out among the rows, and no row has more than it should while
+/// others lack it.
+#[test]
+fn what_an_opening_leaves_is_for_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (_, fs, reserve) = full_disk(folder.path(), 100);
+    drop(reserve);
+    let reserve = Reserve::open(&fs, folder.path(), DbId([7; 16]));
+    let lender = |row| reserve.lender(&fs, row);
+    assert!(written(&lender(Row::Ranges), &at("first"), 4));
+    reserve.keep(ROWS);
+    assert_eq!(reserve.held_bytes(), 52 * KIB);
+    assert_eq!(reserve.held_for_tables(), 32 * KIB);
+    assert!(!written(&lender(Row::Log), &at("log"), 4), "it is the last");
+    assert!(written(&lender(Row::Tables), &at("table"), 32));
+    assert!(written(&lender(Row::Ranges), &at("ranges"), 4));
+}
+
 /// Only a name with an id is that of a reserve.
 #[test]
 fn a_name_is_exact() {
