@@ -4,26 +4,29 @@
 //! the disk refuses it, three things make a smaller one of it, in this order:
 //!
 //! 1. Tables that range deletes hide in part are rewritten without what is hidden.
-//! 2. If level 0 falls into pieces that share no key, one of them is compacted that is known to fit.
+//! 2. If level 0 falls into pieces that share no key, one of them is compacted.
 //! 3. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
-//!    and a table of a deeper level overlaps less.
+//!    and a table of a deeper level overlaps less. What is refused again is cut again, into few parts each time: files
+//!    take whole blocks, and many small ones would take more room than they make.
 //!
 //! Rewriting takes the room of one table, which the reserve keeps, and gives back that of the table. So as long as the
 //! reserve is whole, a full disk compacts its way through any amount of data.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::pick::Picked;
+use super::pick::{self, Picked};
 use super::split::{self, Place};
 use super::vanish;
 use super::version::{Run, Table, Version};
 use super::{Body, Busy};
 use crate::error::Result;
 
-/// A refused compaction is cut so that each part takes about half of what has fitted, in no more parts than this at a
-/// time: each table can become as many files.
+/// A refused compaction is cut into so many parts at most, and into fewer where as many files as that makes of its
+/// tables could take a quarter of the room: each takes one block more than it has.
 const PARTS_MAX: u64 = 32;
+const BLOCK_BYTES: u64 = 4096;
 
 /// A table to be rewritten in place.
 struct Rewrite {
@@ -36,11 +39,21 @@ struct Rewrite {
 pub(super) struct Narrow {
     /// The most bytes of tables that a compaction of level 0 takes. A refusal lowers it to what had room, and each
     /// compaction that ends raises it by an eighth: one that is too large fills the disk before it is refused.
-    fits: u64,
+    pub(super) fits: u64,
     rewrites: Vec<Rewrite>,
     /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
     /// one.
     rewriting: Option<u64>,
+}
+
+impl Rewrite {
+    /// That of a table which becomes no more tables than it must.
+    fn whole(number: u64) -> Rewrite {
+        Rewrite {
+            number,
+            cuts: Arc::default(),
+        }
+    }
 }
 
 impl Default for Narrow {
@@ -56,7 +69,7 @@ impl Default for Narrow {
 impl Narrow {
     /// Notes that a compaction has ended.
     pub(super) fn widen(&mut self) {
-        self.fits = self.fits.saturating_add(self.fits / 8);
+        self.fits = self.fits.saturating_add(self.fits / 8 + BLOCK_BYTES);
     }
 }
 
@@ -87,34 +100,38 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     (picked, true)
 }
 
-/// Returns what of level 0 to compact into `base` instead of `whole`, if that takes more than fits.
-pub(super) fn pick_runs(whole: Picked, version: &Version, runs_max: usize, busy: &Busy) -> Picked {
-    let fits = busy.narrow.fits;
-    match whole.bytes() > fits {
-        true => piece(version, whole.to, runs_max, fits, &busy.numbers).unwrap_or(whole),
-        false => whole,
-    }
-}
-
-/// Returns the largest piece of level 0 that takes no more than `fits` together with what it overlaps on `base`. Older
-/// runs are tried alone if no piece of the oldest `runs_max` fits: what is newer stays above.
-pub(super) fn piece(
+/// Returns what of level 0 to compact instead of `whole`, if that takes more than `fits`: the largest piece that fits
+/// together with what it overlaps below. If none does, the smallest piece is tried, and cut when the disk refuses it.
+///
+/// The older runs are looked at alone where all together give no piece that fits: what is newer stays above.
+pub(super) fn pick_runs(
+    whole: Picked,
     version: &Version,
-    base: usize,
-    runs_max: usize,
     fits: u64,
     busy: &HashSet<u64>,
-) -> Option<Picked> {
-    let count = version.runs.len();
+) -> Picked {
+    if whole.bytes() <= fits {
+        return whole;
+    }
     let free = |picked: &Picked| picked.tables().all(|t| !busy.contains(&t.number()));
-    (count.saturating_sub(runs_max)..count).find_map(|newest| {
+    let oldest = version.runs.len() - whole.upper.len();
+    let mut smallest = None;
+    for newest in oldest..version.runs.len() {
         let runs = &version.runs[newest..];
         let pieces = pieces(runs).into_iter();
-        let picked = pieces.map(|piece| Picked::piece(version, base, runs, &piece));
-        picked
-            .filter(|picked| picked.bytes() <= fits && free(picked))
-            .max_by_key(Picked::bytes)
-    })
+        let picked = pieces.map(|piece| Picked::piece(version, whole.to, runs, &piece));
+        let picked: Vec<Picked> = picked.filter(free).collect();
+        let is_whole = picked.len() < 2;
+        let (fitting, others): (Vec<_>, Vec<_>) =
+            picked.into_iter().partition(|p| p.bytes() <= fits);
+        if let Some(largest) = fitting.into_iter().max_by_key(Picked::bytes) {
+            return largest;
+        }
+        if smallest.is_none() && !is_whole {
+            smallest = others.into_iter().min_by_key(Picked::bytes);
+        }
+    }
+    smallest.unwrap_or(whole)
 }
 
 /// Returns the numbers of the tables of some runs, in groups that share no key with one another.
@@ -146,44 +163,42 @@ impl Body {
         }
         // Others may have filled the disk, and this much is there for tables alone.
         let fits = written.max(self.ground.reserve.held_for_tables());
-        let mut rewrites: Vec<Rewrite> = vanish::hidden_in_part(self, picked.tables())?
-            .into_iter()
-            .map(|number| Rewrite {
-                number,
-                cuts: Arc::default(),
-            })
-            .collect();
-        if rewrites.is_empty() {
-            if self.fits_in_pieces(picked, fits) {
-                return Ok(true);
-            }
-            rewrites = cut(picked, fits)?;
-        }
+        let hidden = vanish::hidden_in_part(self, picked.tables())?;
+        let rewrites = match hidden.is_empty() {
+            true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
+            true => cut(picked, fits)?,
+            false => hidden.into_iter().map(Rewrite::whole).collect(),
+        };
         let found = !rewrites.is_empty();
         self.busy.lock().narrow.rewrites.extend(rewrites);
         Ok(found)
     }
 
-    /// Notes what fits where a compaction of level 0 did not, and returns whether level 0 has such a piece.
-    fn fits_in_pieces(&self, picked: &Picked, fits: u64) -> bool {
-        if picked.from() != 0 {
-            return false;
-        }
+    /// Notes what fits where a compaction of level 0 did not, and returns whether another one comes next.
+    fn fits_in_pieces(&self, refused: &Picked, fits: u64) -> bool {
         let (mut busy, version) = self.choosing();
-        busy.narrow.fits = fits;
-        let mut others = busy.numbers.clone();
-        picked.tables().for_each(|table| {
-            others.remove(&table.number());
-        });
-        let runs_max = self.ground.memory.limits.runs;
-        piece(&version, picked.to, runs_max, fits, &others).is_some()
+        // BOUND: it only falls until a compaction ends, so the same ones are not refused by turns.
+        busy.narrow.fits = fits.min(busy.narrow.fits);
+        let fits = busy.narrow.fits;
+        let numbers = |picked: &Picked| picked.tables().map(Table::number).collect();
+        let refused_numbers: HashSet<u64> = numbers(refused);
+        let others = &busy.numbers - &refused_numbers;
+        let (runs_max, base) = (self.ground.memory.limits.runs, refused.to);
+        let whole = pick::pick_runs(&version, base, runs_max, &others);
+        whole.is_some_and(|whole| {
+            let next: HashSet<u64> = numbers(&pick_runs(whole, &version, fits, &others));
+            next != refused_numbers
+        })
     }
 }
 
-/// Returns the tables of a compaction that reach over a key at which it should be cut, the smallest first.
+/// Returns the tables of a compaction that reach over a key at which it should be cut, the largest first: the files that
+/// come of them take a little more room, and small ones need less.
 fn cut(picked: &Picked, fits: u64) -> Result<Vec<Rewrite>> {
-    let parts = (2 * picked.bytes()).div_ceil(fits.max(1));
-    let parts = parts.clamp(2, PARTS_MAX) as usize;
+    let tables = picked.tables().count() as u64;
+    let parts_max = (fits / 4 / (tables * BLOCK_BYTES)).clamp(2, PARTS_MAX);
+    let parts = picked.bytes().div_ceil((fits / 4 * 3).max(1));
+    let parts = parts.clamp(2, parts_max) as usize;
     // Tables of level 0 overlap all others, so that where each begins says nothing.
     let cuts = split::cuts(picked, parts, 2 * parts)?;
     let inside = |table: &Table| {
@@ -193,7 +208,7 @@ fn cut(picked: &Picked, fits: u64) -> Result<Vec<Rewrite>> {
     };
     let tables = picked.tables().map(|table| (table, inside(table)));
     let mut tables: Vec<_> = tables.filter(|(_, cuts)| !cuts.is_empty()).collect();
-    tables.sort_by_key(|(table, _)| table.meta.bytes);
+    tables.sort_by_key(|(table, _)| Reverse(table.meta.bytes));
     let rewrites = tables.into_iter().map(|(table, cuts)| Rewrite {
         number: table.number(),
         cuts,

@@ -210,7 +210,10 @@ impl Body {
         }
         let level0 = |busy: &Busy| {
             let whole = pick_runs(&version, base, runs_max, &busy.numbers)?;
-            Some(narrow::pick_runs(whole, &version, runs_max, busy))
+            let Busy {
+                narrow, numbers, ..
+            } = busy;
+            Some(narrow::pick_runs(whole, &version, narrow.fits, numbers))
         };
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {

@@ -1,10 +1,11 @@
 //! Tests of what is compacted when: targets of levels, and picks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use terrace_media::{FileSystem, OsFs};
 
-use super::narrow::piece;
+use super::narrow;
 use super::pick::{debt, pick_runs, targets};
 use super::version::{Table, Version};
 use super::{LeveledOptions, Shelf};
@@ -184,13 +185,14 @@ fn pieces_of(tables: &[(u64, u32, u64, u8, u8, Option<u8>)]) -> Version {
     Version::of(6, &tables.collect::<Vec<_>>())
 }
 
-/// The numbers of the tables in the piece of level 0 that takes no more than `fits` bytes.
-fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Option<Vec<u64>> {
+/// The numbers of the tables that are picked of level 0 where `fits` bytes fit.
+fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Vec<u64> {
+    let whole = pick_runs(version, 6, usize::MAX, &HashSet::new()).unwrap();
     let busy = busy.iter().copied().collect();
-    let picked = piece(version, 6, usize::MAX, fits, &busy)?;
+    let picked = narrow::pick_runs(whole, version, fits, &busy);
     let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
     numbers.sort_unstable();
-    Some(numbers)
+    numbers
 }
 
 /// Runs that are cut at the same keys are compacted piece by piece, the largest that fits first; a table that range
@@ -205,12 +207,14 @@ fn level_0_is_compacted_in_pieces() {
         (5, 0, 13, 6, 7, None),
         (6, 6, 0, 5, 9, None),
     ]);
-    assert_eq!(numbers_of_piece(&version, 100, &[]), Some(vec![2, 4, 5, 6]));
-    assert_eq!(numbers_of_piece(&version, 39, &[]), Some(vec![1, 3]));
-    assert_eq!(numbers_of_piece(&version, 100, &[5]), Some(vec![1, 3]));
+    assert_eq!(numbers_of_piece(&version, 60, &[]), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(numbers_of_piece(&version, 59, &[]), [2, 4, 5, 6]);
+    assert_eq!(numbers_of_piece(&version, 39, &[]), [1, 3]);
+    assert_eq!(numbers_of_piece(&version, 59, &[5]), [1, 3]);
     // Of the oldest run alone, which may pass below what is newer.
-    assert_eq!(numbers_of_piece(&version, 19, &[]), Some(vec![1]));
-    assert_eq!(numbers_of_piece(&version, 9, &[]), None);
+    assert_eq!(numbers_of_piece(&version, 19, &[]), [1]);
+    // No piece fits: the smaller one of all runs is to be cut.
+    assert_eq!(numbers_of_piece(&version, 9, &[]), [1, 3]);
 }
 
 /// A new run that reaches over all pieces stays above, and the older ones go down in pieces below it.
@@ -222,9 +226,9 @@ fn a_run_that_is_not_cut_stays_above() {
         (3, 0, 12, 0, 3, None),
         (4, 0, 13, 0, 9, None),
     ]);
-    assert_eq!(numbers_of_piece(&version, 40, &[]), Some(vec![1, 2, 3, 4]));
-    assert_eq!(numbers_of_piece(&version, 39, &[]), Some(vec![1, 3]));
+    assert_eq!(numbers_of_piece(&version, 40, &[]), [1, 2, 3, 4]);
+    assert_eq!(numbers_of_piece(&version, 39, &[]), [1, 3]);
     // Never a newer run without an older one under it.
-    assert_eq!(numbers_of_piece(&version, 39, &[1]), Some(vec![2]));
-    assert_eq!(numbers_of_piece(&version, 39, &[1, 2]), None);
+    assert_eq!(numbers_of_piece(&version, 39, &[1]), [2]);
+    assert_eq!(numbers_of_piece(&version, 9, &[]), [2]);
 }
