@@ -13,7 +13,7 @@
 //! reserve is whole, a full disk compacts its way through any amount of data.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::pick::{self, Picked};
@@ -76,28 +76,66 @@ impl Narrow {
 /// Returns the next table to rewrite for room, each at most once and only while it is live. True beside it: other
 /// compactions wait until all of these are rewritten.
 pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked>, bool) {
-    let Busy {
-        narrow, numbers, ..
-    } = busy;
-    let find = |number: u64| version.tables().find(|table| table.number() == number);
-    narrow
-        .rewrites
-        .retain(|rewrite| find(rewrite.number).is_some());
-    if narrow
-        .rewriting
-        .is_some_and(|number| numbers.contains(&number))
-    {
+    let Narrow {
+        rewrites,
+        rewriting,
+        ..
+    } = &mut busy.narrow;
+    if rewrites.is_empty() && rewriting.is_none() {
+        return (None, false);
+    }
+    let live: HashMap<u64, &Table> = version.tables().map(|t| (t.number(), t)).collect();
+    rewrites.retain(|rewrite| live.contains_key(&rewrite.number));
+    if rewriting.is_some_and(|number| busy.numbers.contains(&number)) {
         return (None, true);
     }
-    narrow.rewriting = None;
-    let free = |rewrite: &Rewrite| !numbers.contains(&rewrite.number);
-    let Some(at) = narrow.rewrites.iter().position(free) else {
-        return (None, !narrow.rewrites.is_empty());
+    *rewriting = None;
+    let free = |rewrite: &Rewrite| !busy.numbers.contains(&rewrite.number);
+    let Some(at) = rewrites.iter().position(free) else {
+        return (None, !rewrites.is_empty());
     };
-    let Rewrite { number, cuts } = narrow.rewrites.remove(at);
-    narrow.rewriting = Some(number);
-    let picked = find(number).map(|table| Picked::rewriting(table).cut_at(cuts));
-    (picked, true)
+    let Rewrite { number, cuts } = rewrites.remove(at);
+    *rewriting = Some(number);
+    let table = live.get(&number);
+    (
+        table.map(|table| Picked::rewriting(table).cut_at(cuts)),
+        true,
+    )
+}
+
+/// Tables of level 0 that share no key with its other tables, and what they overlap on the level that takes them.
+struct Piece<'a> {
+    /// Each with the place of its run.
+    upper: Vec<(usize, &'a Table)>,
+    lower: &'a [Table],
+}
+
+impl<'a> Piece<'a> {
+    fn tables(&self) -> impl Iterator<Item = &'a Table> {
+        let upper = self.upper.iter().map(|(_, table)| *table);
+        upper.chain(self.lower)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tables().map(|table| table.meta.bytes).sum()
+    }
+
+    fn picked(&self, to: usize) -> Picked {
+        let last = self.upper.iter().map(|(run, _)| *run).max();
+        let mut runs = vec![Vec::new(); last.map_or(0, |last| last + 1)];
+        for (run, table) in &self.upper {
+            runs[*run].push(Table::clone(table));
+        }
+        let runs = runs.into_iter().filter(|tables| !tables.is_empty());
+        Picked {
+            to,
+            run: 0,
+            upper: runs.map(|tables| Arc::new(Run::of(tables))).collect(),
+            lower: Arc::new(Run::of(self.lower.to_vec())),
+            rewrites: false,
+            cuts: Arc::default(),
+        }
+    }
 }
 
 /// Returns what of level 0 to compact instead of `whole`, if that takes more than `fits`: the largest piece that fits
@@ -113,42 +151,51 @@ pub(super) fn pick_runs(
     if whole.bytes() <= fits {
         return whole;
     }
-    let free = |picked: &Picked| picked.tables().all(|t| !busy.contains(&t.number()));
     let oldest = version.runs.len() - whole.upper.len();
     let mut smallest = None;
     for newest in oldest..version.runs.len() {
-        let runs = &version.runs[newest..];
-        let pieces = pieces(runs).into_iter();
-        let picked = pieces.map(|piece| Picked::piece(version, whole.to, runs, &piece));
-        let picked: Vec<Picked> = picked.filter(free).collect();
-        let is_whole = picked.len() < 2;
-        let (fitting, others): (Vec<_>, Vec<_>) =
-            picked.into_iter().partition(|p| p.bytes() <= fits);
-        if let Some(largest) = fitting.into_iter().max_by_key(Picked::bytes) {
-            return largest;
+        let mut pieces = pieces(&version.runs[newest..], version.level(whole.to));
+        let is_whole = pieces.len() < 2;
+        pieces.retain(|piece| piece.tables().all(|t| !busy.contains(&t.number())));
+        let fitting = pieces.iter().filter(|piece| piece.bytes() <= fits);
+        if let Some(largest) = fitting.max_by_key(|piece| piece.bytes()) {
+            return largest.picked(whole.to);
         }
         if smallest.is_none() && !is_whole {
-            smallest = others.into_iter().min_by_key(Picked::bytes);
+            smallest = pieces.into_iter().min_by_key(Piece::bytes);
         }
     }
-    smallest.unwrap_or(whole)
+    match smallest {
+        Some(piece) => piece.picked(whole.to),
+        None => whole,
+    }
 }
 
-/// Returns the numbers of the tables of some runs, in groups that share no key with one another.
-fn pieces(runs: &[Arc<Run>]) -> Vec<HashSet<u64>> {
-    let mut tables: Vec<&Table> = runs.iter().flat_map(|run| &run.tables).collect();
-    tables.sort_by_key(|table| table.reach().0);
-    let mut pieces: Vec<HashSet<u64>> = Vec::new();
+/// Returns the tables of some runs in pieces, with the tables of `below` that each overlaps.
+fn pieces<'a>(runs: &'a [Arc<Run>], below: &'a Run) -> Vec<Piece<'a>> {
+    let places = runs.iter().enumerate();
+    let of_run = |(place, run): (usize, &'a Arc<Run>)| run.tables.iter().map(move |t| (place, t));
+    let mut tables: Vec<(usize, &Table)> = places.flat_map(of_run).collect();
+    tables.sort_by_key(|(_, table)| table.reach().0);
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
     let mut widest: Option<&Table> = None;
-    for table in tables {
+    for (place, table) in tables {
         match (pieces.last_mut(), widest) {
             (Some(piece), Some(widest)) if !widest.ends_before(table.reach().0) => {
-                piece.insert(table.number());
+                piece.upper.push((place, table));
             }
-            _ => pieces.push(HashSet::from([table.number()])),
+            _ => pieces.push(Piece {
+                upper: vec![(place, table)],
+                lower: &[],
+            }),
         }
         if widest.is_none_or(|widest| table.ends_behind(widest)) {
             widest = Some(table);
+        }
+    }
+    for piece in &mut pieces {
+        if let Some((first, last)) = pick::span(piece.upper.iter().map(|(_, table)| *table)) {
+            piece.lower = below.overlapping(first, last);
         }
     }
     pieces
@@ -159,7 +206,8 @@ impl Body {
     /// is one; the refused compaction then ends.
     pub(super) fn narrow(&self, picked: &Picked, written: u64) -> Result<bool> {
         if picked.rewrites {
-            return Ok(false);
+            // Another table may be smaller.
+            return Ok(!self.busy.lock().narrow.rewrites.is_empty());
         }
         // Others may have filled the disk, and this much is there for tables alone.
         let fits = written.max(self.ground.reserve.held_for_tables());

@@ -64,34 +64,6 @@ impl Picked {
         Picked { cuts, ..self }
     }
 
-    /// Those tables of some runs of level 0 that `piece` names, and what they overlap on the level `to`.
-    pub(super) fn piece(
-        version: &Version,
-        to: usize,
-        runs: &[Arc<Run>],
-        piece: &HashSet<u64>,
-    ) -> Picked {
-        let of_run = |run: &Arc<Run>| {
-            let tables = run.tables.iter();
-            let tables = tables.filter(|t| piece.contains(&t.number()));
-            Arc::new(Run::of(tables.cloned().collect()))
-        };
-        let upper: Vec<_> = runs.iter().map(of_run).collect();
-        let upper: Vec<_> = upper.into_iter().filter(|r| !r.tables.is_empty()).collect();
-        let span = span(upper.iter().flat_map(|run| &run.tables));
-        let lower = span.map_or(&[][..], |(first, last)| {
-            version.level(to).overlapping(first, last)
-        });
-        Picked {
-            to,
-            run: 0,
-            lower: Arc::new(Run::of(lower.to_vec())),
-            upper,
-            rewrites: false,
-            cuts: Arc::default(),
-        }
-    }
-
     /// The level of the tables that are merged with those of `to`.
     pub(super) fn from(&self) -> u32 {
         let mut tables = self.upper.iter().flat_map(|run| &run.tables);
@@ -180,7 +152,7 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
 }
 
 /// The first and the last key of some tables.
-fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
+pub(super) fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
     tables.fold(None, |span, table| {
         let (first, last) = table.reach();
         Some(match span {
