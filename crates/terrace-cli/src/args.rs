@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Compression, Design, Durability, Emulation, MediumChoice, Prefault};
 use terrace_bench::units;
@@ -36,6 +37,12 @@ shape the data are kept with the database: they hold until others are given, and
 What belongs to one run is not kept: medium, prefault, durability, emulate, memory, \
 cache-size, direct-io, read-only.";
 
+const KEYSPACES: &str = "\
+Examples:
+  terrace keyspaces list /data/words
+  terrace keyspaces create /data/words english
+  terrace keyspaces drop /data/words english";
+
 /// Terrace, an ordered key-value store for tiered memory.
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version, about, after_help = EXAMPLES, max_term_width = 100)]
@@ -49,6 +56,31 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Returns what the command line says; ends the process with what is wrong with it, if anything is.
+    pub(crate) fn read() -> Cli {
+        Cli::try_parse().unwrap_or_else(|e| with_tip(e).exit())
+    }
+}
+
+/// Adds a tip where a database stands in the place of what to do with its keyspaces.
+fn with_tip(mut e: clap::Error) -> clap::Error {
+    let usage = e.get(ContextKind::Usage).map(ToString::to_string);
+    let is_of_keyspaces = usage.is_some_and(|usage| usage.contains(" keyspaces "));
+    // A name that is nearly one of a command gets a tip from clap.
+    let is_misspelt = e.get(ContextKind::SuggestedSubcommand).is_some();
+    if let Some(ContextValue::String(given)) = e.get(ContextKind::InvalidSubcommand)
+        && is_of_keyspaces
+        && !is_misspelt
+    {
+        let tip =
+            format!("try 'terrace keyspaces list {given}' to list the keyspaces of a database");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        e.insert(ContextKind::Suggested, tips);
+    }
+    e
 }
 
 /// Options of the store, which every command takes before or after its name.
@@ -170,7 +202,7 @@ pub(crate) enum Command {
     /// Move data as deep as it can go, without what nobody can read any more.
     Compact(CompactArgs),
     /// List, create or drop keyspaces.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = KEYSPACES)]
     Keyspaces(KeyspacesCommand),
     /// Show a table file: what it says of itself, its blocks, its entries.
     SstDump(SstDumpArgs),

@@ -12,12 +12,10 @@ mod store;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use error::CliError;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = args::Cli::read();
     let json = cli.json;
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,

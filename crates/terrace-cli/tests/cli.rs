@@ -320,6 +320,10 @@ fn wrong_command_lines_exit_with_2() {
     assert_fails(&place.run("get --design nodb", &[&"key"]), 2, "miodb");
     assert_fails(&place.run("get -e", &[&"\\q"]), 2, "\\q");
     assert_fails(&terrace().output().expect("it runs"), 2, "Usage");
+    let tip = format!("try 'terrace keyspaces list {}'", place.db().display());
+    assert_fails(&place.run("keyspaces", &[]), 2, &tip);
+    assert_fails(&place.run("keyspaces lst", &[]), 2, "'list'");
+    assert!(!text(&place.run("lst", &[]).stderr).contains("keyspaces list"));
     let bench = terrace()
         .args(["bench", "--benchmarks", "fillfast"])
         .output();

@@ -120,7 +120,8 @@ impl Error {
                 "; the database needs a folder that it may write to"
             }
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                "; free space on that disk and try again"
+                "; free space on that disk and try again, or delete a range or drop a keyspace, which \
+                 a full disk still takes"
             }
             _ => "",
         };
@@ -248,6 +249,28 @@ impl From<ManifestError> for Error {
                 ErrorKind::Stopped,
                 format!("an earlier manifest edit failed: reopen the database ({first})"),
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk or a quota that is full says what helps: room on the disk, or what the database still takes.
+    #[test]
+    fn a_full_disk_says_what_helps() {
+        for full in [
+            std::io::ErrorKind::StorageFull,
+            std::io::ErrorKind::QuotaExceeded,
+        ] {
+            let e = Error::io("write", Path::new("/x/7.sst"), full.into());
+            assert_eq!(e.kind(), ErrorKind::Full);
+            let text = e.to_string();
+            assert!(text.starts_with("cannot write /x/7.sst: "), "{text}");
+            for part in ["free space", "delete a range", "drop a keyspace"] {
+                assert!(text.contains(part), "{part} in {text}");
+            }
         }
     }
 }

@@ -188,7 +188,10 @@ pub(crate) struct EntryArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file is only read: a process that has the database open may go on, and a damaged file shows \
-what is left of it. The exit code is 1 if anything is not sound.
+what is left of it. The exit code is 1 if anything is not sound. A file that is no table is refused.
+
+Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace, \
+and an entry name/NAME of the catalog holds the number of the keyspace NAME, its lowest byte first.
 
 Examples:
   terrace sst-dump /data/words/0000000000000007.sst
@@ -211,6 +214,9 @@ Logs are files of the database's folder (wal-N.log), or are in the pool, where t
 They are only read: a process that has the database open may go on. Records behind damage are \
 shown if they verify. The exit code is 1 if anything is not sound; a record that a crash left \
 unfinished at the end is no damage.
+
+Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace, \
+and an entry name/NAME of the catalog holds the number of the keyspace NAME, its lowest byte first.
 
 Examples:
   terrace log-dump /data/words                       list the logs
@@ -235,6 +241,8 @@ pub(crate) struct LogDumpArgs {
 #[command(after_help = "\
 The manifest names everything that is live. It is only read: a process that has the database open \
 may go on. The exit code is 1 if anything is not sound.
+
+Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace.
 
 Examples:
   terrace manifest-dump /data/words            what is live

@@ -51,6 +51,7 @@ fn files_are_dumped() {
         "{shown}"
     );
     assert!(shown.ends_with("the table is sound\n"), "{shown}");
+    assert!(shown.contains("key0000 (keyspace 1, default)\n"), "{shown}");
     let json = lines_of_json(&run(&[&"sst-dump", &"--json", &"--blocks", &files[0]]).stdout);
     let (summary, blocks) = json.split_last().expect("a summary");
     assert_eq!(summary["blocks_read"], blocks.len() as u64);
@@ -73,12 +74,35 @@ fn files_are_dumped() {
     assert_eq!(named.count(), files.len());
     assert!(text(&run(&[&"manifest-dump", &place.db()]).stdout).contains("file-added"));
 
+    for stranger in ["OPTIONS", "LOCK", "pool"] {
+        let stranger = place.db().join(stranger);
+        let refused = run(&[&"sst-dump", &stranger]);
+        let what = format!("{} is not a table of Terrace", stranger.display());
+        assert_fails(&refused, 1, &what);
+        assert_eq!(text(&refused.stdout), "");
+    }
+
     let mut bytes = fs::read(&files[0]).expect("a table");
     bytes[100] ^= 1;
     fs::write(&files[0], bytes).expect("a table");
     let damaged = run(&[&"sst-dump", &files[0]]);
     assert!(text(&damaged.stdout).contains("problem at offset 0: "));
     assert_fails(&damaged, 1, "has 1 problem");
+    // In another block, which opening the database does not read.
+    let mut bytes = fs::read(&files[0]).expect("a table");
+    bytes[100] ^= 1;
+    bytes[30_000] ^= 1;
+    fs::write(&files[0], bytes).expect("a table");
+    let verified = place.run("verify", &[]);
+    assert_eq!(verified.status.code(), Some(1));
+    let (verified, path) = (text(&verified.stdout), files[0].display().to_string());
+    let problem = verified.lines().find(|line| line.contains(&path));
+    let problem = problem.unwrap_or_else(|| panic!("{path} in {verified}"));
+    assert!(
+        problem.starts_with(&format!("problem: {path}: ")),
+        "{problem}"
+    );
+    assert_eq!(problem.matches(&path).count(), 1, "{problem}");
 }
 
 /// Sorted lines are loaded at once; a line out of order is named, and nothing of the file is there.

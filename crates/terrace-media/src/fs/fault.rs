@@ -360,6 +360,10 @@ impl FileSystem for FaultFs {
         self.call("remove", path, |fs| fs.remove(path))
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.call("remove folder", dir, |fs| fs.remove_dir(dir))
+    }
+
     fn identity(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
         self.inner.identity(path)
     }

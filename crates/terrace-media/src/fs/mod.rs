@@ -165,6 +165,12 @@ pub trait FileSystem: Send + Sync {
     /// Removes a name of a file. Handles that are open go on working.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes a folder, which must be empty. `Unsupported` where folders stay once they are made.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        let _ = dir;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 

@@ -1,7 +1,8 @@
 //! Tests of files: the real and the simulated file system behave alike, and faults come when asked.
 
 use crate::{
-    Advice, Appender, Effect, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, Survive,
+    Advice, Appender, Effect, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, QuotaFs,
+    Survive,
 };
 use std::io::ErrorKind;
 use std::path::Path;
@@ -235,6 +236,28 @@ fn links_share_their_content() {
         second.read_exact_at(0, &mut buf).expect("read");
         assert_eq!(&buf, b"Shared");
     });
+}
+
+/// A folder goes once it is empty, through every layer that passes calls on; one with a file in it stays.
+#[test]
+fn empty_folders_are_removed() {
+    let place = tempfile::tempdir().expect("a folder");
+    let os: Arc<dyn FileSystem> = Arc::new(OsFs);
+    let layers: [Arc<dyn FileSystem>; 3] = [
+        Arc::clone(&os),
+        Arc::new(FaultFs::new(Arc::clone(&os))),
+        Arc::new(QuotaFs::new(os, 1 << 20)),
+    ];
+    for fs in layers {
+        let dir = place.path().join("dir");
+        fs.create_dir_all(&dir).expect("made");
+        fs.open(&dir.join("a"), OpenMode::CreateNew)
+            .expect("opened");
+        assert_eq!(kind(fs.remove_dir(&dir)), ErrorKind::DirectoryNotEmpty);
+        fs.remove(&dir.join("a")).expect("removed");
+        fs.remove_dir(&dir).expect("removed");
+        assert!(!fs.exists(&dir).expect("looked"));
+    }
 }
 
 /// A link survives a power loss once its folder was synced, and not before when nothing else does.

@@ -77,7 +77,7 @@ impl DbBuilder {
         self.options = self.options_of_copy(db);
         let pool_file = self.options.pool.path.as_ref();
         let pool_file = pool_file.map(|pool| self.path.join(pool));
-        self.check_target()?;
+        let had_folder = self.check_target()?;
         // LOCK: the first of all. What is dropped while it is copied would be there in part.
         let _catalog = db.catalog().lock();
         let frozen = db.engine().freeze()?;
@@ -86,6 +86,10 @@ impl DbBuilder {
         if made.is_err() {
             let id = db.engine().ground.manifest.db();
             self.remove_own(id, pool_file.filter(|_| made_pool));
+            if !had_folder {
+                // It stays if anything is left in it.
+                let _ = self.fs.remove_dir(&self.path);
+            }
         }
         Ok(CheckpointReport {
             elapsed: started.elapsed(),
@@ -108,11 +112,11 @@ impl DbBuilder {
         options
     }
 
-    /// Refuses a folder in which anything is.
-    pub(super) fn check_target(&self) -> Result<()> {
+    /// Refuses a folder in which anything is; returns whether there is one.
+    pub(super) fn check_target(&self) -> Result<bool> {
         let failed = |e| Error::io("look into", &self.path, e);
         if !self.fs.exists(&self.path).map_err(failed)? {
-            return Ok(());
+            return Ok(false);
         }
         let names = self.fs.list(&self.path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
@@ -122,7 +126,7 @@ impl DbBuilder {
             _ => failed(e),
         })?;
         match names.first() {
-            None => Ok(()),
+            None => Ok(true),
             Some(name) => Err(Error::invalid(format!(
                 "{} is not empty, it has {name}: a copy needs a folder of its own, so name another \
                  path, or remove what is there if it is left of a checkpoint or a repair that was interrupted",

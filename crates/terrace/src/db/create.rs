@@ -168,7 +168,7 @@ impl Db {
             return Err(Error::io("remove", &builder.path.join(OPTIONS), e));
         }
         // Others may have files there.
-        let _ = std::fs::remove_dir(&builder.path);
+        let _ = builder.fs.remove_dir(&builder.path);
         Ok(())
     }
 }
@@ -375,7 +375,7 @@ impl DbBuilder {
     }
 
     /// Removes from the folder what is proved to be of the database `db`, OPTIONS first, the mark and LOCK
-    /// last, and the folder if it is empty then. What cannot be removed stays.
+    /// last. What cannot be removed stays, and so does the folder: only the caller knows whose it is.
     pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
         let fs = &*self.fs;
         if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {

@@ -362,8 +362,8 @@ fn a_copy_replaces_nothing() {
     assert_eq!(second.get("k").unwrap(), Some(b"v".to_vec()));
 }
 
-/// After a disk that was full the place is empty, the database goes on, and a copy is made once
-/// there is room.
+/// After a disk that was full nothing is left of a copy, and of its folder only one that was there before; the
+/// database goes on, and a copy is made once there is room.
 #[test]
 fn a_full_disk_leaves_no_copy() {
     for design in [Design::MioDbSsd, Design::Leveled] {
@@ -377,12 +377,16 @@ fn a_full_disk_leaves_no_copy() {
         db.create_keyspace("gone").unwrap();
         fill(&db);
         let before = pairs(&db);
-        let copy = folder.path().join("copy");
+        let (copy, given) = (folder.path().join("copy"), folder.path().join("given"));
+        std::fs::create_dir(&given).unwrap();
         fs.fill_up(true);
-        let refused = db.checkpoint(&copy).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+        for target in [&copy, &given] {
+            let refused = db.checkpoint(target).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+        }
         fs.fill_up(false);
-        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 0);
+        assert!(!copy.exists());
+        assert_eq!(std::fs::read_dir(&given).unwrap().count(), 0);
         db.put("goes", "on").unwrap();
         db.delete("goes").unwrap();
         db.checkpoint(&copy).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use terrace::inspect::{self, Kind, LogPiece, LogPlace, ManifestPiece, TablePiece};
-use terrace::{Db, Design, Durability, Error, Options, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, Error, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{Clock as _, Medium};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -161,6 +161,24 @@ fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
     for len in [0, 1, 127, 128, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..len]).unwrap();
         assert!(read_table(&path, &mut Seen::new()).problems > 0, "{len}");
+    }
+    // Without the name of a table, a file has to look like one at its end or at its start.
+    let other = folder.path().join("other");
+    for (at, is_table) in [(bytes.len() - 128, true), (100, true), (bytes.len(), false)] {
+        let mut changed = bytes.clone();
+        match changed.get_mut(at) {
+            Some(byte) => *byte ^= 0x20,
+            None => changed.fill(7),
+        }
+        std::fs::write(&other, &changed).unwrap();
+        let found = inspect::table::<Error>(&other, &mut |_| Ok(()));
+        match found {
+            Ok(found) => assert!(is_table && found.problems > 0, "{at}"),
+            Err(e) => {
+                assert!(!is_table && e.kind() == ErrorKind::Invalid, "{at}: {e}");
+                assert!(e.to_string().contains("is not a table of Terrace"), "{e}");
+            }
+        }
     }
 }
 

@@ -157,9 +157,15 @@ fn fact(out: &mut Output, name: &str, value: impl std::fmt::Display) -> Result<(
     out.line(format_args!("{name:<18}{value}"))
 }
 
-/// A key with its keyspace, for people.
+/// A key with its keyspace, for people. Of the names of keyspaces, files alone tell only those that are the
+/// same in every database.
 pub(super) fn key_text((keyspace, key): &(u32, Vec<u8>)) -> String {
-    format!("{} (keyspace {keyspace})", escaped(key))
+    let name = match keyspace {
+        0 => ", the catalog",
+        1 => ", default",
+        _ => "",
+    };
+    format!("{} (keyspace {keyspace}{name})", escaped(key))
 }
 
 /// A key with its keyspace, for programs.

@@ -73,8 +73,8 @@ pub struct TableSummary {
 /// Walks the table file at `path`. Reads all of it once.
 ///
 /// # Errors
-/// `Io` when the file cannot be read, `Unsupported` when a later version wrote it, and what `visit`
-/// returns. Damage is no error.
+/// `Io` when the file cannot be read, `Unsupported` when a later version wrote it, `Invalid` when it is not a
+/// table file and not named like one, and what `visit` returns. Damage is no error.
 pub fn table<E: From<Error>>(
     path: impl AsRef<Path>,
     visit: &mut dyn FnMut(TablePiece<'_>) -> Result<(), E>,

@@ -81,7 +81,7 @@ impl Carver {
 }
 
 /// The block that begins at `at` and ends before `end`.
-fn block_at(
+pub(super) fn block_at(
     file: &TableFile,
     at: u64,
     end: u64,

@@ -122,7 +122,7 @@ pub(crate) mod property {
     pub(crate) const VALUE_POINTER_COUNT: u64 = 22;
 }
 
-const MAGIC: [u8; 4] = *b"TSST";
+pub(crate) const MAGIC: [u8; 4] = *b"TSST";
 const VERSION: u32 = 2;
 const KIND_MASK: u64 = 0x3f;
 const RESERVED_BIT: u64 = 0x40;

@@ -12,9 +12,11 @@ use terrace_media::{File, FileSystem, OpenMode};
 
 use super::SstCache;
 use super::block::Block;
-use super::carve::Carver;
+use super::carve::{Carver, block_at};
 use super::fetch::{ReadCounts, TableFile};
-use super::layout::{BlockKind, FOOTER_BYTES, Features, Footer, FooterError, Handle, split_key};
+use super::layout::{
+    BlockKind, FOOTER_BYTES, Features, Footer, FooterError, Handle, MAGIC, split_key,
+};
 use super::properties::Properties;
 use super::ranges::{RangeDelete, RangeDeletes};
 use super::walk::BlockCursor;
@@ -95,7 +97,8 @@ pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 /// Walks the table at `path`; `named` is the number in the name of the file, if it has one.
 ///
 /// # Errors
-/// The file cannot be opened, a later version wrote it, or `visit` failed. Damage is no error.
+/// The file cannot be opened, a later version wrote it, or `visit` failed. Damage is no error, but a file that
+/// is no table by its name, its footer and its first block is `Invalid`.
 pub(crate) fn salvage(
     fs: &dyn FileSystem,
     path: &Path,
@@ -137,6 +140,12 @@ pub(crate) fn salvage(
             // Whose blocks these are: as the file is named, or what is left of the footer says.
             let number = named.unwrap_or(number);
             let mut walk = Walk::new(file, path, number, found, visit)?;
+            if named.is_none() && !bytes.starts_with(&MAGIC) && walk.begins_without_block() {
+                return Err(Error::invalid(format!(
+                    "{} is not a table of Terrace: it has neither the footer of one nor a whole block at its start",
+                    path.display()
+                )));
+            }
             walk.problem(e.offset, e.to_string(), None)?;
             walk.carve_all()?;
             return Ok(walk.found);
@@ -241,6 +250,13 @@ impl<'a> Walk<'a> {
         }
         self.last = Some(separator);
         Ok(())
+    }
+
+    /// Returns whether the file was read and does not begin with a block that is whole. Blocks behind the first
+    /// are not looked for: in a large file, something looks like one by chance.
+    fn begins_without_block(&mut self) -> bool {
+        let first = block_at(&self.file, 0, self.file.file_bytes(), &mut self.counts);
+        matches!(first, Ok(None))
     }
 
     /// Everything that is whole, where nothing says what there should be.

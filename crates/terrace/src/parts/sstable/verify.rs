@@ -9,7 +9,7 @@ use super::properties::{Place, Properties};
 use super::ranges::RangeDeletes;
 use super::reader::SsTable;
 use super::walk::BlockCursor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parts::filter::FilterBlock;
 use crate::types::{EntryKind, KEY_BYTES_MAX, key_hash};
 
@@ -23,7 +23,7 @@ pub(crate) struct Verified {
     pub(crate) tombstones: u64,
     /// Bytes of the file that were read.
     pub(crate) bytes: u64,
-    /// What is wrong, the first of it in words.
+    /// What is wrong, the first of it in words, without the path of the file: who shows it names the file.
     pub(crate) problems: Vec<String>,
     pub(crate) problem_count: u64,
 }
@@ -86,13 +86,20 @@ impl SsTable {
 impl Walk<'_> {
     /// The problem of a failed step, `None`.
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|e| self.found.problem(e.to_string())).ok()
+        result.map_err(|e| self.failed(&e)).ok()
+    }
+
+    /// Notes an error without the path, which it has in front or, if a read failed, before its cause.
+    fn failed(&mut self, e: &Error) {
+        let path = self.table.path().display();
+        let text = e.to_string();
+        let text = text.strip_prefix(&format!("{path}: ")).unwrap_or(&text);
+        let text = text.replacen(&format!(" of {path}: "), ": ", 1);
+        self.found.problem(text);
     }
 
     fn problem(&mut self, offset: u64, text: &str) {
-        let path = self.table.path().display();
-        let text = format!("{path}: {text} at offset {offset}");
-        self.found.problem(text);
+        self.found.problem(format!("{text} at offset {offset}"));
     }
 
     fn read_filter(&mut self) -> Option<Arc<FilterBlock>> {

@@ -170,9 +170,11 @@ fn the_oldest_runs_are_picked_where_all_are_too_many() {
     assert_eq!(picked(usize::MAX, &[9]), None);
 }
 
-/// Tables of level 0, each a run of its own if its number of the run is, and one on the last level: number, level, run,
-/// first and last key, and where its range deletes end.
-fn pieces_of(tables: &[(u64, u32, u64, u8, u8, Option<u8>)]) -> Version {
+/// A table: number, level, run, first and last key, and where its range deletes end.
+type Row = (u64, u32, u64, u8, u8, Option<u8>);
+
+/// The version of these tables.
+fn pieces_of(tables: &[Row]) -> Version {
     let shelf = shelf();
     let tables = tables
         .iter()
