@@ -9,6 +9,7 @@ mod compaction;
 mod crash;
 mod damage;
 mod devices;
+mod digest;
 mod expiry;
 mod faults;
 mod files;
