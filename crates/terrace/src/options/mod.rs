@@ -86,7 +86,8 @@ pub struct PoolOptions {
     pub path: Option<PathBuf>,
     /// The hard cap of the pool in bytes; the file grows up to it in steps.
     /// Larger: more data. Smaller: back-pressure sooner.
-    /// Default: 8 GiB. Range: at least 8 memtables. Changes: may be raised on reopen.
+    /// Default: 8 GiB. Range: at least `2 * (front.sealed_count_max + 2)` memtables with their logs and four of
+    /// `bottom.extent_bytes`, 577 MiB with default options. Changes: may be raised on reopen.
     pub size_bytes: u64,
     /// Which medium to treat the pool as. `ForceDax` runs the flush instructions of persistent
     /// memory on any mapping and says so in every report.
@@ -295,8 +296,8 @@ impl Options {
         check(
             self.pool.size_bytes >= least,
             format!(
-                "pool.size_bytes is {}, but memtables of {memtable} bytes and repository extents \
-                 of {extent} bytes need at least {least}",
+                "pool.size_bytes is {}, but memtables of {memtable} bytes and extents of {extent} bytes need at \
+                 least {least}: raise it, or lower front.memtable_bytes",
                 self.pool.size_bytes
             ),
         );
