@@ -59,7 +59,6 @@
 mod clock;
 #[cfg(feature = "decoders")]
 pub mod decoder;
-mod extent;
 mod fs;
 mod pm;
 mod pool;
@@ -69,8 +68,6 @@ pub mod sim;
 mod stopwatch;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use extent::claim::{Bump, Claim};
-pub use extent::{AllocError, Extent, Span};
 pub use fs::append::Appender;
 pub use fs::fault::{Effect, FaultFs};
 pub use fs::os::OsFs;
@@ -78,16 +75,18 @@ pub use fs::overlay::OverlayFs;
 pub use fs::quota::QuotaFs;
 pub use fs::{Advice, File, FileLock, FileSystem, OpenMode};
 pub use pm::arena::Arena;
+pub use pm::claim::{Bump, Claim};
 pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::map::anonymous_bytes;
+pub use pm::medium::Medium;
 pub use pm::prefetch::prefetch;
 pub use pm::region::Region;
 #[cfg(feature = "decoders")]
 pub use pool::decoders::decoders;
 pub use pool::{
-    Backing, Medium, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader, PoolUsage,
-    Prefault, Shutdown, random_id,
+    AllocError, Backing, Extent, MediumChoice, Pool, PoolConfig, PoolError, PoolFaults, PoolHeader,
+    PoolUsage, Prefault, Shutdown, Span, random_id,
 };
 pub use process::{ForkedChild, fork_to, process_id};
 pub use sched::ask_for_slices;

@@ -5,10 +5,10 @@
 //! last table is left; its bytes are then whatever that table left there.
 
 use super::arch::Flush;
+use super::claim::Bump;
 use super::map::{Memory, PAGE};
 use super::persist::{Extras, Mapping};
 use super::region::Region;
-use crate::extent::claim::Bump;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

@@ -4,11 +4,12 @@
 use super::error::PoolError;
 use super::faults::PoolFaults;
 use super::layout::{HEADER_BYTES, MAGIC};
-use super::medium::{self, Medium, MediumChoice};
+use super::medium::{self, MediumChoice};
 use crate::fs::lock::{self, Locked};
 use crate::fs::signal::uninterrupted;
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
+use crate::pm::medium::Medium;
 use crate::pm::persist::Hook;
 use crate::sim::Machine;
 use rustix::fs::FallocateFlags;
@@ -231,9 +232,23 @@ fn open_anonymous(cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
 }
 
 fn open_simulated(machine: &Machine, cap: u64) -> Result<Opened, PoolError> {
-    let (memory, committed) = machine.pm_open(cap)?;
+    let path = Path::new("(simulated)");
+    if !machine.pm_take() {
+        return Err(PoolError::Locked {
+            path: path.to_owned(),
+        });
+    }
+    // Gives the memory back when it is dropped.
+    let store = Store::Simulated(machine.clone());
+    let (memory, committed) = machine.pm_open(cap).map_err(io_error(path, "map"))?;
+    if committed > cap {
+        return Err(PoolError::Invalid(format!(
+            "the simulated pool has {committed} bytes, more than the size of {cap} bytes it is opened with; open it \
+             with at least as much"
+        )));
+    }
     Ok(Opened {
-        store: Store::Simulated(machine.clone()),
+        store,
         memory,
         committed,
         medium: machine.medium(),

@@ -2,38 +2,10 @@
 
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
-use std::fmt;
+use crate::pm::medium::Medium;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-
-/// The kind of memory that a pool is on, which decides when a store is durable.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Medium {
-    /// Persistent memory, mapped directly: a line is durable once it is flushed and fenced.
-    Dax,
-    /// A file in the page cache: a page is durable once it is synced.
-    Mapped,
-    /// Anonymous memory: gone with the process.
-    Dram,
-}
-
-impl Medium {
-    /// The name used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Medium::Dax => "dax",
-            Medium::Mapped => "mapped",
-            Medium::Dram => "dram",
-        }
-    }
-}
-
-impl fmt::Display for Medium {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// How the medium of a pool is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

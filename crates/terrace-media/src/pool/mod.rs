@@ -11,30 +11,35 @@
 //!
 //! Every method may be called from every thread.
 
+mod alloc;
 mod backing;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 pub(crate) mod error;
+mod extent;
 pub(crate) mod faults;
 mod header;
 mod layout;
 mod medium;
 mod refusal;
 mod space;
+mod span;
 mod superblock;
 #[cfg(test)]
 mod tests;
 
 pub use backing::{Backing, random_id};
 pub use error::PoolError;
+pub use extent::Extent;
 pub use faults::PoolFaults;
 pub use header::PoolHeader;
-pub use medium::{Medium, MediumChoice, Prefault};
+pub use medium::{MediumChoice, Prefault};
 pub use space::PoolUsage;
+pub use span::{AllocError, Span};
 
-use crate::extent::{AllocError, Extent, Span};
 use crate::pm::count::{Counts, Purpose};
 use crate::pm::emulate::{Emulation, Emulator};
+use crate::pm::medium::Medium;
 use crate::pm::persist::{Extras, Mapping};
 use crate::pm::region::Region;
 use backing::{Opened, Store};

@@ -7,11 +7,11 @@
 //! taken first, and given back if its bytes cannot be had. Locks are taken in the order `free`,
 //! `growing`, superblock, `populated`.
 
+use super::alloc::FreeMap;
 use super::backing::Store;
 use super::layout::SLOT_BYTES_MAX;
+use super::span::{AllocError, Span};
 use super::{PoolConfig, PoolFaults, PoolInner, Prefault};
-use crate::extent::alloc::FreeMap;
-use crate::extent::{AllocError, Span};
 use crate::pm::map::HUGE;
 use crate::pm::persist::Mapping;
 use crate::pm::region::Region;

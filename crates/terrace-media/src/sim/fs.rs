@@ -10,7 +10,7 @@
 //!       the working names.
 
 use super::Machine;
-use super::crash::Chooser;
+use super::choose::Chooser;
 use crate::fs::{Advice, File, FileLock, FileSystem, OpenMode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -17,19 +17,21 @@
 //!   X2  The hook runs with no lock of the machine held, and not for operations made inside of it
 //!       on the same machine.
 
-mod crash;
+mod choose;
 mod fs;
+mod image;
 mod pm;
 #[cfg(test)]
 mod tests;
 
-pub use crash::{Image, Survive};
+pub use choose::Survive;
+pub use image::Image;
 
 use crate::fs::FileSystem;
 use crate::pm::count::Purpose;
 use crate::pm::map::Memory;
+use crate::pm::medium::Medium;
 use crate::pm::persist::Hook;
-use crate::pool::{Medium, PoolError};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::fmt;
@@ -175,7 +177,7 @@ impl Machine {
 
     /// What the media could hold if power failed now.
     pub fn crash_image(&self, survive: Survive) -> Image {
-        let mut chooser = crash::Chooser::new(survive);
+        let mut chooser = choose::Chooser::new(survive);
         // Memory and files are imaged one after the other: a thread that runs meanwhile is part of
         // the crash.
         let pm = self.inner.pm.lock().crash(self.inner.medium, &mut chooser);
@@ -192,7 +194,7 @@ impl Machine {
     /// What the media could hold if power failed now: an image for every subset of the changes that
     /// are not durable yet. None: there are more than `pending_max` of them.
     pub fn crash_images(&self, pending_max: u32) -> Option<Vec<Image>> {
-        let mut chooser = crash::Chooser::new(Survive::Chosen(0));
+        let mut chooser = choose::Chooser::new(Survive::Chosen(0));
         self.inner.pm.lock().crash(self.inner.medium, &mut chooser);
         self.inner.files.lock().crash(&mut chooser);
         let pending = chooser.decided();
@@ -248,31 +250,14 @@ impl Machine {
         Arc::new(self.clone())
     }
 
-    /// Gives a pool the working memory; one pool at a time.
-    pub(crate) fn pm_open(&self, cap: u64) -> Result<(Arc<Memory>, u64), PoolError> {
-        let path = || std::path::PathBuf::from("(simulated)");
-        if self.inner.pool_open.swap(true, Ordering::AcqRel) {
-            return Err(PoolError::Locked { path: path() });
-        }
-        let opened = self.inner.pm.lock().open(cap);
-        if opened.is_err() {
-            self.pm_close();
-        }
-        match opened {
-            Ok((memory, committed)) if committed <= cap => Ok((memory, committed)),
-            Ok((_, committed)) => {
-                self.pm_close();
-                Err(PoolError::Invalid(format!(
-                    "the simulated pool has {committed} bytes, more than the size of {cap} bytes \
-                     it is opened with; open it with at least as much"
-                )))
-            }
-            Err(source) => Err(PoolError::Io {
-                path: path(),
-                op: "map",
-                source,
-            }),
-        }
+    /// Takes the working memory for a pool, until `pm_close`; one pool at a time. False: another one has it.
+    pub(crate) fn pm_take(&self) -> bool {
+        !self.inner.pool_open.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives the pool that took it the working memory, and how much of it exists, which may be more than `cap`.
+    pub(crate) fn pm_open(&self, cap: u64) -> io::Result<(Arc<Memory>, u64)> {
+        self.inner.pm.lock().open(cap)
     }
 
     pub(crate) fn pm_close(&self) {

@@ -5,9 +5,9 @@
 //!   X3  A page of the image goes back in time for no reason: a fence copies the latest content
 //!       that any thread flushed of a line, never an earlier one over a later one.
 
-use super::crash::Chooser;
+use super::choose::Chooser;
 use crate::pm::map::{Memory, PAGE};
-use crate::pool::Medium;
+use crate::pm::medium::Medium;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::thread::ThreadId;
 
 /// Words of a page and of a line.
 const PAGE_WORDS: usize = PAGE / 8;
-pub(super) const LINE_WORDS: usize = 8;
+const LINE_WORDS: usize = 8;
 const PAGE_LINES: usize = PAGE_WORDS / LINE_WORDS;
 
 /// The content of a page; shared by images, and none for a page of zeros.
@@ -304,7 +304,7 @@ impl Pm {
             _ => &working,
         };
         // Words reach the media in order of address, and not necessarily all of a line.
-        let words = chooser.words_of_line();
+        let words = chooser.part(LINE_WORDS);
         if words > 0 {
             page_mut(page)[at..at + words].copy_from_slice(&content[..words]);
         }

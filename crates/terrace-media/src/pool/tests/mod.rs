@@ -1,5 +1,6 @@
 //! Tests of pools: made, opened, locked, grown, cut, and refused.
 
+mod extent;
 mod superblock;
 
 use super::*;

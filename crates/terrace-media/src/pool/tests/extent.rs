@@ -1,8 +1,7 @@
 //! Tests of extents: the allocator against a model, claims that never overlap, and dropping.
 
-use super::Span;
-use super::alloc::FreeMap;
-use crate::{AllocError, Arena, Backing, Pool, PoolConfig, PoolFaults, Prefault};
+use crate::pool::alloc::FreeMap;
+use crate::{AllocError, Arena, Backing, Pool, PoolConfig, PoolFaults, Prefault, Span};
 use std::io;
 use std::sync::Arc;
 

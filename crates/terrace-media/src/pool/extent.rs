@@ -1,92 +1,15 @@
-//! Extents: the ranges that a pool allocates, and what is made inside of them.
+//! Extents: the ranges that a pool allocates, and the claims that are made inside of them.
 //!
 //! An extent belongs to its holders: when the last of them drops it, its space is free again. The
 //! allocator keeps no record on media; who owns what after a restart is the manifest's knowledge,
 //! and recovery adopts each extent that it names.
 
-pub(crate) mod alloc;
-pub(crate) mod claim;
-#[cfg(test)]
-mod tests;
-
+use super::PoolInner;
+use super::span::Span;
+use crate::pm::claim::{Bump, Claim};
 use crate::pm::region::Region;
-use crate::pool::PoolInner;
-use claim::{Bump, Claim};
 use std::fmt;
-use std::io;
 use std::sync::Arc;
-
-/// A range of a pool.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Span {
-    /// The offset of the first byte.
-    pub off: u64,
-    /// The number of bytes.
-    pub len: u64,
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}", self.off, self.len)
-    }
-}
-
-/// Why an extent could not be had.
-#[derive(Debug)]
-pub enum AllocError {
-    /// No free range of the pool is long enough, or the disk behind it has no room to grow.
-    Full {
-        /// Bytes asked for, in whole granules.
-        wanted: u64,
-        /// Bytes free in the pool, in ranges of any length.
-        free: u64,
-        /// The pool's cap, or its size if its device is full.
-        cap: u64,
-    },
-    /// Growing the pool failed.
-    Io(io::Error),
-    /// The range to adopt is in use already.
-    Overlap(Span),
-    /// The range to adopt is not one that this pool can have allocated.
-    OutOfRange {
-        /// The range.
-        span: Span,
-        /// Where the pool's committed bytes end.
-        end: u64,
-    },
-}
-
-impl fmt::Display for AllocError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AllocError::Full { wanted, free, cap } => write!(
-                f,
-                "the pool has no room for {wanted} bytes: {free} of {cap} are free; delete data, \
-                 raise the pool's size, or free space on its device"
-            ),
-            AllocError::Io(_) => write!(f, "growing the pool failed"),
-            AllocError::Overlap(span) => {
-                write!(
-                    f,
-                    "the extent {span} is in use already, so it is named twice"
-                )
-            }
-            AllocError::OutOfRange { span, end } => write!(
-                f,
-                "the extent {span} is not one that this pool allocated: its bytes end at {end}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for AllocError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            AllocError::Io(source) => Some(source),
-            _ => None,
-        }
-    }
-}
 
 /// A range of a pool in use. It keeps the pool's mapping alive, and its space is free again when
 /// the last holder drops it.

@@ -7,7 +7,7 @@
 //!   A1  Free ranges are granule-aligned, inside of `start..cap`, and neither overlap nor touch.
 //!   A2  `free_bytes` is the sum of their lengths.
 
-use super::Span;
+use super::span::Span;
 use std::collections::BTreeMap;
 
 /// The free ranges of one pool.

@@ -8,8 +8,8 @@
 //!   B1  `used` only grows, and a range is handed out once.
 //!   B2  A claim's range is committed memory of its region.
 
-use crate::pm::count::Purpose;
-use crate::pm::region::Region;
+use super::count::Purpose;
+use super::region::Region;
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

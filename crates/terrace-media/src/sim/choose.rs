@@ -1,8 +1,4 @@
-//! Crash images: what the media may hold after power failed, and the choices that lead there.
-
-use super::fs::Files;
-use super::pm::{LINE_WORDS, PmImage};
-use crate::pool::Medium;
+//! Choices: which of the changes that were not durable reach the media at a crash.
 
 /// Which of the changes that were not durable yet reach the media anyway.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,29 +13,6 @@ pub enum Survive {
     /// Those whose bit is set, in the order in which a crash comes to them: each line of memory, on
     /// `Mapped` each page, whole; then what is pending of files. From the 64th on, none.
     Chosen(u64),
-}
-
-/// What a machine leaves behind. Images share unchanged content, so they are cheap to keep.
-#[derive(Clone)]
-pub struct Image {
-    pub(super) medium: Medium,
-    /// The boot that goes on, if only the process ended.
-    pub(super) boot_id: Option<[u8; 16]>,
-    pub(super) boots: u64,
-    pub(super) pm: PmImage,
-    pub(super) files: Files,
-}
-
-impl Image {
-    /// The medium of the machine that the image is of.
-    pub fn medium(&self) -> Medium {
-        self.medium
-    }
-
-    /// The content of the pool, for those who read it as a file.
-    pub fn pool(&self) -> Vec<u8> {
-        self.pm.bytes()
-    }
 }
 
 /// Makes the choices of one crash.
@@ -101,11 +74,6 @@ impl Chooser {
     /// An even choice between two ways to survive.
     pub(super) fn flip(&mut self) -> bool {
         matches!(self.survive, Survive::Random(_)) && self.random.bool()
-    }
-
-    /// How many words of a line survive.
-    pub(super) fn words_of_line(&mut self) -> usize {
-        self.part(LINE_WORDS)
     }
 
     /// How many of `whole` parts survive, counted from the first.
