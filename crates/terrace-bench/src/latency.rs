@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// The longest latency told apart, in nanoseconds; longer ones count as this. Their true maximum is
 /// kept beside the histogram.
@@ -139,6 +140,40 @@ impl Latency {
             high *= 2;
         }
         text
+    }
+}
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// The mean.
+    pub mean_us: f64,
+    /// The median.
+    pub p50_us: f64,
+    /// 90 percent are at most this.
+    pub p90_us: f64,
+    /// 99 percent are at most this.
+    pub p99_us: f64,
+    /// 99.9 percent are at most this.
+    pub p99_9_us: f64,
+    /// 99.99 percent are at most this.
+    pub p99_99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl LatencyReport {
+    /// The figures of `latency`; `None` where it is empty.
+    pub fn of(latency: &Latency) -> Option<LatencyReport> {
+        (latency.count() > 0).then(|| LatencyReport {
+            mean_us: latency.mean_us(),
+            p50_us: latency.percentile_us(50.0),
+            p90_us: latency.percentile_us(90.0),
+            p99_us: latency.percentile_us(99.0),
+            p99_9_us: latency.percentile_us(99.9),
+            p99_99_us: latency.percentile_us(99.99),
+            max_us: latency.max_us(),
+        })
     }
 }
 

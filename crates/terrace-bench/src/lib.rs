@@ -27,6 +27,7 @@
 pub mod compare;
 mod config;
 mod error;
+mod files;
 mod keys;
 mod known;
 mod latency;
@@ -45,6 +46,7 @@ pub mod results;
 mod run;
 mod schedule;
 mod shuffle;
+mod space;
 mod step;
 mod store;
 mod table;
@@ -57,17 +59,18 @@ mod ycsb;
 
 pub use config::BenchConfig;
 pub use error::BenchError;
-pub use latency::Latency;
+pub use files::{BlockReads, CacheReport, FileLevelReport, FileSettings, cache_line, file_levels};
+pub use latency::{Latency, LatencyReport};
 pub use limit::Limits;
 pub use machine::{Machine, Memory};
 pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, victim};
 pub use report::{
-    BlockReads, CacheReport, CauseReport, Conditions, FileLevelReport, FileSettings, HEADING,
-    IntervalReport, LatencyReport, PurposeReport, Report, Space, StallReport, StepReport,
-    StoreFacts, TargetReport, Written, cache_line, file_levels,
+    CauseReport, Conditions, HEADING, IntervalReport, PurposeReport, Report, StallReport,
+    StepReport, StoreFacts, TargetReport, Written,
 };
 pub use run::{run, run_and_show};
 pub use schedule::Arrivals;
+pub use space::Space;
 pub use step::{DEFAULT_STEPS, Step};
 pub use store::{About, StoreKind};
 pub use table::Table;

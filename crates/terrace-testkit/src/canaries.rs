@@ -4,6 +4,8 @@
 //! A case follows from its seed, so the table says how much of a suite it takes to see the break.
 //! One break is chosen for the whole process: trials run one after the other.
 
+pub(crate) mod variable;
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use terrace::Design;
 use terrace::testing::{Canary, set_canary};
 use terrace_media::Medium;
 
+use self::variable::VARIABLE;
 use crate::crash::Case;
 use crate::damage::Specimen;
 use crate::faults;
@@ -26,8 +29,6 @@ use crate::place::scratch;
 use crate::script::{Profile, scans_beside_steps};
 use crate::{settings, shrink, space, stalled, strangers};
 
-/// The variable that chooses the canary of a child.
-const VARIABLE: &str = "TERRACE_CANARY";
 /// Operations of a model script.
 const MODEL_OPS: usize = 700;
 
@@ -181,13 +182,6 @@ pub fn trials() -> Vec<Trial> {
         cases_max,
     };
     table.into_iter().map(trial).collect()
-}
-
-/// Chooses the canary that the environment names, if it names one.
-pub(crate) fn choose_from_environment() {
-    if let Ok(name) = std::env::var(VARIABLE) {
-        set_canary(Canary::parse(&name));
-    }
 }
 
 impl Suite {

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use terrace_media::decoder::{Decoder, Seen};
 
-use crate::campaign::Request;
 use crate::heap;
 use crate::oracle::Outcome;
+use crate::request::Request;
 
 /// Inputs that were worth keeping: a decoder's name and the bytes in hexadecimal, one a line.
 const CORPUS: &str = include_str!("corpus.txt");

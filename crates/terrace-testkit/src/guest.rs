@@ -21,9 +21,9 @@ use terrace_media::Medium;
 
 use self::board::{Board, Phase};
 pub use self::life::live;
-use crate::campaign::Request;
 use crate::oracle::{Oracle, Outcome};
 use crate::place::scratch;
+use crate::request::Request;
 use crate::settings;
 use crate::writes::{Course, THREADS};
 

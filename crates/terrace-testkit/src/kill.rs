@@ -113,7 +113,7 @@ impl Orders {
 pub fn child_if_asked() -> Option<ExitCode> {
     let orders = std::env::var(VARIABLE).ok()?;
     #[cfg(feature = "canary")]
-    crate::canaries::choose_from_environment();
+    crate::canaries::variable::choose_from_environment();
     let done = Orders::parse(&orders)
         .ok_or_else(|| format!("{VARIABLE}={orders} makes no sense"))
         .and_then(|orders| live(&orders));

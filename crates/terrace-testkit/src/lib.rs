@@ -23,6 +23,7 @@ pub mod moments;
 pub mod oracle;
 mod panics;
 pub mod place;
+pub mod request;
 pub mod script;
 pub mod seeds;
 pub mod settings;

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use terrace_testkit::campaign::{self, Request};
+use terrace_testkit::campaign;
 use terrace_testkit::fuzz;
 use terrace_testkit::guest;
 use terrace_testkit::heap::Counting;
 use terrace_testkit::kill;
 use terrace_testkit::oracle::Outcome;
+use terrace_testkit::request::Request;
 use terrace_testkit::strangers::processes;
 use terrace_testkit::torture;
 

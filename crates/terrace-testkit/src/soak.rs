@@ -9,7 +9,6 @@
 
 mod book;
 mod client;
-mod held;
 mod keys;
 mod watch;
 

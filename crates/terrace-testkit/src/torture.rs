@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use crate::campaign::{self, Request};
+use crate::campaign;
 use crate::oracle::Outcome;
+use crate::request::Request;
 
 /// A campaign as it takes part: its size in one turn, and what that counts.
 struct Part {

@@ -351,10 +351,10 @@ pub fn verdict(cell: &Cell, baseline: &Cell, measure: Measure, spread_max: f64) 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::latency::LatencyReport;
     use crate::machine::Memory;
-    use crate::report::LatencyReport;
-    use crate::report::Space;
     use crate::results::{End, VERSION};
+    use crate::space::Space;
 
     /// The records of one run with a single phase of this throughput.
     pub(crate) fn run(id: u64, store: &str, repeat: u32, ops_per_s: f64) -> Vec<Record> {

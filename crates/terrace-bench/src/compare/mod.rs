@@ -1,8 +1,9 @@
 //! This folder is the comparison of stores: a matrix of stores, workloads and sizes from one file, each
 //! run a process of its own, its results appended as they come.
 //!
-//! `spec.rs` reads the file, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where their
-//! databases are, `warm.rs` is memory that they find ready, `scale.rs` makes all of it smaller for a trial, `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
+//! `spec.rs` reads the file into `model.rs`, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where
+//! their databases are, `warm.rs` is memory that they find ready, `shrink.rs` makes all of it smaller for a trial,
+//! `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
 //!
 //! Invariants
 //!   C1  Nothing is compared but runs of one program with one set of settings: what does not have the
@@ -12,10 +13,13 @@
 
 mod cells;
 mod child;
+mod model;
 mod mount;
 mod paper;
 mod plan;
 mod scale;
+mod shrink;
+mod size;
 mod spec;
 mod summary;
 mod warm;
@@ -29,10 +33,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub use cells::{Cell, Cells, Key, Measure, Sample, Verdict, verdict};
+pub use model::{Comparison, StoreSpec, WorkloadSpec};
 pub use paper::{Paper, PaperValue};
 pub use plan::{Run, program_id, runs};
 pub use scale::Scale;
-pub use spec::{Check, Comparison, Size, StoreSpec, WorkloadSpec};
+pub use size::Size;
+pub use spec::Check;
 
 pub(crate) use summary::{with_spread, words};
 

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 
 use super::cells::{Cells, Measure, Verdict, verdict};
+use super::size::Size;
 use crate::table::Table;
 
 /// What a paper says.
@@ -55,10 +56,10 @@ pub struct PaperValue {
     pub workload: Option<String>,
     /// With values of which size; the mean of all ratios where it is left out.
     #[serde(default)]
-    pub value_size: Option<super::spec::Size>,
+    pub value_size: Option<Size>,
     /// With how much data; as `value_size`.
     #[serde(default)]
-    pub data_size: Option<super::spec::Size>,
+    pub data_size: Option<Size>,
     /// What a reader must know, as why nothing here stands beside it.
     #[serde(default)]
     pub note: String,

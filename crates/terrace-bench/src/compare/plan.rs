@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use toml::{Spanned, Value};
 
-use super::spec::{Comparison, Settings, VALUE_SIZE, argument};
+use super::model::{Comparison, Settings};
 use crate::results::Planned;
 use crate::store::StoreKind;
 use crate::units;
@@ -123,6 +123,28 @@ pub fn program_id() -> std::io::Result<String> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(std::env::current_exe()?)?);
     Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// What stands in a setting for the bytes of a value of the run.
+pub(super) const VALUE_SIZE: &str = "{value_size}";
+
+/// A setting as arguments of the command line, one for each value of a list; `None` where it cannot be
+/// one.
+pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
+    let option = format!("--{name}");
+    Some(match value {
+        Value::String(text) => vec![option, text.clone()],
+        Value::Integer(number) => vec![option, number.to_string()],
+        Value::Float(number) => vec![option, number.to_string()],
+        Value::Boolean(true) => vec![option],
+        Value::Boolean(false) => Vec::new(),
+        Value::Array(values) => {
+            let each = values.iter().filter(|value| !value.is_array());
+            let arguments: Option<Vec<Vec<String>>> = each.map(|v| argument(name, v)).collect();
+            arguments?.concat()
+        }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -4,21 +4,15 @@
 //! comparison can. They are not understood here: whoever reads a file hands in the grammar of the
 //! command line, and each setting is asked of it with its line.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
-use toml::{Spanned, Value};
-
-use super::paper::Paper;
-use super::scale::Scale;
+use super::model::{Comparison, Settings};
+use super::plan::{VALUE_SIZE, argument};
 use crate::error::BenchError;
 use crate::step::Step;
 use crate::store::StoreKind;
-use crate::units;
 
 /// Options that a comparison sets itself, and where they are stated instead.
 const TAKEN: [(&str, &str); 12] = [
@@ -41,150 +35,6 @@ const TAKEN: [(&str, &str); 12] = [
     ("keyspace", "leave it out"),
     ("read-only", "leave it out"),
 ];
-
-/// A number of bytes: a number, or text as `4KiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(pub u64);
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Size;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size like 4096 or \"4KiB\"")
-            }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
-                let bytes = u64::try_from(bytes);
-                bytes
-                    .map(Size)
-                    .map_err(|_| E::custom("a size cannot be negative"))
-            }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
-                Ok(Size(bytes))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                units::parse_bytes(text).map(Size).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Bytes)
-    }
-}
-
-/// Options of `terrace bench` by name, without the dashes in front.
-pub(super) type Settings = BTreeMap<String, Spanned<Value>>;
-
-/// What a comparison is asked to do.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Comparison {
-    /// The heading of its report.
-    pub title: String,
-    /// What a reader should know of it.
-    #[serde(default)]
-    pub note: String,
-    /// Runs of each store with each workload and size.
-    #[serde(default = "three")]
-    pub repeats: Spanned<u32>,
-    /// The spread of the repeats, as a part of the median, above which there is no verdict.
-    #[serde(default = "a_tenth")]
-    pub spread_max: Spanned<f64>,
-    /// The store that ratios are to; the first one where none is named.
-    #[serde(default)]
-    pub baseline: Option<Spanned<String>>,
-    /// The folder in which databases are made.
-    #[serde(default)]
-    pub mount: Option<PathBuf>,
-    /// Bytes of memory that each phase finds ready, touched before the run.
-    #[serde(default = "no_bytes")]
-    pub warm_memory: Size,
-    /// Seconds after which a run that has not ended is ended.
-    #[serde(default = "an_hour")]
-    pub timeout_s: u64,
-    /// Bytes of values.
-    #[serde(default = "one_kib")]
-    pub value_sizes: Spanned<Vec<Size>>,
-    /// Bytes of keys and values to write; none where `num` is a setting.
-    #[serde(default)]
-    pub data_sizes: Vec<Size>,
-    /// Options for every run.
-    #[serde(default)]
-    pub settings: Settings,
-    /// Options for every run of Terrace, which peers do not have.
-    #[serde(default)]
-    pub terrace: Settings,
-    /// What is compared.
-    pub store: Vec<Spanned<StoreSpec>>,
-    /// With what.
-    pub workload: Vec<Spanned<WorkloadSpec>>,
-    /// What a paper says, to stand beside it.
-    #[serde(default)]
-    pub paper: Option<Paper>,
-    /// The part of its data and operations that it was made smaller to.
-    #[serde(skip)]
-    pub scaled: Option<Scale>,
-}
-
-fn three() -> Spanned<u32> {
-    Spanned::new(0..0, 3)
-}
-fn a_tenth() -> Spanned<f64> {
-    Spanned::new(0..0, 0.1)
-}
-fn no_bytes() -> Size {
-    Size(0)
-}
-fn an_hour() -> u64 {
-    3600
-}
-fn one_kib() -> Spanned<Vec<Size>> {
-    Spanned::new(0..0, vec![Size(1024)])
-}
-
-/// One store of a comparison.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoreSpec {
-    /// Its name in the report.
-    pub name: String,
-    /// What it is: `terrace` or a peer.
-    #[serde(default)]
-    pub store: Option<Spanned<String>>,
-    /// Options for its runs; they go before all others.
-    #[serde(default)]
-    pub settings: Settings,
-}
-
-impl StoreSpec {
-    /// What it is.
-    pub fn kind(&self) -> Result<StoreKind, String> {
-        let name = self.store.as_ref().map_or("terrace", |s| s.get_ref());
-        name.parse()
-    }
-}
-
-/// One workload of a comparison.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkloadSpec {
-    /// Its name in the report.
-    pub name: String,
-    /// Phases that come first and are not compared.
-    #[serde(default)]
-    pub prepare: Vec<Spanned<String>>,
-    /// Phases that are compared.
-    pub measure: Vec<Spanned<String>>,
-    /// Options for its runs.
-    #[serde(default)]
-    pub settings: Settings,
-}
-
-impl WorkloadSpec {
-    /// The names of all of its phases, in order.
-    pub fn phases(&self) -> impl Iterator<Item = &Spanned<String>> {
-        self.prepare.iter().chain(&self.measure)
-    }
-}
 
 /// What the grammar of the command line says of the arguments of one run: bytes that it may need on
 /// its mount, or what is wrong with them.
@@ -305,12 +155,6 @@ impl Comparison {
         }
         Ok(())
     }
-
-    /// The store that ratios are to.
-    pub fn baseline(&self) -> &str {
-        let first = self.store.first().map_or("", |store| &store.get_ref().name);
-        self.baseline.as_ref().map_or(first, |name| name.get_ref())
-    }
 }
 
 fn check_name<'a>(
@@ -350,26 +194,4 @@ fn check_settings(
         check(&arguments).map_err(|what| source.error(at, what))?;
     }
     Ok(())
-}
-
-/// What stands in a setting for the bytes of a value of the run.
-pub(super) const VALUE_SIZE: &str = "{value_size}";
-
-/// A setting as arguments of the command line, one for each value of a list; `None` where it cannot be
-/// one.
-pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
-    let option = format!("--{name}");
-    Some(match value {
-        Value::String(text) => vec![option, text.clone()],
-        Value::Integer(number) => vec![option, number.to_string()],
-        Value::Float(number) => vec![option, number.to_string()],
-        Value::Boolean(true) => vec![option],
-        Value::Boolean(false) => Vec::new(),
-        Value::Array(values) => {
-            let each = values.iter().filter(|value| !value.is_array());
-            let arguments: Option<Vec<Vec<String>>> = each.map(|v| argument(name, v)).collect();
-            arguments?.concat()
-        }
-        _ => return None,
-    })
 }

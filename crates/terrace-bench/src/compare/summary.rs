@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::Outcome;
 use super::cells::{Cell, Measure, Verdict, verdict};
+use super::model::Comparison;
 use super::paper::ratio;
-use super::spec::Comparison;
 use crate::table::Table;
 use crate::units;
 

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::latency::Latency;
+use crate::latency::{Latency, LatencyReport};
 use crate::meter::Tally;
-use crate::report::LatencyReport;
 use crate::step::Step;
 
 /// What an operation is to its user.

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::known::Known;
-use crate::report::Space;
+use crate::space::Space;
 
 /// Bytes used and bytes alive at the end of a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

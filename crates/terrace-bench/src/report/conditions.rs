@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use terrace::{MediumChoice, Options, Prefault};
 
-use super::{FileSettings, WorkloadReport};
+use super::WorkloadReport;
 use crate::config::BenchConfig;
+use crate::files::FileSettings;
 use crate::limit::Limits;
 use crate::machine::{Machine, file_system_of};
 use crate::place::Place;

@@ -1,7 +1,6 @@
 //! This file is the results of a run as plain data, for programs; `print.rs` has the lines for people.
 
 mod conditions;
-mod files;
 mod print;
 mod workloads;
 mod written;
@@ -9,15 +8,14 @@ mod written;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use terrace::Metrics;
 
-use crate::latency::Latency;
+use crate::files::BlockReads;
+use crate::latency::LatencyReport;
 use crate::machine::Memory;
 use crate::measure::{KindReport, RecoveryReport, SpaceReport, UsageReport};
+use crate::space::Space;
 
 pub use conditions::{Conditions, StoreFacts};
-
-pub use files::{BlockReads, CacheReport, FileLevelReport, FileSettings, cache_line, file_levels};
 pub use print::HEADING;
 pub use written::{CauseReport, PurposeReport, Written};
 
@@ -126,40 +124,6 @@ impl TargetReport {
     }
 }
 
-/// Latencies in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct LatencyReport {
-    /// The mean.
-    pub mean_us: f64,
-    /// The median.
-    pub p50_us: f64,
-    /// 90 percent are at most this.
-    pub p90_us: f64,
-    /// 99 percent are at most this.
-    pub p99_us: f64,
-    /// 99.9 percent are at most this.
-    pub p99_9_us: f64,
-    /// 99.99 percent are at most this.
-    pub p99_99_us: f64,
-    /// The longest.
-    pub max_us: f64,
-}
-
-impl LatencyReport {
-    /// The figures of `latency`; `None` where it is empty.
-    pub fn of(latency: &Latency) -> Option<LatencyReport> {
-        (latency.count() > 0).then(|| LatencyReport {
-            mean_us: latency.mean_us(),
-            p50_us: latency.percentile_us(50.0),
-            p90_us: latency.percentile_us(90.0),
-            p99_us: latency.percentile_us(99.0),
-            p99_9_us: latency.percentile_us(99.9),
-            p99_99_us: latency.percentile_us(99.99),
-            max_us: latency.max_us(),
-        })
-    }
-}
-
 /// Stalls of one reason.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StallReport {
@@ -186,60 +150,4 @@ pub struct IntervalReport {
     pub max_us: f64,
     /// Stalls of writers in it, by reason.
     pub stalls: Vec<StallReport>,
-}
-
-/// Bytes of a database by tier.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Space {
-    /// Memtables, active and sealed.
-    pub memtable_bytes: u64,
-    /// Logs that recovery would replay.
-    pub log_bytes: u64,
-    /// Extents of the buffer's tables, by level: level, tables, bytes.
-    pub levels: Vec<(u32, u64, u64)>,
-    /// Extents of the repository.
-    pub bottom_bytes: u64,
-    /// What of them is superseded or deleted.
-    pub bottom_dead_bytes: u64,
-    /// Extents of the pool, everything included.
-    pub pool_allocated_bytes: u64,
-    /// The pool's file.
-    pub pool_committed_bytes: u64,
-    /// The pool's cap.
-    pub pool_cap_bytes: u64,
-    /// Extents of the repository for each byte that lives in it; `None` where there is none.
-    pub space_amp_repository: Option<f64>,
-    /// The levels of table files.
-    pub files: Vec<FileLevelReport>,
-    /// All table files for each byte on the deepest level; `None` where there is none.
-    pub space_amp_files: Option<f64>,
-    /// The cache of their blocks.
-    pub cache: CacheReport,
-    /// What the files in the database's folder take of their file system, the pool's included.
-    pub folder_bytes: u64,
-}
-
-impl Space {
-    /// The tiers as `metrics` has them.
-    pub fn of(metrics: &Metrics) -> Space {
-        Space {
-            memtable_bytes: metrics.memtable_bytes,
-            log_bytes: metrics.log_bytes,
-            levels: metrics
-                .levels
-                .iter()
-                .map(|l| (l.level, l.table_count, l.bytes))
-                .collect(),
-            bottom_bytes: metrics.bottom.bytes,
-            bottom_dead_bytes: metrics.bottom.dead_bytes,
-            pool_allocated_bytes: metrics.pool.allocated_bytes,
-            pool_committed_bytes: metrics.pool.committed_bytes,
-            pool_cap_bytes: metrics.pool.cap_bytes,
-            space_amp_repository: metrics.space_amp_pm(),
-            files: metrics.files.iter().map(FileLevelReport::of).collect(),
-            space_amp_files: metrics.space_amp_files(),
-            cache: CacheReport::of(&metrics.cache),
-            folder_bytes: 0,
-        }
-    }
 }

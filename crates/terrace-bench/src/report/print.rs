@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use terrace::Purpose;
 
-use super::{Conditions, IntervalReport, Report, StepReport, Written, files};
+use super::{Conditions, IntervalReport, Report, StepReport, Written};
+use crate::files;
 use crate::table::Table;
 use crate::units;
 
@@ -433,7 +434,8 @@ fn rate(ops_per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CauseReport, LatencyReport, PurposeReport, TargetReport};
+    use crate::latency::LatencyReport;
+    use crate::report::{CauseReport, PurposeReport, TargetReport};
 
     /// The line of a step stands under its heading, whatever the figures are.
     #[test]

@@ -1,8 +1,8 @@
 //! This file is what a report says of workloads with operations of several kinds, and of YCSB's.
 
-use super::{LatencyReport, StepReport, WorkloadReport};
+use super::{StepReport, WorkloadReport};
 use crate::config::BenchConfig;
-use crate::latency::Latency;
+use crate::latency::{Latency, LatencyReport};
 use crate::meter::Tally;
 use crate::step::Step;
 

@@ -109,7 +109,8 @@ mod tests {
     use super::super::record::{End, Failure, Phase, Planned, RunId};
     use super::*;
     use crate::machine::Memory;
-    use crate::report::{Conditions, Space, StepReport};
+    use crate::report::{Conditions, StepReport};
+    use crate::space::Space;
 
     fn records() -> Vec<Record> {
         let run = RunId {

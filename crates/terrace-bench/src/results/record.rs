@@ -12,7 +12,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Memory;
-use crate::report::{Conditions, Space, StepReport};
+use crate::report::{Conditions, StepReport};
+use crate::space::Space;
 
 /// The version of the format that this program writes.
 pub const VERSION: u32 = 1;

@@ -9,8 +9,9 @@ use terrace_media::Stopwatch;
 
 use crate::config::BenchConfig;
 use crate::error::BenchError;
+use crate::files::BlockReads;
 use crate::known::Known;
-use crate::latency::Latency;
+use crate::latency::{Latency, LatencyReport};
 use crate::limit::Limits;
 use crate::machine::{Memory, ProcessIo, bytes_under};
 use crate::measure::watch::{spinner, stalls_between, watch};
@@ -19,10 +20,8 @@ use crate::meter::{Meter, Tally};
 use crate::out::Out;
 use crate::place::Place;
 use crate::records::Records;
-use crate::report::{
-    BlockReads, Conditions, HEADING, LatencyReport, Report, Space, StepReport, TargetReport,
-    Written,
-};
+use crate::report::{Conditions, HEADING, Report, StepReport, TargetReport, Written};
+use crate::space::Space;
 use crate::step::{Contents, Step};
 use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::values::Values;

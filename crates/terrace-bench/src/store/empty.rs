@@ -2,7 +2,7 @@
 
 use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 
 /// Opens it; there is nothing to open.
 pub(super) fn open() -> Box<dyn Store> {

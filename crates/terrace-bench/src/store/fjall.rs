@@ -14,7 +14,7 @@ use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, P
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store, is_synced};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 
 /// How often rest is looked for, and how often in a row it must be found.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 
 /// What a [`Liar`] does to one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithTl
 
 use super::{About, Counters, Direction, Session, Settle, Setup, Store};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 
 /// Readers at the same time: client threads, at most as many as a run may have.

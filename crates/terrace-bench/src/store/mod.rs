@@ -44,7 +44,8 @@ use ::terrace::{Counts, Durability, Options};
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::{BlockReads, Space};
+use crate::files::BlockReads;
+use crate::space::Space;
 
 /// A store that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -20,7 +20,7 @@ use redb::{
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bench");

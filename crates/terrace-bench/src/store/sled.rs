@@ -15,7 +15,7 @@ use sled::{Batch, Db, IVec, Mode};
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 
 fn failed(e: sled::Error) -> BenchError {

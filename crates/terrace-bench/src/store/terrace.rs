@@ -6,7 +6,8 @@ use ::terrace::{Db, Durability, Iter, Options, Result, WriteBatch};
 
 use super::{About, Counters, Direction, Session, Settle, Setup, Store};
 use crate::error::BenchError;
-use crate::report::{BlockReads, FileSettings, Space};
+use crate::files::{BlockReads, FileSettings};
+use crate::space::Space;
 use crate::units;
 
 /// Opens or makes the database.

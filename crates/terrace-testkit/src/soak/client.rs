@@ -1,13 +1,15 @@
 //! This file is one client of a soak: a thread that writes keys of its own and checks all it reads.
 
+mod held;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use terrace::{Db, Durability, ErrorKind, Iter, Keyspace, WriteBatch};
 
+use self::held::Held;
 use super::Weather;
 use super::book::{Book, Known, Moment, SPACES, calendar, compare, step};
-use super::held::Held;
 use super::keys::{check_foreign, check_pair, key, owner, pair_key, space_name};
 use super::watch::{Kind, Watch};
 use crate::oracle::Outcome;
@@ -23,15 +25,15 @@ struct Moving {
 
 /// See the module.
 pub(super) struct Client {
-    pub(super) id: u8,
+    id: u8,
     clients: u8,
-    pub(super) rng: fastrand::Rng,
+    rng: fastrand::Rng,
     pub(super) book: Book,
     tag: u64,
     /// How often the client has made a keyspace of its own.
-    pub(super) births: u64,
-    pub(super) spaces: Vec<Option<Keyspace>>,
-    pub(super) held: Vec<Held>,
+    births: u64,
+    spaces: Vec<Option<Keyspace>>,
+    held: Vec<Held>,
     moving: Option<Moving>,
 }
 
@@ -96,7 +98,7 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn tell(&self, watch: &Watch) {
+    fn tell(&self, watch: &Watch) {
         let oldest = self.held.iter().map(|held| held.written).min();
         watch.tell(self.id, self.book.live_bytes(), oldest, self.held.len());
     }
@@ -147,7 +149,7 @@ impl Client {
         }
     }
 
-    pub(super) fn number(&mut self) -> u32 {
+    fn number(&mut self) -> u32 {
         match self.rng.bool() {
             true => self.rng.u32(0..KEYS / 10),
             false => self.rng.u32(0..KEYS),
@@ -432,7 +434,7 @@ impl Client {
         foreign
     }
 
-    pub(super) fn unless_refused(&mut self, watch: &Watch, whole: Outcome<bool>) -> Outcome {
+    fn unless_refused(&mut self, watch: &Watch, whole: Outcome<bool>) -> Outcome {
         if !whole? {
             watch.refused();
             self.moving = None;
@@ -531,7 +533,7 @@ impl Client {
 }
 
 /// An iterator that was asked for; `None` when there was no memory for it.
-pub(super) fn begun(iter: terrace::Result<Iter>) -> Outcome<Option<Iter>> {
+fn begun(iter: terrace::Result<Iter>) -> Outcome<Option<Iter>> {
     match iter {
         Ok(iter) => Ok(Some(iter)),
         Err(e) if e.kind() == ErrorKind::Full => Ok(None),

@@ -12,7 +12,7 @@ use ::terrace::{Compression, Durability};
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store, is_synced};
 use crate::error::BenchError;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 use ffi::{Batch, Db, Settings, WriteOptions};
 

@@ -20,7 +20,7 @@ use rocksdb::{
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store, is_synced};
 use crate::error::BenchError;
 use crate::machine::ProcessIo;
-use crate::report::Space;
+use crate::space::Space;
 use crate::units;
 
 const NAME: &str = "rocksdb";

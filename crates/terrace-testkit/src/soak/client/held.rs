@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use terrace::{Db, Keyspace, Snapshot};
 
-use super::Weather;
-use super::book::{Book, Moment, SPACES, compare};
-use super::client::{Client, begun};
-use super::keys::{key, owner};
-use super::watch::{Kind, Watch};
+use super::{Client, begun};
 use crate::oracle::Outcome;
+use crate::soak::Weather;
+use crate::soak::book::{Book, Moment, SPACES, compare};
+use crate::soak::keys::{key, owner};
+use crate::soak::watch::{Kind, Watch};
 
 /// Snapshots that a client holds at most.
 const SNAPSHOTS: usize = 4;

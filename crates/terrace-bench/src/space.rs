@@ -1,0 +1,62 @@
+//! This file is what a database holds, in bytes by tier.
+
+use serde::{Deserialize, Serialize};
+use terrace::Metrics;
+
+use crate::files::{CacheReport, FileLevelReport};
+
+/// Bytes of a database by tier.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Space {
+    /// Memtables, active and sealed.
+    pub memtable_bytes: u64,
+    /// Logs that recovery would replay.
+    pub log_bytes: u64,
+    /// Extents of the buffer's tables, by level: level, tables, bytes.
+    pub levels: Vec<(u32, u64, u64)>,
+    /// Extents of the repository.
+    pub bottom_bytes: u64,
+    /// What of them is superseded or deleted.
+    pub bottom_dead_bytes: u64,
+    /// Extents of the pool, everything included.
+    pub pool_allocated_bytes: u64,
+    /// The pool's file.
+    pub pool_committed_bytes: u64,
+    /// The pool's cap.
+    pub pool_cap_bytes: u64,
+    /// Extents of the repository for each byte that lives in it; `None` where there is none.
+    pub space_amp_repository: Option<f64>,
+    /// The levels of table files.
+    pub files: Vec<FileLevelReport>,
+    /// All table files for each byte on the deepest level; `None` where there is none.
+    pub space_amp_files: Option<f64>,
+    /// The cache of their blocks.
+    pub cache: CacheReport,
+    /// What the files in the database's folder take of their file system, the pool's included.
+    pub folder_bytes: u64,
+}
+
+impl Space {
+    /// The tiers as `metrics` has them.
+    pub fn of(metrics: &Metrics) -> Space {
+        Space {
+            memtable_bytes: metrics.memtable_bytes,
+            log_bytes: metrics.log_bytes,
+            levels: metrics
+                .levels
+                .iter()
+                .map(|l| (l.level, l.table_count, l.bytes))
+                .collect(),
+            bottom_bytes: metrics.bottom.bytes,
+            bottom_dead_bytes: metrics.bottom.dead_bytes,
+            pool_allocated_bytes: metrics.pool.allocated_bytes,
+            pool_committed_bytes: metrics.pool.committed_bytes,
+            pool_cap_bytes: metrics.pool.cap_bytes,
+            space_amp_repository: metrics.space_amp_pm(),
+            files: metrics.files.iter().map(FileLevelReport::of).collect(),
+            space_amp_files: metrics.space_amp_files(),
+            cache: CacheReport::of(&metrics.cache),
+            folder_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the command line asks of a campaign.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use terrace::Design;
+use terrace_media::Medium;
+
+use crate::oracle::Outcome;
+
+/// What the command line asks for: `--name value` pairs.
+pub struct Request {
+    pairs: BTreeMap<String, String>,
+    started: Instant,
+}
+
+impl Request {
+    /// Reads the arguments behind the campaign's name.
+    pub fn parse(args: &[String], known: &[&str]) -> Outcome<Request> {
+        let mut pairs = BTreeMap::new();
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            let name = name
+                .strip_prefix("--")
+                .filter(|name| known.contains(name))
+                .ok_or_else(|| {
+                    format!("{name} is no option; there are --{}", known.join(", --"))
+                })?;
+            let value = args
+                .next()
+                .ok_or_else(|| format!("--{name} needs a value"))?;
+            pairs.insert(name.to_owned(), value.clone());
+        }
+        Ok(Request {
+            pairs,
+            started: Instant::now(),
+        })
+    }
+
+    /// A request that is made here.
+    pub fn of(pairs: &[(&str, String)]) -> Request {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Request {
+            pairs: pairs.collect(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The text of an option.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.pairs.get(name).map(String::as_str)
+    }
+
+    /// The number of an option, decimal or 0x and hexadecimal.
+    pub fn number(&self, name: &str, default: u64) -> Outcome<u64> {
+        let Some(text) = self.pairs.get(name) else {
+            return Ok(default);
+        };
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.map_err(|_| format!("--{name} {text} is no number"))
+    }
+
+    /// Whether to go on after `done` of the things that `--name` counts, or `--minutes`.
+    pub fn goes_on(&self, name: &str, default: u64, done: u64) -> Outcome<bool> {
+        if let Some(minutes) = self.pairs.get("minutes") {
+            let minutes: f64 = minutes.parse().map_err(|_| "--minutes is no number")?;
+            return Ok(self.started.elapsed() < Duration::from_secs_f64(minutes * 60.0));
+        }
+        Ok(done < self.number(name, default)?)
+    }
+
+    /// The media that `--medium` names, or all.
+    pub fn media(&self) -> Outcome<Vec<Medium>> {
+        match self.text("medium") {
+            None => Ok(vec![Medium::Dax, Medium::Mapped, Medium::Dram]),
+            Some("dax") => Ok(vec![Medium::Dax]),
+            Some("mapped") => Ok(vec![Medium::Mapped]),
+            Some("dram") => Ok(vec![Medium::Dram]),
+            Some(other) => Err(format!("there is no medium {other}: dax, mapped, dram")),
+        }
+    }
+
+    /// The designs that `--design` names, or MioDB.
+    pub fn designs(&self) -> Outcome<Vec<Design>> {
+        self.designs_or(&[Design::MioDb])
+    }
+
+    /// The designs that `--design` names, or these.
+    pub fn designs_or(&self, default: &[Design]) -> Outcome<Vec<Design>> {
+        match self.text("design") {
+            None => Ok(default.to_vec()),
+            Some("all") => Ok(Design::ALL.to_vec()),
+            Some(name) => Ok(vec![name.parse().map_err(|e| format!("{e}"))?]),
+        }
+    }
+
+    /// Each design on each medium.
+    pub fn kinds(&self) -> Outcome<Vec<(Medium, Design)>> {
+        let (media, designs) = (self.media()?, self.designs()?);
+        let kinds = media
+            .iter()
+            .flat_map(|&m| designs.iter().map(move |&d| (m, d)));
+        Ok(kinds.collect())
+    }
+
+    /// How long the campaign has run.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
