@@ -10,9 +10,6 @@ use std::sync::Arc;
 
 use terrace_media::{AllocError, PoolError};
 
-use crate::parts::codec::DecodeError;
-use crate::parts::manifest::ManifestError;
-
 /// The result of every call of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -176,16 +173,6 @@ impl StdError for Error {
     }
 }
 
-impl From<DecodeError> for Error {
-    fn from(e: DecodeError) -> Error {
-        Error::corruption(format!(
-            "{e}; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
-        ))
-        .because(e)
-    }
-}
-
 impl From<AllocError> for Error {
     fn from(e: AllocError) -> Error {
         let kind = match &e {
@@ -215,41 +202,6 @@ impl From<PoolError> for Error {
             _ => e.to_string(),
         };
         Error::new(kind, text).because(e)
-    }
-}
-
-impl From<ManifestError> for Error {
-    fn from(e: ManifestError) -> Error {
-        match e {
-            ManifestError::Corrupt(e) => Error::from(e),
-            ManifestError::Newer { .. } => Error::new(ErrorKind::Unsupported, e.to_string()),
-            ManifestError::Alloc(e) => Error::from(e),
-            ManifestError::Pool(e) => Error::from(e),
-            ManifestError::Io(e) => Error::new(
-                ErrorKind::Io,
-                format!("the manifest cannot be made durable: {e}"),
-            )
-            .because(e),
-            ManifestError::Draft(e) => {
-                let full = e.kind() == std::io::ErrorKind::StorageFull;
-                let kind = if full { ErrorKind::Full } else { ErrorKind::Io };
-                let text = format!("the manifest cannot be written anew: {e}");
-                Error::new(kind, text).because(e)
-            }
-            ManifestError::Gone(path) => Error::new(
-                ErrorKind::Stopped,
-                format!(
-                    "{} was removed or replaced while the database was open, so nothing more is \
-                     written: what was written since is lost unless the files come back; close this \
-                     database and look what is there",
-                    path.display()
-                ),
-            ),
-            ManifestError::Failed(first) => Error::new(
-                ErrorKind::Stopped,
-                format!("an earlier manifest edit failed: reopen the database ({first})"),
-            ),
-        }
     }
 }
 

@@ -58,7 +58,6 @@ pub use db::{
     Loss, PairRef, PartState, Progress, RecoveryReport, RepairOutcome, RepairPart, RepairReport,
     RepairSource, RepairedKeyspace, Snapshot, VerifyReport, WriteBatch,
 };
-pub use designs::Design;
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
     BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
@@ -66,7 +65,7 @@ pub use metrics::{
     StallMetrics, StallReason, human_bytes,
 };
 pub use options::{
-    BackgroundOptions, BottomOptions, BufferOptions, Emulation, FrontOptions, LeveledOptions, MIB,
-    MediumChoice, MemoryPart, Options, PoolOptions, Prefault, Sizes, Workers,
+    BackgroundOptions, BottomOptions, BufferOptions, Design, Emulation, FrontOptions,
+    LeveledOptions, MIB, MediumChoice, MemoryPart, Options, PoolOptions, Prefault, Sizes, Workers,
 };
 pub use types::{Compression, Durability, KEY_BYTES_MAX};

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use terrace_media::{FileSystem, OpenMode, Prefault};
 
-use super::create::LOCK;
 use super::open::DbBuilder;
+use super::open::LOCK;
 use super::{Db, Progress};
 use crate::engine::Engine;
 use crate::engine::freeze::Frozen;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OpenMode, Pool, PoolError, PoolHeader};
 
-use super::open::{DbBuilder, MANIFEST_BYTES, REDO_ROOTS, uuid_text};
+use super::open::{CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, REDO_ROOTS, uuid_text};
 use super::{Db, RecoveryReport};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -34,10 +34,6 @@ use crate::stages::Ground;
 use crate::stages::names::{is_log_of, is_table_of, log_file_id, table_file_number};
 use crate::types::{DbId, draft_owner};
 
-/// The name of the file that a database is locked by. It is empty, and stays when it is found.
-pub(super) const LOCK: &str = "LOCK";
-/// Superblock word that is set when everything of a new database is in the pool.
-pub(super) const CREATED_ROOT: usize = 10;
 /// The first bytes of a pool.
 const POOL_MAGIC: &[u8; 8] = b"TERRPOOL";
 
@@ -219,7 +215,7 @@ impl DbBuilder {
             Some(machine) => Ok(DbId(machine.new_uuid())),
             None => terrace_media::random_id().map(DbId).map_err(|e| {
                 Error::new(
-                    crate::ErrorKind::Io,
+                    crate::error::ErrorKind::Io,
                     format!("the system gives no random bytes for the identity of a database: {e}"),
                 )
             }),

@@ -102,7 +102,7 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     if ascends {
         return Ok(());
     }
-    Err(crate::Error::corruption(format!(
+    Err(crate::error::Error::corruption(format!(
         "keys do not ascend after {}: run verify, and restore the database from a copy, or \
                  rebuild what is left with \"terrace repair\"",
         key.escape_ascii()

@@ -14,20 +14,22 @@ use terrace_media::{
     Prefault, Shutdown, SystemClock,
 };
 
-use super::create::{CREATED_ROOT, LOCK};
 use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
-use crate::designs::Design;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::human_bytes;
 use crate::options::file::{Fixed, NAME as OPTIONS};
-use crate::options::{MediumChoice, Options, Workers};
+use crate::options::{Design, MediumChoice, Options, Workers};
 use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::{Reserve, Row};
 use crate::stages::{Folder, Ground};
 
+/// The name of the file that a database is locked by. It is empty, and stays when it is found.
+pub(super) const LOCK: &str = "LOCK";
+/// Superblock word that is set when everything of a new database is in the pool.
+pub(super) const CREATED_ROOT: usize = 10;
 /// Superblock words that say where the redo area is.
 pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
 /// A repair has begun to write the folder, and has not finished.

@@ -15,89 +15,15 @@ mod leveled;
 mod miodb;
 mod miodb_ssd;
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::engine::Pipeline;
-use crate::error::{Error, Result};
-use crate::stages::Folder;
-use crate::stages::Ground;
+use crate::error::Result;
+use crate::options::Design;
+use crate::stages::{Folder, Ground};
 
 /// What the extents of a repository say of themselves, for those who rescue what is in a damaged pool.
 pub(crate) use crate::stages::bottom::repository::salvage as repository_extents;
-
-/// A composition of stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Design {
-    /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
-    /// huge skip list at the bottom.
-    MioDb,
-    /// MioDB with its bottom on a block device: levels of SSTables.
-    MioDbSsd,
-    /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
-    Leveled,
-}
-
-impl Design {
-    /// Every design that is built.
-    pub const ALL: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
-
-    /// The design's name in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Design::MioDb => "miodb",
-            Design::MioDbSsd => "miodb-ssd",
-            Design::Leveled => "leveled",
-        }
-    }
-
-    /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and
-    /// what memtables need, whatever the amount of data.
-    pub fn keeps_data_in_pool(self) -> bool {
-        match self {
-            Design::MioDb | Design::MioDbSsd => true,
-            Design::Leveled => false,
-        }
-    }
-
-    /// Whether what the bottom takes outlives the process when the pool is on `medium`.
-    pub(crate) fn keeps_bottom(self, medium: terrace_media::Medium) -> bool {
-        self.keeps_table_files() || medium != terrace_media::Medium::Dram
-    }
-
-    /// Whether data ends in table files, in the database's folder.
-    pub fn keeps_table_files(self) -> bool {
-        match self {
-            Design::MioDb => false,
-            Design::MioDbSsd | Design::Leveled => true,
-        }
-    }
-}
-
-impl fmt::Display for Design {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Design {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Design> {
-        let known = Design::ALL
-            .into_iter()
-            .find(|d| d.name().eq_ignore_ascii_case(name));
-        known.ok_or_else(|| {
-            let names: Vec<_> = Design::ALL.iter().map(|d| d.name()).collect();
-            Error::invalid(format!(
-                "there is no design {name:?}; this version has {}",
-                names.join(", ")
-            ))
-        })
-    }
-}
 
 /// What the stages of a design found when they were opened.
 #[derive(Debug, Default, Clone, Copy)]

@@ -8,7 +8,6 @@
 //! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
 //! its stage applies it, then a new view shows it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::RetryMetrics;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step, Urgency};
@@ -24,9 +24,8 @@ use crate::stages::{Completion, Job, JobKind, Step, Urgency};
 use super::Engine;
 use super::admission::RELEASE;
 use super::chores::{Finish, MakeSpare, SyncRanges};
-use super::rest::Rest;
+use super::queue::{Parked, State, Waits};
 use super::throttle::Headroom;
-use super::waiting::{Parked, Waits};
 use super::workers::{Class, Crew};
 
 /// The scheduler of one database.
@@ -42,41 +41,6 @@ pub(crate) struct Jobs {
     /// How many jobs that merge, drain or reclaim are being run.
     busy: AtomicUsize,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    /// Jobs that were begun and that nobody runs at this moment.
-    pub(super) queue: Vec<Parked>,
-    /// Parts of jobs that nobody has begun. Merges and drains come before them.
-    pub(super) parts: VecDeque<Box<dyn Job>>,
-    pub(super) running: usize,
-    /// Of those, the ones that merge, drain, reclaim or compact.
-    pub(super) heavy: usize,
-    /// Of those that run, the ones that may yet find room on a disk.
-    pub(super) untried: usize,
-    /// How often jobs were refused room on a disk.
-    pub(super) refusals: u64,
-    /// Edits of jobs other than flushes, which writers cause.
-    pub(super) edits: u64,
-    /// The last refusal.
-    pub(super) last_refusal: Option<String>,
-    /// The number of refusals at the last of these edits.
-    pub(super) refusals_at_edit: u64,
-    /// The most free bytes that the disk reported at a refusal since then.
-    pub(super) room_max: u64,
-    /// Counts runs of jobs that ended or found no space, and those that gave space back `RELEASE` times.
-    turnover: u64,
-    pub(super) stopping: bool,
-    /// How many callers wait for an empty buffer.
-    everything: usize,
-    /// How many wait until what is in it now has gone down.
-    drained: usize,
-    pub(super) rest: Rest,
-    /// For their sake drains and merges take turns.
-    pub(super) merges_first: bool,
-    /// Counts calls of users that may find room on a disk again.
-    pub(super) turn: u64,
 }
 
 impl Jobs {
@@ -95,6 +59,22 @@ impl Jobs {
     /// How far background work has come, in runs of jobs: one that gave space back counts `RELEASE` times.
     pub(super) fn turnover(&self) -> u64 {
         self.state.lock().turnover
+    }
+
+    /// How many edits jobs have completed, flushes aside.
+    pub(super) fn edits(&self) -> u64 {
+        self.state.lock().edits
+    }
+
+    /// What users are told of jobs that a disk has refused.
+    pub(super) fn retries(&self) -> RetryMetrics {
+        let state = self.state.lock();
+        let waiting = state.queue.iter().filter(|p| p.waits.room().is_some());
+        RetryMetrics {
+            count: state.refusals,
+            waiting_count: waiting.count() as u64,
+            last: state.last_refusal.clone(),
+        }
     }
 
     /// Who runs jobs.

@@ -16,6 +16,7 @@ pub(crate) mod freeze;
 mod governor;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
+mod queue;
 pub(crate) mod read;
 pub(crate) mod recover;
 pub(crate) mod rest;

@@ -14,9 +14,8 @@ use crate::error::Result;
 use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
-use super::jobs::State;
+use super::queue::{Parked, State};
 use super::throttle::Headroom;
-use super::waiting::Parked;
 
 /// The pressure from which on nothing is merged before something is drained.
 const MERGES_BELOW: f64 = 0.75;

@@ -13,8 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::stages::{JobKind, Urgency};
 
-use super::jobs::State;
-use super::waiting::Parked;
+use super::queue::{Parked, State};
 use super::{Engine, Pipeline};
 
 /// How long an idle worker sleeps when nobody wakes it.

@@ -173,7 +173,7 @@ impl LeveledOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::designs::Design;
+    use crate::options::Design;
     use crate::options::Options;
 
     /// The configurations of the papers can be expressed as they are.

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+mod design;
 pub(crate) mod file;
 pub(crate) mod kept;
 mod leveled;
@@ -11,11 +12,11 @@ pub(crate) mod memory;
 
 use std::path::PathBuf;
 
+pub use design::Design;
 pub use leveled::LeveledOptions;
 pub use memory::{MemoryPart, Sizes};
 pub use terrace_media::{Emulation, MediumChoice, Prefault};
 
-use crate::designs::Design;
 use crate::error::{Error, Result};
 use crate::types::Durability;
 

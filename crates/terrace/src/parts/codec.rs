@@ -58,6 +58,15 @@ impl fmt::Display for DecodeError {
 
 impl Error for DecodeError {}
 
+impl From<DecodeError> for crate::error::Error {
+    fn from(e: DecodeError) -> crate::error::Error {
+        let text = format!(
+            "{e}; restore the database from a copy, or rebuild what is left with \"terrace repair\""
+        );
+        crate::error::Error::corruption(text).because(e)
+    }
+}
+
 /// The longest varint: ten groups of seven bits hold any `u64`.
 pub(crate) const VARINT_BYTES_MAX: usize = 10;
 

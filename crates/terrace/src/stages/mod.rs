@@ -111,7 +111,7 @@ impl Lookup {
                 })
             }
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-            Some(EntryKind::RangeDelete) | None => Err(crate::Error::corruption(format!(
+            Some(EntryKind::RangeDelete) | None => Err(crate::error::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \
                  from a copy, or \
                  rebuild what is left with \"terrace repair\"",
@@ -228,7 +228,7 @@ pub(crate) enum Step {
     Wait,
     /// Nothing can be done for a while: a disk is full, as the error says. The job has undone what
     /// it did and begins again with its next step.
-    Retry(crate::Error),
+    Retry(crate::error::Error),
     /// The job has done its work; the engine commits the edit, then applies it.
     Done(Completion),
 }
@@ -372,7 +372,7 @@ pub(crate) enum ReplayStart {
     /// It is to be called with what is to be told of bytes that were read.
     Task(ReplayTask),
     /// There is no room for its memtable now, as the error says.
-    Full(crate::Error),
+    Full(crate::error::Error),
     /// There is no log left.
     Done,
 }

@@ -192,7 +192,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::designs::Design;
+    use crate::options::Design;
     use crate::options::{MIB, Workers};
 
     fn shapes() -> Vec<Options> {

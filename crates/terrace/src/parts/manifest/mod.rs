@@ -45,6 +45,7 @@ use std::path::PathBuf;
 
 use terrace_media::{AllocError, PoolError};
 
+use crate::error::ErrorKind;
 use crate::parts::codec::DecodeError;
 
 /// Why an edit could not be committed, or a manifest not be opened.
@@ -118,6 +119,43 @@ impl Error for ManifestError {
             ManifestError::Pool(e) => Some(e),
             ManifestError::Io(e) | ManifestError::Draft(e) => Some(e),
             ManifestError::Newer { .. } | ManifestError::Gone(_) | ManifestError::Failed(_) => None,
+        }
+    }
+}
+
+impl From<ManifestError> for crate::error::Error {
+    fn from(e: ManifestError) -> crate::error::Error {
+        match e {
+            ManifestError::Corrupt(e) => crate::error::Error::from(e),
+            ManifestError::Newer { .. } => {
+                crate::error::Error::new(ErrorKind::Unsupported, e.to_string())
+            }
+            ManifestError::Alloc(e) => crate::error::Error::from(e),
+            ManifestError::Pool(e) => crate::error::Error::from(e),
+            ManifestError::Io(e) => crate::error::Error::new(
+                ErrorKind::Io,
+                format!("the manifest cannot be made durable: {e}"),
+            )
+            .because(e),
+            ManifestError::Draft(e) => {
+                let full = e.kind() == std::io::ErrorKind::StorageFull;
+                let kind = if full { ErrorKind::Full } else { ErrorKind::Io };
+                let text = format!("the manifest cannot be written anew: {e}");
+                crate::error::Error::new(kind, text).because(e)
+            }
+            ManifestError::Gone(path) => crate::error::Error::new(
+                ErrorKind::Stopped,
+                format!(
+                    "{} was removed or replaced while the database was open, so nothing more is \
+                     written: what was written since is lost unless the files come back; close this \
+                     database and look what is there",
+                    path.display()
+                ),
+            ),
+            ManifestError::Failed(first) => crate::error::Error::new(
+                ErrorKind::Stopped,
+                format!("an earlier manifest edit failed: reopen the database ({first})"),
+            ),
         }
     }
 }

@@ -144,7 +144,7 @@ impl RedoArea {
             .sync(self.extent.off(), RedoArea::BYTES as usize)
             .map_err(|e| {
                 Error::new(
-                    crate::ErrorKind::Io,
+                    crate::error::ErrorKind::Io,
                     format!("the redo area cannot be synced: {e}"),
                 )
                 .because(e)

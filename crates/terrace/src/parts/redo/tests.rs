@@ -9,7 +9,7 @@ use terrace_media::{
 
 use super::layout::{SLOT_BYTES, SLOT_COUNT, STORES_MAX, decode, encode};
 use super::{RedoArea, RedoSlot};
-use crate::ErrorKind;
+use crate::error::ErrorKind;
 use crate::parts::skiplist::fingers::Plan;
 
 /// Words that the batches change: several lines, some shared by two words.

@@ -1,4 +1,4 @@
-//! This file is one block in memory, and how it is searched.
+//! One block in memory, and how it is searched.
 //!
 //! A search builds no key: it compares what entries do not share with the bytes of the sought key
 //! that are still undecided. Where it begins the restarts tell, or the heads of an index and of a block
@@ -17,35 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_media::prefetch;
 
+use super::entries::{Entries, common_prefix};
 use super::heads::{Begin, Heads};
-use super::layout::{
-    self, EntryHead, KEYSPACE_BYTES, Malformed, Tag, WORD_BYTES, entry_head, keyspace_bytes,
-};
-use super::walk::step;
+use super::layout::{EntryHead, KEYSPACE_BYTES, Malformed, Tag, keyspace_bytes};
 use crate::parts::codec::DecodeError;
 use crate::parts::skiplist::Target;
 use crate::parts::skiplist::node::compare_keys;
 use crate::types::SeqNo;
-
-/// How many bytes `a` and `b` have in common at their fronts.
-#[inline(always)]
-pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    let len = a.len().min(b.len());
-    let (a, b) = (&a[..len], &b[..len]);
-    let mut done = 0;
-    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
-        let (Some(x), Some(y)) = (x.first_chunk::<8>(), y.first_chunk::<8>()) else {
-            break;
-        };
-        let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
-        if differ != 0 {
-            return done + differ.trailing_zeros() as usize / 8;
-        }
-        done += 8;
-    }
-    let tail = a[done..].iter().zip(&b[done..]);
-    done + tail.take_while(|(x, y)| x == y).count()
-}
 
 /// Short sought keys need no allocation.
 const INLINE_BYTES: usize = 96;
@@ -101,10 +79,7 @@ pub(crate) struct Spot {
 /// The content of a block of entries, its checksum found right.
 #[derive(Debug)]
 pub(crate) struct Block {
-    content: Vec<u8>,
-    /// Where the entries end and the restarts begin.
-    entries_end: usize,
-    restart_count: usize,
+    entries: Entries,
     /// The offset of the block in its file.
     offset: u64,
     /// Made by the first search of a block with many restarts, and by the second of others; `None` where
@@ -125,35 +100,17 @@ const RESTARTS_MIN: usize = 2;
 impl Block {
     /// The block at `offset` with this content; looks at its end only.
     pub(crate) fn new(content: Vec<u8>, offset: u64) -> Result<Block, DecodeError> {
-        let len = content.len();
-        let count = len
-            .checked_sub(WORD_BYTES)
-            .and_then(|at| layout::word(&content, at));
-        let entries_end = count.and_then(|count| {
-            let restarts = (count as usize).checked_add(1)?.checked_mul(WORD_BYTES)?;
-            len.checked_sub(restarts)
-        });
-        match (count, entries_end) {
-            (Some(count @ 1..), Some(entries_end)) => Ok(Block {
-                content,
-                entries_end,
-                restart_count: count as usize,
-                offset,
-                heads: OnceLock::new(),
-                searched: AtomicBool::new(false),
-            }),
-            _ => Err(DecodeError::new(
-                "SSTable block",
-                offset,
-                "one restart or more, inside the block",
-                format!("{} restarts in {len} bytes", count.unwrap_or(0)),
-            )),
-        }
+        Ok(Block {
+            entries: Entries::new(content, offset)?,
+            offset,
+            heads: OnceLock::new(),
+            searched: AtomicBool::new(false),
+        })
     }
 
     /// The memory of its content, for another one.
     pub(crate) fn into_memory(self) -> Vec<u8> {
-        self.content
+        self.entries.into_memory()
     }
 
     /// Where the block is in its file.
@@ -163,18 +120,18 @@ impl Block {
 
     /// Bytes of memory, with those of heads that may be made.
     pub(crate) fn weight(&self) -> usize {
-        let heads = if self.restart_count >= RESTARTS_MIN {
-            Heads::weight_max(self.entries_end, self.restart_count)
+        let heads = if self.entries.restart_count() >= RESTARTS_MIN {
+            Heads::weight_max(self.entries.end(), self.entries.restart_count())
         } else {
             0
         };
-        self.content.capacity() + heads + size_of::<Block>()
+        self.entries.capacity() + heads + size_of::<Block>()
     }
 
     /// The bytes from `from` to `to`.
     #[inline(always)]
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
-        self.content.get(from..to).unwrap_or(&[])
+        self.entries.bytes(from, to)
     }
 
     /// The error of an entry that is not one.
@@ -188,55 +145,16 @@ impl Block {
         )
     }
 
-    /// Where the entries end.
+    /// Its entries, in the order of their bytes.
     #[inline(always)]
-    pub(super) fn entries_end(&self) -> usize {
-        self.entries_end
-    }
-
-    /// How many restarts there are.
-    pub(super) fn restart_count(&self) -> usize {
-        self.restart_count
-    }
-
-    #[inline(always)]
-    fn entries(&self) -> &[u8] {
-        &self.content[..self.entries_end]
-    }
-
-    /// The fixed part of the entry at `at`.
-    #[inline(always)]
-    pub(super) fn head(&self, at: usize) -> Result<EntryHead, Malformed> {
-        entry_head(self.entries(), at)
-    }
-
-    /// Where the entry at a restart is.
-    #[inline(always)]
-    pub(super) fn restart(&self, index: usize) -> Result<usize, Malformed> {
-        match layout::word(&self.content, self.entries_end + index * WORD_BYTES) {
-            Some(at) if (at as usize) < self.entries_end => Ok(at as usize),
-            _ => Err(Malformed::new(self.entries_end, "restarts at entries")),
-        }
-    }
-
-    /// The entry at restart `index`; its key is whole (K1).
-    #[inline(always)]
-    pub(super) fn restart_entry(
-        &self,
-        index: usize,
-    ) -> Result<(usize, EntryHead, &[u8]), Malformed> {
-        let at = self.restart(index)?;
-        let head = self.head(at)?;
-        if head.shared != 0 {
-            return Err(Malformed::new(at, "an entry that shares nothing (K1)"));
-        }
-        Ok((at, head, self.bytes(head.key_at, head.value_at)))
+    pub(super) fn entries(&self) -> &Entries {
+        &self.entries
     }
 
     /// The heads, if they were made or are worth it now.
     #[inline]
     fn heads(&self) -> Result<Option<&Heads>, Malformed> {
-        if self.restart_count < RESTARTS_MIN {
+        if self.entries.restart_count() < RESTARTS_MIN {
             return Ok(None);
         }
         match self.heads.get() {
@@ -248,7 +166,7 @@ impl Block {
     /// Bytes of the content.
     #[cfg(test)]
     pub(super) fn content_bytes(&self) -> usize {
-        self.content.capacity()
+        self.entries.capacity()
     }
 
     /// Bytes that heads take, if they were made.
@@ -261,10 +179,10 @@ impl Block {
     fn make_heads(&self) -> Result<Option<&Heads>, Malformed> {
         // ORDERING: a hint; whoever misses it makes no heads or makes them once more.
         let again = self.searched.swap(true, Ordering::Relaxed);
-        if !again && self.restart_count < RESTARTS_MANY {
+        if !again && self.entries.restart_count() < RESTARTS_MANY {
             return Ok(None);
         }
-        let heads = Heads::of(self)?;
+        let heads = Heads::of(&self.entries)?;
         Ok(self.heads.get_or_init(|| heads).as_ref())
     }
 
@@ -279,7 +197,7 @@ impl Block {
         // BOUND: the range halves.
         while low < high {
             let middle = low + (high - low) / 2;
-            let (_, head, key) = self.restart_entry(middle)?;
+            let (_, head, key) = self.entries.restart_entry(middle)?;
             match sought.order_of(key, head.tag) {
                 Order::Less => low = middle + 1,
                 Order::Equal | Order::Greater => high = middle,
@@ -299,9 +217,10 @@ impl Block {
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut last_tag = None;
         // BOUND: every turn passes an entry of the block.
-        while at < self.entries_end {
-            let head = step(self, at, &mut key)?;
-            let restarts = restart < self.restart_count && self.restart(restart)? == at;
+        while at < self.entries.end() {
+            let head = self.entries.step(at, &mut key)?;
+            let restarts =
+                restart < self.entries.restart_count() && self.entries.restart(restart)? == at;
             restart += usize::from(restarts);
             let shared = if restarts {
                 0
@@ -323,7 +242,7 @@ impl Block {
             last_tag = Some(head.tag);
             at = head.end;
         }
-        if self.entries_end > 0 && restart != self.restart_count {
+        if self.entries.end() > 0 && restart != self.entries.restart_count() {
             return Err(Malformed::new(at, "as many restarts as are counted"));
         }
         Ok(())
@@ -337,7 +256,7 @@ impl Block {
 
     #[inline]
     fn search(&self, sought: &Sought<'_>) -> Result<Option<Spot>, Malformed> {
-        if self.entries_end == 0 {
+        if self.entries.end() == 0 {
             return Ok(None);
         }
         let heads = self.heads()?;
@@ -350,16 +269,16 @@ impl Block {
             Begin::Here(at) => return Ok(Some(self.spot(at, false)?)),
             Begin::After { at, common } => (at, common),
             Begin::Restarts(low, high) => {
-                let high = high.min(self.restart_count);
+                let high = high.min(self.entries.restart_count());
                 let before = self.restarts_before(sought, low, high)?;
                 match before.checked_sub(1) {
-                    Some(_) if dense && before == self.restart_count => return Ok(None),
+                    Some(_) if dense && before == self.entries.restart_count() => return Ok(None),
                     Some(index) if !dense => {
-                        let (_, head, key) = self.restart_entry(index)?;
+                        let (_, head, key) = self.entries.restart_entry(index)?;
                         (head.end, common_prefix(key, sought.stored))
                     }
                     _ => {
-                        let (at, _, key) = self.restart_entry(before)?;
+                        let (at, _, key) = self.entries.restart_entry(before)?;
                         return Ok(Some(self.spot(at, key == sought.stored)?));
                     }
                 }
@@ -370,7 +289,7 @@ impl Block {
 
     #[inline(always)]
     fn spot(&self, at: usize, same_key: bool) -> Result<Spot, Malformed> {
-        let head = self.head(at)?;
+        let head = self.entries.head(at)?;
         Ok(Spot { at, head, same_key })
     }
 
@@ -383,10 +302,10 @@ impl Block {
         sought: &Sought<'_>,
     ) -> Result<Option<Spot>, Malformed> {
         // Entries that lie apart would be waited for one by one.
-        prefetch(self.bytes(at, self.entries_end.min(at + SEARCHED_BYTES)));
+        prefetch(self.bytes(at, self.entries.end().min(at + SEARCHED_BYTES)));
         // BOUND: every turn passes an entry of the block.
-        while at < self.entries_end {
-            let head = self.head(at)?;
+        while at < self.entries.end() {
+            let head = self.entries.head(at)?;
             // Sharing more than `common`, the entry differs from the sought key where the one
             // before it does, so it is before it too and nothing need be compared.
             if head.shared <= common {

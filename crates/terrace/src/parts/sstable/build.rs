@@ -1,6 +1,6 @@
 //! This file builds the content of one block.
 
-use super::block::common_prefix;
+use super::entries::common_prefix;
 use super::layout::{self, WORD_BYTES};
 use crate::types::SeqNo;
 

@@ -271,7 +271,7 @@ impl SstCursor {
         {
             // It lies elsewhere than the block before: waited for line after line, it would take most of the time
             // of a scan.
-            prefetch(block.bytes(0, block.entries_end()));
+            prefetch(block.bytes(0, block.entries().end()));
             return Ok(block);
         }
         file.check_handle(handle)?;

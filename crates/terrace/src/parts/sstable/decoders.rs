@@ -301,7 +301,7 @@ fn compare(
         same("sought", &found, &true)?;
         same("sought", &under(cursor), entry)?;
     }
-    let restarts = block.restart_count().min(31) as u64;
+    let restarts = block.entries().restart_count().min(31) as u64;
     Ok(Seen::Accepted(restarts << 8 | entries.len().min(63) as u64))
 }
 

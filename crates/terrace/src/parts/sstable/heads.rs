@@ -6,9 +6,8 @@
 //! are equal are of equal keys unless there are more bytes. An index has a head for every entry, since each
 //! restarts; other blocks have one at most every [`STRIDE_BYTES`].
 
-use super::block::Block;
+use super::entries::{Entries, common_prefix};
 use super::layout::Malformed;
-use super::walk::step;
 use crate::parts::skiplist::node::key_front;
 
 /// Bytes of entries between two heads of a block whose entries do not all restart.
@@ -79,27 +78,27 @@ impl Heads {
         entries_bytes / 32
     }
 
-    /// The heads of `block`; `None` for one that they do not suit.
-    pub(super) fn of(block: &Block) -> Result<Option<Heads>, Malformed> {
-        let (end, restarts) = (block.entries_end(), block.restart_count());
-        let (_, _, first) = block.restart_entry(0)?;
+    /// The heads of the block with these entries; `None` for one that they do not suit.
+    pub(super) fn of(entries: &Entries) -> Result<Option<Heads>, Malformed> {
+        let (end, restarts) = (entries.end(), entries.restart_count());
+        let (_, _, first) = entries.restart_entry(0)?;
         // Keys between two that have a front in common have it too (K2).
-        let last = last_key(block)?;
-        let skip = super::block::common_prefix(first, &last);
+        let last = last_key(entries)?;
+        let skip = common_prefix(first, &last);
         if skip > Self::common_max(end) {
             return Ok(None);
         }
         let (mut fronts, mut ends) = (Vec::new(), Vec::new());
-        let dense = restarts > 1 && block.restart(1)? == block.head(0)?.end;
-        let (mut at, mut next, mut entries) = (0, 0, 0);
+        let dense = restarts > 1 && entries.restart(1)? == entries.head(0)?.end;
+        let (mut at, mut next, mut passed) = (0, 0, 0);
         let mut key = Vec::new();
         // BOUND: every turn passes an entry of the block.
         while at < end {
-            let head = step(block, at, &mut key)?;
+            let head = entries.step(at, &mut key)?;
             if !key.starts_with(&first[..skip]) {
                 return Err(Malformed::new(at, "a key between its neighbours (K2)"));
             }
-            if dense && (entries >= restarts || block.restart(entries)? != at) {
+            if dense && (passed >= restarts || entries.restart(passed)? != at) {
                 return Ok(None);
             }
             if dense || at >= next {
@@ -107,10 +106,10 @@ impl Heads {
                 ends.extend_from_slice(&(head.end as u32).to_le_bytes());
                 next = at + STRIDE_BYTES;
             }
-            entries += 1;
+            passed += 1;
             at = head.end;
         }
-        if dense && entries != restarts {
+        if dense && passed != restarts {
             return Ok(None);
         }
         let count = ends.len() / 4;
@@ -192,12 +191,12 @@ impl Heads {
 }
 
 /// The key of the last entry.
-fn last_key(block: &Block) -> Result<Vec<u8>, Malformed> {
-    let mut at = block.restart(block.restart_count() - 1)?;
+fn last_key(entries: &Entries) -> Result<Vec<u8>, Malformed> {
+    let mut at = entries.restart(entries.restart_count() - 1)?;
     let mut key = Vec::new();
     // BOUND: every turn passes an entry of the block.
-    while at < block.entries_end() {
-        at = step(block, at, &mut key)?.end;
+    while at < entries.end() {
+        at = entries.step(at, &mut key)?.end;
     }
     Ok(key)
 }

@@ -5,7 +5,7 @@ use super::layout::{Handle, KEYSPACE_BYTES};
 
 /// A key not before `last` and before `next`, as short as is easy; both are stored keys.
 pub(crate) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
-    let common = super::block::common_prefix(last, next);
+    let common = super::entries::common_prefix(last, next);
     // With one byte more than is common, the front of `next` is after `last`; it is before `next`
     // when that has more bytes still.
     if common >= KEYSPACE_BYTES && common + 1 < next.len() && common + 1 < last.len() {

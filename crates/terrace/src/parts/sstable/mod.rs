@@ -35,6 +35,7 @@ mod compress;
 mod cursor;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+mod entries;
 mod fetch;
 mod heads;
 mod index;

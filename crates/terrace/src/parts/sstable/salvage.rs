@@ -129,7 +129,7 @@ pub(crate) fn salvage(
         Ok(footer) => footer,
         Err(FooterError::Newer { found, known }) => {
             return Err(Error::new(
-                crate::ErrorKind::Unsupported,
+                crate::error::ErrorKind::Unsupported,
                 format!(
                     "{} has {found}, this version knows {known}: use what wrote it",
                     path.display()

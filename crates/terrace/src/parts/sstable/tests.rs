@@ -87,7 +87,7 @@ fn write(
     path: &Path,
     options: SstOptions,
     model: &Model,
-) -> crate::Result<Finished> {
+) -> crate::error::Result<Finished> {
     let mut writer = SstWriter::create(fs, path, NUMBER, options)?;
     for ((keyspace, key, Reverse(seq)), row) in &model.rows {
         writer.add(&NewEntry {
@@ -105,7 +105,11 @@ fn write(
     writer.finish()
 }
 
-fn open(fs: &dyn FileSystem, path: &Path, cache: &Arc<SstCache>) -> crate::Result<Arc<SsTable>> {
+fn open(
+    fs: &dyn FileSystem,
+    path: &Path,
+    cache: &Arc<SstCache>,
+) -> crate::error::Result<Arc<SsTable>> {
     SsTable::open(fs, path, NUMBER, ReadMode::Buffered, cache).map(Arc::new)
 }
 
@@ -113,7 +117,7 @@ fn target(keyspace: u32, key: &[u8], seq: u64) -> Target<'_> {
     Target { keyspace, key, seq }
 }
 
-fn get(table: &SsTable, target: &Target<'_>) -> crate::Result<Option<Answer>> {
+fn get(table: &SsTable, target: &Target<'_>) -> crate::error::Result<Option<Answer>> {
     let hash = key_hash(target.keyspace, target.key);
     table.get(target, hash, &mut ReadCounts::default())
 }
@@ -163,7 +167,7 @@ fn seen(cursor: &SstCursor) -> Option<Seen> {
 }
 
 /// All entries, forward.
-fn all(table: &Arc<SsTable>) -> crate::Result<Vec<Seen>> {
+fn all(table: &Arc<SsTable>) -> crate::error::Result<Vec<Seen>> {
     let mut cursor = SstCursor::new(Arc::clone(table), false);
     let mut rows = Vec::new();
     cursor.seek_to_first()?;

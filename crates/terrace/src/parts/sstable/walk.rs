@@ -83,11 +83,11 @@ impl BlockCursor {
             return Ok(false);
         };
         let at = self.head.as_ref().map_or(0, |head| head.end);
-        if at >= block.entries_end() {
+        if at >= block.entries().end() {
             self.leave();
             return Ok(false);
         }
-        match step(block, at, &mut self.key) {
+        match block.entries().step(at, &mut self.key) {
             Ok(head) => {
                 (self.at, self.on, self.head) = (at, true, Some(head));
                 Ok(true)
@@ -108,7 +108,7 @@ impl BlockCursor {
         let before = if self.on {
             self.at
         } else {
-            block.entries_end()
+            block.entries().end()
         };
         self.leave();
         if before == 0 {
@@ -121,23 +121,26 @@ impl BlockCursor {
 
     /// Goes to the last entry that begins before byte `before`.
     fn go_before(&mut self, block: &Block, before: usize) -> Result<(), Malformed> {
-        let (mut low, mut high) = (0, block.restart_count());
+        let (mut low, mut high) = (0, block.entries().restart_count());
         // BOUND: the range halves.
         while low < high {
             let middle = low + (high - low) / 2;
-            if block.restart(middle)? < before {
+            if block.entries().restart(middle)? < before {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        let mut at = block.restart(low.saturating_sub(1))?;
+        let mut at = block.entries().restart(low.saturating_sub(1))?;
         if at >= before {
             return Err(Malformed::new(at, "a first restart at the first entry"));
         }
         // BOUND: every turn passes an entry of the block.
         loop {
-            let head = step(block, at, &mut self.key).inspect_err(|_| self.leave())?;
+            let head = block
+                .entries()
+                .step(at, &mut self.key)
+                .inspect_err(|_| self.leave())?;
             if head.end >= before {
                 (self.at, self.on, self.head) = (at, true, Some(head));
                 return Ok(());
@@ -176,21 +179,6 @@ impl BlockCursor {
         let found = format!("a shorter key at byte {at} of the block");
         DecodeError::new("SSTable entry", offset, "a key with a keyspace", found)
     }
-}
-
-/// Reads the entry at `at` and makes `key`, that of the entry before, its key.
-#[inline(always)]
-pub(super) fn step(block: &Block, at: usize, key: &mut Vec<u8>) -> Result<EntryHead, Malformed> {
-    let head = block.head(at)?;
-    if head.shared > key.len() {
-        return Err(Malformed::new(at, "fewer shared bytes"));
-    }
-    key.truncate(head.shared);
-    key.extend_from_slice(block.bytes(head.key_at, head.value_at));
-    if key.len() < KEYSPACE_BYTES {
-        return Err(Malformed::new(at, "a key with a keyspace"));
-    }
-    Ok(head)
 }
 
 /// The user key and the keyspace of the entry under a cursor.

@@ -138,7 +138,7 @@ fn every_read_can_fail() {
     write(&inner, file(), tiny(Compression::Lz4), &model).unwrap();
     let rows: Vec<Seen> = model.rows.clone().into_iter().collect();
     let fs = FaultFs::new(inner);
-    let run = |fs: &FaultFs| -> crate::Result<()> {
+    let run = |fs: &FaultFs| -> crate::error::Result<()> {
         let table = open(fs, file(), &cache())?;
         let mut reads = Vec::new();
         for ((keyspace, key, _), _) in rows.iter().step_by(37) {

@@ -50,10 +50,10 @@ pub(super) fn overwrite(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) {
 }
 
 /// Reads everything in every way. Whatever a call returns without an error is the truth.
-fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::Error> {
+fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::error::Error> {
     let table = open(fs, file(), &cache())?;
     let mut failed = None;
-    let mut note = |e: crate::Error| failed = Some(e);
+    let mut note = |e: crate::error::Error| failed = Some(e);
     let rows: Vec<Seen> = model.rows.clone().into_iter().collect();
     match all(&table) {
         Ok(found) => assert_eq!(found, rows),
@@ -95,7 +95,7 @@ fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::Error
             // As it is shown, so that a path in the problem itself is one too many.
             assert!(!problem.contains("/db/7.sst"), "{problem}");
             let shown = format!("{}: {problem}", table.path().display());
-            Err(crate::Error::corruption(shown))
+            Err(crate::error::Error::corruption(shown))
         }
         (None, None) => Ok(()),
     }

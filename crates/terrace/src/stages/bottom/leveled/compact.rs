@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::output::Output;
-use super::pick::Picked;
+use super::picked::Picked;
 use super::source::RunCursor;
 use super::split::{self, Span};
 use super::version::Table;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_media::FileSystem;
 
 use super::garbage::Sampler;
-use super::split::Place;
+use super::picked::Place;
 use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};

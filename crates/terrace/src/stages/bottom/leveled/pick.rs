@@ -8,79 +8,14 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use super::narrow;
+use super::picked::Picked;
 use super::request::{self, Due};
-use super::split::Place;
-use super::version::{Run, Table, Version};
+use super::version::{Table, Version};
 use super::{Body, Busy, LeveledOptions};
+use super::{level0, narrow};
 use crate::parts::expiry::Millis;
-use crate::parts::ranges::Key;
 use crate::stages::Urgency;
 use crate::types::SeqNo;
-
-/// What one compaction works on.
-pub(super) struct Picked {
-    /// The level that gets the result.
-    pub(super) to: usize,
-    /// The run of level 0 that gets the result, or 0 for deeper levels.
-    pub(super) run: u64,
-    /// Runs of level 0, or one with the tables picked; newest first.
-    pub(super) upper: Vec<Arc<Run>>,
-    /// The tables of `to` that they overlap.
-    pub(super) lower: Arc<Run>,
-    /// They are written anew even where they could stay as they are.
-    pub(super) rewrites: bool,
-    /// Keys, ascending, before which a new table begins.
-    pub(super) cuts: Arc<[Place]>,
-}
-
-impl Picked {
-    /// One table, to be merged with some of another level.
-    fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
-        Picked {
-            to,
-            run: 0,
-            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
-            lower: Arc::new(Run::of(lower.to_vec())),
-            rewrites: false,
-            cuts: Arc::default(),
-        }
-    }
-
-    /// Rewrites one table in place and drops the entries that no reader can see.
-    pub(super) fn rewriting(table: &Table) -> Picked {
-        Picked {
-            to: table.meta.level as usize,
-            run: table.meta.run,
-            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
-            lower: Arc::default(),
-            rewrites: true,
-            cuts: Arc::default(),
-        }
-    }
-
-    /// The same with a new table before each of these keys, which ascend.
-    pub(super) fn cut_at(self, cuts: Arc<[Place]>) -> Picked {
-        Picked { cuts, ..self }
-    }
-
-    /// The level of the tables that are merged with those of `to`.
-    pub(super) fn from(&self) -> u32 {
-        let mut tables = self.upper.iter().flat_map(|run| &run.tables);
-        tables.next().map_or(0, |table| table.meta.level)
-    }
-
-    /// Bytes of all tables.
-    pub(super) fn bytes(&self) -> u64 {
-        self.tables().map(|t| t.meta.bytes).sum()
-    }
-
-    /// Every table that the compaction takes.
-    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
-        let runs = self.upper.iter().chain([&self.lower]);
-        runs.flat_map(|run| &run.tables)
-    }
-}
 
 /// The level that takes what leaves level 0, and the target of every level; index 0 is unused.
 pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Vec<u64>) {
@@ -151,17 +86,6 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
         .sum::<u64>()
 }
 
-/// The first and the last key of some tables.
-pub(super) fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
-    tables.fold(None, |span, table| {
-        let (first, last) = table.reach();
-        Some(match span {
-            None => (first, last),
-            Some((f, l)) => (first.min(f), last.max(l)),
-        })
-    })
-}
-
 impl Body {
     /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
     /// others work on what it would need. For `Everything`, level 0 is compacted however few runs it has.
@@ -181,11 +105,11 @@ impl Body {
             return None;
         }
         let level0 = |busy: &Busy| {
-            let whole = pick_runs(&version, base, runs_max, &busy.numbers)?;
+            let whole = level0::whole(&version, base, runs_max, &busy.numbers)?;
             let Busy {
                 narrow, numbers, ..
             } = busy;
-            Some(narrow::pick_runs(whole, &version, narrow.fits, numbers))
+            Some(level0::fitting(whole, &version, narrow.fits, numbers))
         };
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {
@@ -278,32 +202,6 @@ fn pick_stale(
         }
     }
     None
-}
-
-/// All of level 0, or its oldest runs if there are more than `runs_max`, and what they overlap on the
-/// base. What is newer than the runs that move stays above them.
-pub(super) fn pick_runs(
-    version: &Version,
-    base: usize,
-    runs_max: usize,
-    busy: &Numbers,
-) -> Option<Picked> {
-    let newer = version.runs.len().saturating_sub(runs_max);
-    let upper = version.runs[newer..].to_vec();
-    let free = |tables: &[Table]| tables.iter().all(|t| !busy.contains(&t.number()));
-    if upper.is_empty() || !upper.iter().all(|run| free(&run.tables)) {
-        return None;
-    }
-    let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
-    let lower = version.level(base).overlapping(first, last);
-    free(lower).then(|| Picked {
-        to: base,
-        run: 0,
-        lower: Arc::new(Run::of(lower.to_vec())),
-        upper,
-        rewrites: false,
-        cuts: Arc::default(),
-    })
 }
 
 /// A table of the level above `to`, if it is free and its place below is.

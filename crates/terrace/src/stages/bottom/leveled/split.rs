@@ -3,7 +3,7 @@
 //! Only tables that are large against the parts have their index read; of the others the first key
 //! says enough.
 
-use super::pick::Picked;
+use super::picked::{Picked, Place};
 use crate::error::Result;
 use crate::parts::iter::EntryView;
 use crate::parts::ranges::RangeDelete;
@@ -12,9 +12,6 @@ use crate::parts::sstable::ReadCounts;
 
 /// Places at which a part may end, for each part: more of them, more even parts.
 const SAMPLES_PER_PART: usize = 8;
-
-/// Keyspace and key.
-pub(super) type Place = (u32, Vec<u8>);
 
 /// A range of keys: all versions of a key are in one.
 #[derive(Debug, Clone, Default)]

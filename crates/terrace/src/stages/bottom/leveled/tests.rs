@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OsFs};
 
-use super::narrow;
-use super::pick::{debt, pick_runs, targets};
+use super::level0;
+use super::pick::{debt, targets};
 use super::version::{Table, Version};
 use super::{LeveledOptions, Shelf};
 use crate::options::{MIB, Options};
@@ -156,7 +156,7 @@ fn the_oldest_runs_are_picked_where_all_are_too_many() {
     let version = Version::of(6, &tables);
     let picked = |runs_max: usize, busy: &[u64]| {
         let busy = busy.iter().copied().collect();
-        let picked = pick_runs(&version, 6, runs_max, &busy)?;
+        let picked = level0::whole(&version, 6, runs_max, &busy)?;
         let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
         numbers.sort_unstable();
         Some(numbers)
@@ -189,9 +189,9 @@ fn pieces_of(tables: &[Row]) -> Version {
 
 /// The numbers of the tables that are picked of level 0 where `fits` bytes fit.
 fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Vec<u64> {
-    let whole = pick_runs(version, 6, usize::MAX, &HashSet::new()).unwrap();
+    let whole = level0::whole(version, 6, usize::MAX, &HashSet::new()).unwrap();
     let busy = busy.iter().copied().collect();
-    let picked = narrow::pick_runs(whole, version, fits, &busy);
+    let picked = level0::fitting(whole, version, fits, &busy);
     let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
     numbers.sort_unstable();
     numbers

@@ -196,7 +196,7 @@ impl Body {
         }
         let failed = |e: std::io::Error| {
             Error::new(
-                crate::ErrorKind::Io,
+                crate::error::ErrorKind::Io,
                 format!("the repository cannot be synced: {e}"),
             )
             .because(e)

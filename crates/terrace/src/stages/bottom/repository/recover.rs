@@ -55,7 +55,7 @@ pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
         .sync(extent.off(), bytes.len())
         .map_err(|e| {
             Error::new(
-                crate::ErrorKind::Io,
+                crate::error::ErrorKind::Io,
                 format!("the repository cannot be synced: {e}"),
             )
             .because(e)

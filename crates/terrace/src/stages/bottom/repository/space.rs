@@ -165,7 +165,7 @@ impl Space {
         region.fence(purpose);
         region.sync(extent.off(), HEADER_BYTES).map_err(|e| {
             Error::new(
-                crate::ErrorKind::Io,
+                crate::error::ErrorKind::Io,
                 format!("a new extent cannot be synced: {e}"),
             )
             .because(e)

@@ -107,7 +107,7 @@ impl CopyIn {
         let sync = |off, len: u64| {
             region.sync(off, len as usize).map_err(|e| {
                 Error::new(
-                    crate::ErrorKind::Io,
+                    crate::error::ErrorKind::Io,
                     format!("a flushed table cannot be synced: {e}"),
                 )
                 .because(e)

@@ -366,7 +366,7 @@ impl Merge {
         let span = filter.span();
         region.sync(span.off, span.len as usize).map_err(|e| {
             Error::new(
-                crate::ErrorKind::Io,
+                crate::error::ErrorKind::Io,
                 format!("a filter cannot be synced: {e}"),
             )
             .because(e)

@@ -5,13 +5,11 @@
 
 use std::sync::Arc;
 
-use super::files::LogFiles;
+use super::files::{LogFiles, end_log};
 use super::memtable::{self, Memtable};
 use super::{FlushTo, append_failed, not_published};
 use crate::error::Result;
-use crate::parts::log::Log;
 use crate::stages::Ground;
-use crate::types::SeqNo;
 
 /// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
 /// durable without it, in a log that is synced.
@@ -46,17 +44,4 @@ pub(super) fn settle(
             .map_err(|e| append_failed(ground, e))?,
     }
     Ok(synced && !memtable.has_unlogged())
-}
-
-/// Says where a log ends that takes no more records, once it is synced: in the log itself, if the number
-/// behind its last is known, and in the manifest. One of which that cannot be said is as good as it was.
-pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
-    if let Some(next_seq) = next_seq {
-        let _ = log.seal(next_seq);
-    }
-    // PERSIST: the records before the edit that says where they end. Reversed, a power loss would make a
-    // sound database look damaged.
-    if let Some(end) = log.durable_end() {
-        ground.manifest.note_log_end(id, end);
-    }
 }

@@ -272,7 +272,7 @@ impl LogFiles {
         if files.unsynced.contains_key(&id) {
             synced?;
             files.unsynced.remove(&id);
-            super::ended::end_log(&self.ground, id, &*left.log, left.next_seq);
+            end_log(&self.ground, id, &*left.log, left.next_seq);
         }
         Ok(())
     }
@@ -334,5 +334,18 @@ impl LogFiles {
         for path in idle {
             let _ = self.folder.fs.remove(&path);
         }
+    }
+}
+
+/// Says where a log ends that takes no more records, once it is synced: in the log itself, if the number
+/// behind its last is known, and in the manifest. One of which that cannot be said is as good as it was.
+pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
+    if let Some(next_seq) = next_seq {
+        let _ = log.seal(next_seq);
+    }
+    // PERSIST: the records before the edit that says where they end. Reversed, a power loss would make a
+    // sound database look damaged.
+    if let Some(end) = log.durable_end() {
+        ground.manifest.note_log_end(id, end);
     }
 }

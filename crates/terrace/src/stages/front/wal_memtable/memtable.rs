@@ -108,7 +108,7 @@ impl Arenas {
             }
             arena = Some(Arena::new(bytes).map_err(|e| {
                 Error::new(
-                    crate::ErrorKind::Full,
+                    crate::error::ErrorKind::Full,
                     format!("there is no memory for a memtable of {bytes} bytes: {e}"),
                 )
                 .because(e)
@@ -137,7 +137,7 @@ impl Arenas {
                  flushed: drop iterators that are not used, or reopen with a larger memory_bytes"
             ),
         };
-        Error::new(crate::ErrorKind::Full, text).because(HeldByReaders)
+        Error::new(crate::error::ErrorKind::Full, text).because(HeldByReaders)
     }
 }
 

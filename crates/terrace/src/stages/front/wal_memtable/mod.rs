@@ -46,9 +46,9 @@ use crate::stages::{
 };
 use crate::types::{Durability, SeqNo};
 
-use ended::{end_log, settle};
+use ended::settle;
 use fault_in::Cold;
-use files::LogFiles;
+use files::{LogFiles, end_log};
 use memtable::{Arenas, Memtable};
 use replay::FoundLog;
 

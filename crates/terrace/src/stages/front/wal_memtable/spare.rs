@@ -233,7 +233,7 @@ fn memtable_of(
             memtable.log_extent = Some(Arc::clone(&extent));
             let failed = |e| {
                 let text = format!("a log cannot be created: {e}");
-                Error::new(crate::ErrorKind::Io, text).because(e)
+                Error::new(crate::error::ErrorKind::Io, text).because(e)
             };
             let log = PoolLog::create(extent, (ground.manifest.db(), id), pool.medium())
                 .map_err(failed)?;

@@ -1,0 +1,92 @@
+//! Designs by name: which there are, and where each keeps its data.
+//!
+//! Options, memory plans and tools ask the shape of a design. Which stages make it up is in `designs/`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use terrace_media::Medium;
+
+use crate::error::{Error, Result};
+
+/// A composition of stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Design {
+    /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
+    /// huge skip list at the bottom.
+    MioDb,
+    /// MioDB with its bottom on a block device: levels of SSTables.
+    MioDbSsd,
+    /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
+    Leveled,
+}
+
+/// The name of a design and where its data is.
+struct Shape {
+    name: &'static str,
+    data_in_pool: bool,
+    table_files: bool,
+}
+
+impl Design {
+    /// Every design that is built.
+    pub const ALL: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
+
+    const fn shape(self) -> Shape {
+        let (name, data_in_pool, table_files) = match self {
+            Design::MioDb => ("miodb", true, false),
+            Design::MioDbSsd => ("miodb-ssd", true, true),
+            Design::Leveled => ("leveled", false, true),
+        };
+        Shape {
+            name,
+            data_in_pool,
+            table_files,
+        }
+    }
+
+    /// The design's name in lower case.
+    pub fn name(self) -> &'static str {
+        self.shape().name
+    }
+
+    /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and
+    /// what memtables need, whatever the amount of data.
+    pub fn keeps_data_in_pool(self) -> bool {
+        self.shape().data_in_pool
+    }
+
+    /// Whether data ends in table files, in the database's folder.
+    pub fn keeps_table_files(self) -> bool {
+        self.shape().table_files
+    }
+
+    /// Whether what the bottom takes outlives the process when the pool is on `medium`.
+    pub(crate) fn keeps_bottom(self, medium: Medium) -> bool {
+        self.keeps_table_files() || medium != Medium::Dram
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Design {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Design> {
+        let known = Design::ALL
+            .into_iter()
+            .find(|d| d.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| {
+            let names: Vec<_> = Design::ALL.iter().map(|d| d.name()).collect();
+            Error::invalid(format!(
+                "there is no design {name:?}; this version has {}",
+                names.join(", ")
+            ))
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! What of level 0 one compaction takes: all of it, its oldest runs, or a piece that shares no key with the rest.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::picked::{Picked, span};
+use super::version::{Run, Table, Version};
+
+/// All of level 0, or its oldest runs if there are more than `runs_max`, and what they overlap on the
+/// base. What is newer than the runs that move stays above them.
+pub(super) fn whole(
+    version: &Version,
+    base: usize,
+    runs_max: usize,
+    busy: &HashSet<u64>,
+) -> Option<Picked> {
+    let newer = version.runs.len().saturating_sub(runs_max);
+    let upper = version.runs[newer..].to_vec();
+    let free = |tables: &[Table]| tables.iter().all(|t| !busy.contains(&t.number()));
+    if upper.is_empty() || !upper.iter().all(|run| free(&run.tables)) {
+        return None;
+    }
+    let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
+    let lower = version.level(base).overlapping(first, last);
+    free(lower).then(|| Picked {
+        to: base,
+        run: 0,
+        lower: Arc::new(Run::of(lower.to_vec())),
+        upper,
+        rewrites: false,
+        cuts: Arc::default(),
+    })
+}
+
+/// Tables of level 0 that share no key with its other tables, and what they overlap on the level that takes them.
+struct Piece<'a> {
+    /// Each with the place of its run.
+    upper: Vec<(usize, &'a Table)>,
+    lower: &'a [Table],
+}
+
+impl<'a> Piece<'a> {
+    fn tables(&self) -> impl Iterator<Item = &'a Table> {
+        let upper = self.upper.iter().map(|(_, table)| *table);
+        upper.chain(self.lower)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tables().map(|table| table.meta.bytes).sum()
+    }
+
+    fn picked(&self, to: usize) -> Picked {
+        let last = self.upper.iter().map(|(run, _)| *run).max();
+        let mut runs = vec![Vec::new(); last.map_or(0, |last| last + 1)];
+        for (run, table) in &self.upper {
+            runs[*run].push(Table::clone(table));
+        }
+        let runs = runs.into_iter().filter(|tables| !tables.is_empty());
+        Picked {
+            to,
+            run: 0,
+            upper: runs.map(|tables| Arc::new(Run::of(tables))).collect(),
+            lower: Arc::new(Run::of(self.lower.to_vec())),
+            rewrites: false,
+            cuts: Arc::default(),
+        }
+    }
+}
+
+/// Returns what of level 0 to compact instead of `whole`, if that takes more than `fits`: the largest piece that fits
+/// together with what it overlaps below. If none does, the smallest piece is tried, and cut when the disk refuses it.
+///
+/// The older runs are looked at alone where all together give no piece that fits: what is newer stays above.
+pub(super) fn fitting(whole: Picked, version: &Version, fits: u64, busy: &HashSet<u64>) -> Picked {
+    if whole.bytes() <= fits {
+        return whole;
+    }
+    let oldest = version.runs.len() - whole.upper.len();
+    let mut smallest = None;
+    for newest in oldest..version.runs.len() {
+        let mut pieces = pieces(&version.runs[newest..], version.level(whole.to));
+        let is_whole = pieces.len() < 2;
+        pieces.retain(|piece| piece.tables().all(|t| !busy.contains(&t.number())));
+        let fitting = pieces.iter().filter(|piece| piece.bytes() <= fits);
+        if let Some(largest) = fitting.max_by_key(|piece| piece.bytes()) {
+            return largest.picked(whole.to);
+        }
+        if smallest.is_none() && !is_whole {
+            smallest = pieces.into_iter().min_by_key(Piece::bytes);
+        }
+    }
+    match smallest {
+        Some(piece) => piece.picked(whole.to),
+        None => whole,
+    }
+}
+
+/// Returns the tables of some runs in pieces, with the tables of `below` that each overlaps.
+fn pieces<'a>(runs: &'a [Arc<Run>], below: &'a Run) -> Vec<Piece<'a>> {
+    let places = runs.iter().enumerate();
+    let of_run = |(place, run): (usize, &'a Arc<Run>)| run.tables.iter().map(move |t| (place, t));
+    let mut tables: Vec<(usize, &Table)> = places.flat_map(of_run).collect();
+    tables.sort_by_key(|(_, table)| table.reach().0);
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let mut widest: Option<&Table> = None;
+    for (place, table) in tables {
+        match (pieces.last_mut(), widest) {
+            (Some(piece), Some(widest)) if !widest.ends_before(table.reach().0) => {
+                piece.upper.push((place, table));
+            }
+            _ => pieces.push(Piece {
+                upper: vec![(place, table)],
+                lower: &[],
+            }),
+        }
+        if widest.is_none_or(|widest| table.ends_behind(widest)) {
+            widest = Some(table);
+        }
+    }
+    for piece in &mut pieces {
+        if let Some((first, last)) = span(piece.upper.iter().map(|(_, table)| *table)) {
+            piece.lower = below.overlapping(first, last);
+        }
+    }
+    pieces
+}

@@ -1,0 +1,84 @@
+//! What one compaction works on: the tables that it takes, and where its result goes.
+
+use std::sync::Arc;
+
+use super::version::{Run, Table};
+use crate::parts::ranges::Key;
+
+/// Keyspace and key.
+pub(super) type Place = (u32, Vec<u8>);
+
+/// What one compaction works on.
+pub(super) struct Picked {
+    /// The level that gets the result.
+    pub(super) to: usize,
+    /// The run of level 0 that gets the result, or 0 for deeper levels.
+    pub(super) run: u64,
+    /// Runs of level 0, or one with the tables picked; newest first.
+    pub(super) upper: Vec<Arc<Run>>,
+    /// The tables of `to` that they overlap.
+    pub(super) lower: Arc<Run>,
+    /// They are written anew even where they could stay as they are.
+    pub(super) rewrites: bool,
+    /// Keys, ascending, before which a new table begins.
+    pub(super) cuts: Arc<[Place]>,
+}
+
+impl Picked {
+    /// One table, to be merged with some of another level.
+    pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
+        Picked {
+            to,
+            run: 0,
+            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+            lower: Arc::new(Run::of(lower.to_vec())),
+            rewrites: false,
+            cuts: Arc::default(),
+        }
+    }
+
+    /// Rewrites one table in place and drops the entries that no reader can see.
+    pub(super) fn rewriting(table: &Table) -> Picked {
+        Picked {
+            to: table.meta.level as usize,
+            run: table.meta.run,
+            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+            lower: Arc::default(),
+            rewrites: true,
+            cuts: Arc::default(),
+        }
+    }
+
+    /// The same with a new table before each of these keys, which ascend.
+    pub(super) fn cut_at(self, cuts: Arc<[Place]>) -> Picked {
+        Picked { cuts, ..self }
+    }
+
+    /// The level of the tables that are merged with those of `to`.
+    pub(super) fn from(&self) -> u32 {
+        let mut tables = self.upper.iter().flat_map(|run| &run.tables);
+        tables.next().map_or(0, |table| table.meta.level)
+    }
+
+    /// Bytes of all tables.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tables().map(|t| t.meta.bytes).sum()
+    }
+
+    /// Every table that the compaction takes.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        let runs = self.upper.iter().chain([&self.lower]);
+        runs.flat_map(|run| &run.tables)
+    }
+}
+
+/// The first and the last key of some tables.
+pub(super) fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
+    tables.fold(None, |span, table| {
+        let (first, last) = table.reach();
+        Some(match span {
+            None => (first, last),
+            Some((f, l)) => (first.min(f), last.max(l)),
+        })
+    })
+}
