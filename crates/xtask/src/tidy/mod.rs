@@ -5,9 +5,10 @@
 //! proves that the rule fires.
 //!
 //! One file a subject: `text` (length, first line, ASCII, unfinished marks), `modules` (names,
-//! reachability), `imports` (direction), `media` (layouts, unsafe code, persist comments), `links`
+//! reachability), `imports` (direction), `circles` (of imports), `media` (layouts, unsafe code, persist comments), `links`
 //! (documents), `source` (the scanner that all of them read from).
 
+mod circles;
 mod imports;
 mod links;
 mod media;
@@ -135,6 +136,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
         );
     }
     imports::check(&sources, &places, &mut violations);
+    circles::check(&sources, &places, &mut violations);
     violations.sort();
     violations
 }

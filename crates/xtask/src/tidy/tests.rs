@@ -100,28 +100,65 @@ fn an_upward_import_fires() {
 
 #[test]
 fn a_leaf_reaches_leaves_and_its_list() {
-    let root = "mod db; mod designs; mod engine; mod stages; mod parts; mod error; mod options;";
-    let options = "use crate::designs::Design; use crate::error::Error;";
-    let files = |options| {
+    let root = "mod db; mod designs; mod engine; mod stages; mod parts; mod error; mod testing;";
+    let testing = "use crate::designs::decoders; use crate::error::Error;";
+    let files = |testing| {
         [
             ("lib.rs", root),
             ("engine/mod.rs", ""),
-            ("options.rs", options),
+            ("testing.rs", testing),
         ]
     };
-    fires(&files(options), &[]);
+    fires(&files(testing), &[]);
     fires(
         &files("use crate::designs::miodb;"),
-        &["options.rs:2 import-up"],
+        &["testing.rs:2 import-up"],
     );
     fires(
         &files("use crate::parts::log;"),
-        &["options.rs:2 import-up"],
+        &["testing.rs:2 import-up"],
     );
-    fires(&[("error.rs", "use crate::parts::log;")], &[]);
+    let up = fired(&[("error.rs", "use crate::parts::log;")]);
+    assert!(up.contains(&"error.rs:2 import-up".to_owned()), "{up:?}");
+}
+
+/// Two files that import one another fire, over a third one and through the root too. A path to the module around a
+/// file, and one in a test, is none of a circle.
+#[test]
+fn a_circle_of_imports_fires() {
+    let parts = "pub mod log; pub mod cache; pub mod codec;";
+    let files = |log, cache, codec| {
+        [
+            ("parts/mod.rs", parts),
+            ("parts/log.rs", log),
+            ("parts/cache.rs", cache),
+            ("parts/codec.rs", codec),
+        ]
+    };
+    let circle = &["parts/cache.rs:2 import-circle"];
     fires(
-        &[("error.rs", "use crate::stages::Front;")],
-        &["error.rs:2 import-up"],
+        &files("use super::cache::C;", "", "use super::log::L;"),
+        &[],
+    );
+    fires(
+        &files("use super::cache::C;", "use crate::parts::log::L;", ""),
+        circle,
+    );
+    fires(
+        &files(
+            "use super::cache::C;",
+            "use super::codec::D;",
+            "fn f() -> super::log::L { g() }",
+        ),
+        circle,
+    );
+    fires(
+        &files(
+            "use super::cache::C;",
+            "#[cfg(test)] mod tests { use super::super::log::L; }",
+            "use super::{C, super::error::Error};",
+        ),
+        &[],
     );
 }
 
