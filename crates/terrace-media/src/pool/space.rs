@@ -11,7 +11,7 @@ use super::alloc::FreeMap;
 use super::backing::Store;
 use super::layout::SLOT_BYTES_MAX;
 use super::span::{AllocError, Span};
-use super::{PoolConfig, PoolFaults, PoolInner, Prefault};
+use super::{Pool, PoolConfig, PoolFaults, PoolInner, Prefault};
 use crate::pm::map::HUGE;
 use crate::pm::persist::Mapping;
 use crate::pm::region::Region;
@@ -104,6 +104,8 @@ pub(crate) struct Space {
     device_full: AtomicBool,
     /// See `Pool::grow_ahead`.
     ahead: AtomicBool,
+    /// See `Pool::keep_extents`.
+    keeps: AtomicBool,
     populated: Mutex<Bits>,
     prefault: Prefault,
     grow_bytes: u64,
@@ -144,6 +146,7 @@ impl Space {
             growing: Mutex::default(),
             device_full: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
+            keeps: AtomicBool::new(false),
             populated: Mutex::default(),
             prefault: config.prefault,
             grow_bytes: config.grow_bytes.max(granule).next_multiple_of(granule),
@@ -330,9 +333,12 @@ impl PoolInner {
             .is_ok()
     }
 
-    /// Makes a span free again.
+    /// Makes a span free again, unless extents are kept.
     pub(crate) fn give_back(&self, span: Span) {
-        self.space.free.lock().give(span);
+        // ORDERING: who keeps extents holds those that matter, and drops them later.
+        if !self.space.keeps.load(Ordering::Relaxed) {
+            self.space.free.lock().give(span);
+        }
     }
 
     /// Grows to the cap and faults everything in.
@@ -412,6 +418,15 @@ impl PoolInner {
                 Err(error(e))
             }
         }
+    }
+}
+
+impl Pool {
+    /// From now on extents that are dropped stay allocated, until the pool is closed. For a caller that does not know
+    /// whether what it wrote is on the medium: that may name extents which it is about to drop, and others would write
+    /// into them.
+    pub fn keep_extents(&self) {
+        self.inner.space.keeps.store(true, Ordering::Relaxed);
     }
 }
 

@@ -18,8 +18,6 @@ use crate::parts::manifest::layout::Roots;
 pub(super) struct PoolHome {
     pool: Pool,
     place: Place,
-    /// Extents that the superblock may or may not name since a failure.
-    limbo: Vec<Place>,
 }
 
 /// The two extents, and which generation is in the first of them.
@@ -56,7 +54,6 @@ impl PoolHome {
         Ok(PoolHome {
             pool: pool.clone(),
             place,
-            limbo: Vec::new(),
         })
     }
 
@@ -75,7 +72,6 @@ impl PoolHome {
         let home = PoolHome {
             pool: pool.clone(),
             place,
-            limbo: Vec::new(),
         };
         Ok((home, roots.generation))
     }
@@ -90,6 +86,13 @@ impl PoolHome {
             .region()
             .persist(off, tail as usize, Purpose::Manifest);
         self.pool.region().sync(off, tail as usize)
+    }
+
+    /// Keeps every extent, since an edit that failed may be on the medium all the same and name those which its caller
+    /// drops now.
+    fn keep_extents(&self) {
+        // CRASH: the next opening finds the edit or not, and in each extent that it names what was written there first.
+        self.pool.keep_extents();
     }
 
     /// The extents of the next generation: these two exchanged, or larger ones once a state of
@@ -146,13 +149,14 @@ impl Home for PoolHome {
     }
 
     fn append(&mut self, at: u64, record: &[u8]) -> io::Result<()> {
-        write_durably(&self.place.current, at, record)
+        let written = write_durably(&self.place.current, at, record);
+        written.inspect_err(|_| self.keep_extents())
     }
 
     fn replace(&mut self, generation: u64, image: &[u8], kept: u64) -> Result<(), ManifestError> {
         let next = self.next_place(generation, image.len() as u64 + kept)?;
         if let Err(e) = write_durably(&next.current, 0, image) {
-            self.limbo.push(next);
+            self.keep_extents();
             return Err(ManifestError::Io(e));
         }
         // PERSIST: the new generation is durable before the roots name it. Reversed, a crash would
@@ -160,7 +164,7 @@ impl Home for PoolHome {
         // CRASH: until set_roots returns the old roots may be the valid ones. The old generation is
         // untouched, so recovery finds the state before this edit.
         if let Err(e) = self.pool.set_roots(&next.roots().words()) {
-            self.limbo.push(next);
+            self.keep_extents();
             return Err(ManifestError::Pool(e));
         }
         self.place = next;

@@ -203,7 +203,7 @@ fn growth_is_atomic() {
 }
 
 /// When the n-th sync fails, for every n, the commit says so, all later ones fail with the first
-/// cause, and reopening finds the state before or after the edit that failed.
+/// cause, no extent is free again, and reopening finds the state before or after the edit that failed.
 #[test]
 fn failed_syncs_stay() {
     let mut n = 0;
@@ -218,6 +218,7 @@ fn failed_syncs_stay() {
         let pool = Pool::create(config).unwrap();
         let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
         faults.fail_sync(n, io::ErrorKind::Other, false);
+        let extent = pool.alloc(4096).unwrap();
         let mut editor = Editor::new(96);
         let mut states = BTreeMap::from([(0, State::default())]);
         let mut failed = None;
@@ -241,6 +242,10 @@ fn failed_syncs_stay() {
         };
         let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
         assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
+        // The edit may name it.
+        let allocated = pool.usage().allocated;
+        drop(extent);
+        assert_eq!(pool.usage().allocated, allocated, "sync {n}");
         drop((manifest, pool));
         for survive in [Survive::None, Survive::All, Survive::Random(n)] {
             let found = recover(&Machine::boot(machine.crash_image(survive), 1));
