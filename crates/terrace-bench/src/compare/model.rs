@@ -14,13 +14,13 @@ use crate::store::StoreKind;
 /// Options of `terrace bench` by name, without the dashes in front.
 pub(super) type Settings = BTreeMap<String, Spanned<Value>>;
 
-/// What a comparison is asked to do.
+/// The runs that a comparison makes, and their order.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// The heading of its report.
     pub title: String,
-    /// What a reader should know of it.
+    /// A note for the reader.
     #[serde(default)]
     pub note: String,
     /// Runs of each store with each workload and size.
@@ -53,11 +53,11 @@ pub struct Comparison {
     /// Options for every run of Terrace, which peers do not have.
     #[serde(default)]
     pub terrace: Settings,
-    /// What is compared.
+    /// The subject of the comparison.
     pub store: Vec<Spanned<StoreSpec>>,
     /// With what.
     pub workload: Vec<Spanned<WorkloadSpec>>,
-    /// What a paper says, to stand beside it.
+    /// The figures of a paper, shown next to the results.
     #[serde(default)]
     pub paper: Option<Paper>,
     /// The part of its data and operations that it was made smaller to.
@@ -87,7 +87,7 @@ fn one_kib() -> Spanned<Vec<Size>> {
 pub struct StoreSpec {
     /// Its name in the report.
     pub name: String,
-    /// What it is: `terrace` or a peer.
+    /// Its kind: `terrace` or a peer.
     #[serde(default)]
     pub store: Option<Spanned<String>>,
     /// Options for its runs; they go before all others.
@@ -96,7 +96,7 @@ pub struct StoreSpec {
 }
 
 impl StoreSpec {
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Result<StoreKind, String> {
         let name = self.store.as_ref().map_or("terrace", |s| s.get_ref());
         name.parse()

@@ -125,7 +125,7 @@ pub fn program_id() -> std::io::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// What stands in a setting for the bytes of a value of the run.
+/// The placeholder in a setting for the bytes of a value of the run.
 pub(super) const VALUE_SIZE: &str = "{value_size}";
 
 /// A setting as arguments of the command line, one for each value of a list; `None` where it cannot be

@@ -84,7 +84,7 @@ impl Comparison {
         }
         scale.shrink(&mut self.settings, "reads")?;
         scale.shrink_properties(&mut self.settings);
-        // Where nothing says how much data there is, it is what a run has by itself.
+        // Without a stated amount of data, it is the default of a run.
         if !scale.shrink(&mut self.settings, "num")? && self.data_sizes.is_empty() {
             let num = scale.value(BenchConfig::default().num);
             self.settings

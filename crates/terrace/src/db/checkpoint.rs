@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use terrace_media::{FileSystem, OpenMode, Prefault};
 
-use super::open::DbBuilder;
-use super::open::LOCK;
+use super::open::{DbBuilder, LOCK};
 use super::{Db, Progress};
 use crate::engine::Engine;
 use crate::engine::freeze::Frozen;

@@ -27,8 +27,8 @@ const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
 impl DbBuilder {
-    /// Lowers the sizes of logs, memtables and table files for this opening to what fits the disk: what is free and what the database
-    /// has on it already. The options that are kept stay as they were stated.
+    /// Lowers the sizes of logs, memtables and table files for this opening to what fits the disk, which is what is free
+    /// and what the database has on it already. The options that are kept stay as they were stated.
     pub(super) fn fit_disk(&self, ground: &mut Ground) {
         let in_files = ground.options.design_of_new().keeps_table_files();
         if !in_files || self.options.read_only {

@@ -1,4 +1,5 @@
-//! What of level 0 one compaction takes: all of it, its oldest runs, or a piece that shares no key with the rest.
+//! The share of level 0 that one compaction takes: all of it, its oldest runs, or a piece that shares no key with the
+//! rest.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -143,7 +143,7 @@ struct Busy {
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// What was looked at for tables that range deletes cover.
     looked: vanish::Looked,
-    /// What a full disk makes of compactions.
+    /// The state that makes compactions smaller on a full disk.
     narrow: narrow::Narrow,
     /// Ranges that are to go down, until nobody waits for that any more.
     requests: Vec<Weak<RangeRequest>>,

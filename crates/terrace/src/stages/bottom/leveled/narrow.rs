@@ -36,7 +36,7 @@ struct Rewrite {
     cuts: Arc<[Place]>,
 }
 
-/// What a full disk makes of compactions.
+/// The state that makes compactions smaller on a full disk.
 pub(super) struct Narrow {
     /// The most bytes of tables that a compaction of level 0 takes. A refusal lowers it to what had room, and each
     /// compaction that ends raises it by an eighth: one that is too large fills the disk before it is refused.

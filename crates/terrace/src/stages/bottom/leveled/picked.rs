@@ -1,4 +1,4 @@
-//! What one compaction works on: the tables that it takes, and where its result goes.
+//! The input of one compaction: the tables that it takes, and where its result goes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::parts::ranges::Key;
 /// Keyspace and key.
 pub(super) type Place = (u32, Vec<u8>);
 
-/// What one compaction works on.
+/// The input of one compaction.
 pub(super) struct Picked {
     /// The level that gets the result.
     pub(super) to: usize,
