@@ -49,7 +49,8 @@ const STUCK: Duration = Duration::from_millis(5);
 const LOOKS: u32 = 4;
 /// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
 /// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
-/// no clock is read: a machine that stood still has not let readers go on either.
+/// no clock is read: a machine that stood still has not let readers go on either. Only the first caller waits so
+/// long: until a job has run, those after it look [`LOOKS`] times.
 const LOOKS_HELD: u32 = 100;
 /// The same for callers who asked for the work: nothing that others need waits for them.
 const LOOKS_JOBS: u32 = 400;
@@ -381,18 +382,23 @@ impl Engine {
         // The caller that makes a spare is at work, though no job runs.
         let stuck =
             !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
+        let turnover = self.jobs.turnover();
         let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
             _ if matches!(awaits, Awaits::Jobs) => LOOKS_JOBS,
-            true => LOOKS_HELD,
-            false => LOOKS,
+            true if self.held_at.load(Ordering::Relaxed) != turnover => LOOKS_HELD,
+            _ => LOOKS,
         };
         let left = match awaits {
             Awaits::Space => self.ground.pool.usage().allocated,
             _ => 0,
         };
-        let seen = (left, self.jobs.turnover());
-        match wait.judge(stuck, seen, patience, awaits.turnover_max()) {
+        let seen = (left, turnover);
+        let verdict = wait.judge(stuck, seen, patience, awaits.turnover_max());
+        if verdict == Verdict::Stuck && patience == LOOKS_HELD {
+            self.held_at.store(turnover, Ordering::Relaxed);
+        }
+        match verdict {
             Verdict::Work | Verdict::Look if is_manual => {}
             Verdict::Work => self.jobs.wait_changed(match wait.is_first {
                 true => FIRST_WAIT,

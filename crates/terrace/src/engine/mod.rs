@@ -31,7 +31,7 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use terrace_media::process_id;
 
@@ -135,6 +135,8 @@ pub(crate) struct Engine {
     calls: Calls,
     /// Callers that make a memtable larger than usual.
     larger_needed: AtomicUsize,
+    /// The turnover of jobs by which a caller last waited in vain for readers to let go.
+    held_at: AtomicU64,
     /// The process that opened the database; a forked child must not use it.
     process: u32,
     /// An ingest has begun and not ended.
@@ -159,6 +161,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             calls: Calls::default(),
             larger_needed: AtomicUsize::new(0),
+            held_at: AtomicU64::new(u64::MAX),
             process: process_id(),
             ingesting: AtomicBool::new(false),
         }

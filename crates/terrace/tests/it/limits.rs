@@ -185,6 +185,37 @@ fn an_ingest_ends_in_a_pool_that_is_nearly_full() {
     });
 }
 
+/// A put waits for readers to let go of a full pool. While no job runs, those after it are refused without that
+/// wait: a loop that writes beside a snapshot of its own would stand for half a second at each put.
+#[test]
+fn puts_do_not_all_wait_for_the_same_readers() {
+    watch(|watched| {
+        for design in [Design::MioDb, Design::Leveled] {
+            let mut options = settings::small_of(design, Medium::Dax);
+            options.background.workers = Workers::Threads(1);
+            let folder = scratch().unwrap();
+            let db = Db::open(folder.path(), options).unwrap();
+            let fill = |n: u32| db.put(n.to_be_bytes(), [7; 3000]);
+            let _snapshot = db.snapshot().unwrap();
+            let _iter = db.iter().unwrap();
+            let refused = watched.op(format!("{design}: filling"), || {
+                (0..700).find_map(|n| fill(n).err())
+            });
+            match refused {
+                Some(e) => assert_eq!(e.kind(), ErrorKind::Full, "{design}: {e}"),
+                None => assert_ne!(design, Design::MioDb, "2 MiB take 2.1 MB"),
+            }
+            watched.op(format!("{design}: 300 puts"), || {
+                for n in 0..300 {
+                    if let Err(e) = fill(n) {
+                        assert_eq!(e.kind(), ErrorKind::Full, "{design}: {e}");
+                    }
+                }
+            });
+        }
+    });
+}
+
 /// Calls that wait for background work are refused while a disk has no room for it, however much of that work
 /// is done again and again before it finds that out.
 #[test]
