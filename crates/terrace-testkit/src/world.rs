@@ -490,12 +490,19 @@ impl World {
             // A close in order makes everything durable; one of a full pool keeps the log.
             self.oracle.closed();
         }
-        let options = settings::varied(&self.base, variation);
-        let db = self.place.open(&options).map_err(failed("reopening"))?;
-        self.db = Some(db);
-        hook(&self.oracle)?;
         let whole = self.oracle.keeps_what_is_drained();
         let in_memory = self.oracle.medium() == terrace_media::Medium::Dram;
+        let opened = self.place.open(&settings::varied(&self.base, variation));
+        let opened = match opened {
+            // Large values take more of the repository than of memtables. The error says to enlarge the pool.
+            Err(e) if e.kind() == ErrorKind::Full && in_memory && !whole => {
+                self.base.pool.size_bytes += self.base.pool.size_bytes / 2;
+                self.place.open(&settings::varied(&self.base, variation))
+            }
+            opened => opened,
+        };
+        self.db = Some(opened.map_err(failed("reopening"))?);
+        hook(&self.oracle)?;
         if in_memory && (!whole || self.refusals > 0) {
             // What was not logged is gone, and only that; all is there where it could be written out.
             self.oracle = self
