@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::KEY_BYTES_MAX;
 
 /// A range of user keys.

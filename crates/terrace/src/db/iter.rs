@@ -19,10 +19,10 @@ use crate::error::Result;
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past, time_of};
 use crate::parts::iter::MergeCursor;
+use crate::parts::key::Target;
+use crate::parts::key::compare_keys;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::RangeSet;
-use crate::parts::skiplist::Target;
-use crate::parts::skiplist::node::compare_keys;
 use crate::parts::snapshots::Moment;
 use crate::types::{EntryKind, SeqNo};
 

@@ -17,8 +17,8 @@ use crate::db::iter::{ExpiringValue, Iter, with_expiry};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
+use crate::parts::key::Target;
 use crate::parts::ranges::layout::SHADOW;
-use crate::parts::skiplist::Target;
 use crate::stages::Source;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
 

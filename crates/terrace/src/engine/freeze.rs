@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
+use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
-use crate::parts::skiplist::Target;
 use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Step};
 use crate::types::{EntryKind, SeqNo};
 

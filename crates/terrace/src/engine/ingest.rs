@@ -31,11 +31,11 @@ use crate::metrics::OpCounter;
 use crate::parts::batch::Batch;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::Cursor;
+use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
-use crate::parts::skiplist::Target;
 use crate::stages::{Completion, Intake, SealedTable, SpareBytes, Step};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 

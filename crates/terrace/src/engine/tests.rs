@@ -45,7 +45,7 @@ fn a_job_nobody_has_looked_for_is_found() {
 #[test]
 fn a_moment_stays_as_it_was() {
     use crate::parts::iter::Cursor;
-    use crate::parts::skiplist::Target;
+    use crate::parts::key::Target;
     use crate::types::DEFAULT_KEYSPACE;
 
     for design in crate::Design::ALL {

@@ -7,6 +7,7 @@ pub(crate) mod expiry;
 pub(crate) mod filter;
 pub(crate) mod gate;
 pub(crate) mod iter;
+pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod memory;

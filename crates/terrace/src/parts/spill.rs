@@ -12,7 +12,7 @@ use terrace_media::FileSystem;
 use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, MergeCursor};
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::parts::sstable::{
     NewEntry, ReadMode, SsTable, SstCache, SstCursor, SstOptions, SstWriter,
 };

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::parts::iter::MergeCursor;
+use crate::parts::key::Target;
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
-use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 
 use super::NewerVersions;

@@ -30,10 +30,11 @@ use crate::metrics::Metrics;
 use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::iter::{Cursor, MergeCursor};
+use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit, FileMeta};
 use crate::parts::ranges::{LateKeys, RangeSet, Spans};
 use crate::parts::sequence::Taking;
-use crate::parts::skiplist::{Node, Target};
+use crate::parts::skiplist::Node;
 use crate::types::{Durability, EntryKind, SEQ_MAX, SeqNo};
 
 pub(crate) use drain::{Credit, Credits, Drain, EntryCount};

@@ -11,8 +11,8 @@ use crate::db::keyspace::Record;
 use crate::error::Result;
 use crate::parts::expiry::{Millis, is_past};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
+use crate::parts::key::Target;
 use crate::parts::ranges::{Newer, RangeSet};
-use crate::parts::skiplist::Target;
 use crate::types::{EntryKind, SEQ_MAX, SYSTEM_KEYSPACE, SeqNo};
 
 /// What came by.

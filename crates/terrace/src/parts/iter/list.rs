@@ -5,9 +5,10 @@ use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::expiry::{Millis, layout};
 use crate::parts::gate::{Gate, Held};
+use crate::parts::key::Target;
 use crate::parts::ranges::{Ages, LateKeys, Newer};
+use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::search::Search;
-use crate::parts::skiplist::{SkipList, Target};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 use std::sync::Arc;
 

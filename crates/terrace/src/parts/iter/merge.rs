@@ -9,9 +9,9 @@ use std::cmp::Ordering as Order;
 use super::{Cursor, EntryView};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
+use crate::parts::key::Target;
+use crate::parts::key::{compare_keys, key_front};
 use crate::parts::ranges::Newer;
-use crate::parts::skiplist::Target;
-use crate::parts::skiplist::node::{compare_keys, key_front};
 use crate::types::SeqNo;
 
 /// So many sources are sought one after the other: a search by itself asks for more memory ahead.

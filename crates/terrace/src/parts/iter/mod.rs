@@ -12,8 +12,8 @@ mod tests;
 
 use crate::error::Result;
 use crate::parts::expiry::Millis;
+use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
-use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 
 pub(crate) use list::ListCursor;

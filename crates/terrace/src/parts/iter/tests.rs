@@ -9,10 +9,11 @@ use terrace_media::{Arena, Bump};
 
 use super::{Cursor, EntryView, ListCursor, MergeCursor};
 use crate::parts::gate::Gate;
+use crate::parts::key::Target;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEAD_BYTES, HEIGHT_MAX};
 use crate::parts::skiplist::node::{head_bytes, height_for, link_at};
-use crate::parts::skiplist::{NewNode, SkipList, Target};
+use crate::parts::skiplist::{NewNode, SkipList};
 use crate::types::{SEQ_MAX, key_hash};
 
 /// A place in the order of all lists.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::fragment::{Keep, RangeDelete};
 use super::live::Runs;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::{SEQ_MAX, SeqNo};
 
 /// Keys of a source between two places, newer than some number.

@@ -3,7 +3,8 @@
 use super::fragment::RangeDelete;
 use super::layout::SHADOW;
 use crate::parts::codec::DecodeError;
-use crate::parts::skiplist::{SkipList, Target};
+use crate::parts::key::Target;
+use crate::parts::skiplist::SkipList;
 
 /// The range deletes in a list that nobody changes meanwhile: they are behind all other entries.
 pub(crate) fn in_list(list: &SkipList) -> Result<Vec<RangeDelete>, DecodeError> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::layout::{SHADOW, decode, encode};
 use super::*;
 use crate::parts::expiry::Time;
+use crate::parts::key::Target;
 use crate::parts::sequence::Sequencer;
-use crate::parts::skiplist::Target;
 use crate::parts::snapshots::{SnapshotList, Stripes};
 use crate::types::{SEQ_MAX, SeqNo};
 

@@ -4,10 +4,11 @@ use std::cmp::Ordering as Order;
 
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
-use super::node::{Node, Target};
+use super::node::Node;
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
+use crate::parts::key::Target;
 use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 

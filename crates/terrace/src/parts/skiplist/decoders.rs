@@ -10,7 +10,7 @@ use super::layout::{
     HEADER_BYTES, HEIGHT_MAX, Header, LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT, checksum,
     decode_table_header, encode_table_header,
 };
-use super::node::{NewNode, Target, head_bytes};
+use super::node::{NewNode, head_bytes};
 use super::salvage::{front, hashed_key, head_links, sound_node};
 use super::walk::{Walk, is_dead};
 use super::{Node, SkipList};
@@ -18,6 +18,7 @@ use crate::parts::codec;
 use crate::parts::codec::decoders::refused;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::key::Target;
 use crate::types::key_hash;
 
 /// Where lists lie: not at 0, as no table does.

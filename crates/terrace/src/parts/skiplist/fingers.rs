@@ -13,9 +13,10 @@ use std::cmp::Ordering as Order;
 
 use super::SkipList;
 use super::layout::{HEADER_BYTES, HEIGHT_MAX};
-use super::node::{Target, link_at};
+use super::node::link_at;
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
+use crate::parts::key::Target;
 
 /// Where planned stores go: word offset and new value.
 pub(crate) trait Plan {

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 
 use super::SkipList;
 use super::layout::LINK_OFFSET;
-use super::node::{Node, Target, link_word, next};
+use super::node::{Node, link_word, next};
 use super::search::Splice;
 use crate::parts::codec::DecodeError;
+use crate::parts::key::Target;
 
 /// A node on level 1 that shortcuts give for an entry that is about to come, not yet compared with it; 0: none.
 #[derive(Debug, Clone, Copy, Default)]

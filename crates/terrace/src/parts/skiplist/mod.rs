@@ -34,7 +34,7 @@ use std::sync::Arc;
 use terrace_media::Region;
 
 pub(crate) use insert::Approach;
-pub(crate) use node::{NewNode, Node, Target};
+pub(crate) use node::{NewNode, Node};
 use shortcuts::Shortcuts;
 
 /// A list: its head node in a region.

@@ -9,26 +9,8 @@ use terrace_media::{Claim, Region};
 use super::layout::{self, HEADER_BYTES, HEIGHT_MAX, Header, LINK_OFFSET};
 use crate::canary::{self, Canary};
 use crate::parts::codec::{self, DecodeError};
-use crate::types::{SEQ_MAX, SeqNo};
-
-/// A position in the sort order: keyspace and key ascending, sequence number descending.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) keyspace: u32,
-    pub(crate) key: &'a [u8],
-    pub(crate) seq: SeqNo,
-}
-
-impl<'a> Target<'a> {
-    /// The place before every version of `key`.
-    pub(crate) fn first_of(keyspace: u32, key: &'a [u8]) -> Target<'a> {
-        Target {
-            keyspace,
-            key,
-            seq: SEQ_MAX,
-        }
-    }
-}
+use crate::parts::key::{Target, compare_keys};
+use crate::types::SeqNo;
 
 /// What is to be written as a node.
 #[derive(Debug, Clone, Copy)]
@@ -237,48 +219,6 @@ impl<'a> Node<'a> {
     #[inline]
     pub(crate) fn same_key(&self, keyspace: u32, key: &[u8]) -> bool {
         self.header.keyspace == keyspace && self.key == key
-    }
-}
-
-/// Compares keys by words of eight bytes, since a call of memcmp costs more than short keys do.
-#[inline(always)]
-pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Order {
-    let mut a = a;
-    let mut b = b;
-    while let (Some(x), Some(y)) = (a.first_chunk::<8>(), b.first_chunk::<8>()) {
-        let (x, y) = (u64::from_be_bytes(*x), u64::from_be_bytes(*y));
-        if x != y {
-            return x.cmp(&y);
-        }
-        a = &a[8..];
-        b = &b[8..];
-    }
-    a.cmp(b)
-}
-
-/// The first eight bytes of a key as a number, zeros behind a shorter one, so that fronts compare as keys do
-/// or are equal. Never through memory: a word that is loaded right after its parts were stored waits
-/// until all stores before it are in the cache, those of a value of some KiB too.
-#[inline(always)]
-pub(crate) fn key_front(key: &[u8]) -> u64 {
-    if let Some(front) = key.first_chunk::<8>() {
-        return u64::from_be_bytes(*front);
-    }
-    let unused = 64 - 8 * key.len() as u32;
-    match (key.first_chunk::<4>(), key.last_chunk::<4>()) {
-        // What both have is the same in both.
-        (Some(first), Some(last)) => {
-            let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
-            u64::from(first) << 32 | u64::from(last) << unused
-        }
-        _ => match key {
-            [] => 0,
-            [a] => u64::from(*a) << 56,
-            [a, b, ..] => {
-                let last = u64::from(key[key.len() - 1]);
-                u64::from(*a) << 56 | u64::from(*b) << 48 | last << unused
-            }
-        },
     }
 }
 

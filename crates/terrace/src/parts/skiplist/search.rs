@@ -8,9 +8,10 @@ use std::cmp::Ordering as Order;
 
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
-use super::node::{Node, Target, next};
+use super::node::{Node, next};
 use crate::canary::{self, Canary};
 use crate::parts::codec::DecodeError;
+use crate::parts::key::Target;
 
 /// BOUND: a sound list of 2^40 nodes needs a few hundred steps; a cycle of links needs more.
 const STEPS_MAX: u32 = 1 << 20;

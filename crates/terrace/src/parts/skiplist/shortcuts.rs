@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::node::{Node, Target, key_front};
+use super::node::Node;
+use crate::parts::key::{Target, key_front};
 use terrace_media::Region;
 
 use crate::parts::codec::DecodeError;

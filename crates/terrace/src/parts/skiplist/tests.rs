@@ -16,11 +16,12 @@ use super::layout::{
     HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, LEFT_OUT_AT, LINK_DEAD, TABLE_HEADER_BYTES,
     TABLE_NODES_AT, decode_table_header, encode_table_header,
 };
-use super::node::{NewNode, Target, head_bytes, height_for, link_at};
+use super::node::{NewNode, head_bytes, height_for, link_at};
 use super::shortcuts::Shortcuts;
 use super::walk::{Walk, is_dead, relink_sorted};
 use super::{Node, SkipList};
 use crate::parts::gate::Gate;
+use crate::parts::key::Target;
 use crate::types::{KEY_BYTES_MAX, key_hash};
 
 /// Where the arenas of these tests begin: not 0, as no memtable's arena does.

@@ -21,8 +21,8 @@ use super::entries::{Entries, common_prefix};
 use super::heads::{Begin, Heads};
 use super::layout::{EntryHead, KEYSPACE_BYTES, Malformed, Tag, keyspace_bytes};
 use crate::parts::codec::DecodeError;
-use crate::parts::skiplist::Target;
-use crate::parts::skiplist::node::compare_keys;
+use crate::parts::key::Target;
+use crate::parts::key::compare_keys;
 use crate::types::SeqNo;
 
 /// Short sought keys need no allocation.

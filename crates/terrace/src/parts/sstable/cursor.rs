@@ -18,9 +18,9 @@ use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::key::Target;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::Newer;
-use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 
 /// The first span that is read ahead.

@@ -15,7 +15,7 @@ use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete, RangeDeletes};
 use super::walk::BlockCursor;
 use crate::parts::codec::decoders::refused;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::DbId;
 
 /// The table and the place that blocks are said to be of.

@@ -8,7 +8,7 @@
 
 use super::entries::{Entries, common_prefix};
 use super::layout::Malformed;
-use crate::parts::skiplist::node::key_front;
+use crate::parts::key::key_front;
 
 /// Bytes of entries between two heads of a block whose entries do not all restart.
 pub(super) const STRIDE_BYTES: usize = 256;

@@ -10,7 +10,7 @@ use super::fetch::ReadCounts;
 use super::layout::{BlockKind, Handle};
 use super::reader::{Answer, SsTable};
 use crate::error::Result;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 
 /// Blocks no further apart than this are read together, with what is between them.
 const GAP_BYTES: u64 = 8 << 10;

@@ -3,7 +3,7 @@
 use super::layout::{Compression, property as id};
 use super::ranges::RangeDelete;
 use crate::parts::codec::{self, DecodeError, Reader};
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::SeqNo;
 
 /// The place of an entry in the order.

@@ -7,8 +7,8 @@ use super::build::{BlockBuilder, RawEntry};
 use super::layout::{keyspace_bytes, kind};
 use super::walk::{BlockCursor, user_key};
 use crate::parts::codec::DecodeError;
+use crate::parts::key::Target;
 pub(crate) use crate::parts::ranges::RangeDelete;
-use crate::parts::skiplist::Target;
 use crate::types::SeqNo;
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::parts::cache::Pin;
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::FilterBlock;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::{DbId, EntryKind, SeqNo};
 
 /// The end of the file is read at once: footer, properties and a small index are in it.

@@ -20,7 +20,7 @@ use super::{
     SstCache, SstCursor, SstOptions, SstWriter, kind,
 };
 use crate::parts::iter::Cursor;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::types::{EntryKind, SEQ_MAX, key_hash};
 
 const NUMBER: u64 = 7;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Entry, ORIGIN, Sample};
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::parts::skiplist::node::link_at;

@@ -134,22 +134,3 @@ fn estimates_are_near() {
     }
     assert!(exact > 50, "short ranges are among them");
 }
-
-/// Keys compare as bytes do, whatever their lengths are.
-#[test]
-fn keys_compare_as_bytes() {
-    let mut rng = fastrand::Rng::with_seed(9);
-    let mut key = || -> Vec<u8> {
-        let length = rng.usize(0..20);
-        (0..length)
-            .map(|_| [0, 1, 127, 128, 255][rng.usize(..5)])
-            .collect()
-    };
-    for _ in 0..20_000 {
-        let (a, b) = (key(), key());
-        assert_eq!(
-            crate::parts::skiplist::node::compare_keys(&a, &b),
-            a.cmp(&b)
-        );
-    }
-}

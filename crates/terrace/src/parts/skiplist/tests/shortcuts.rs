@@ -1,7 +1,6 @@
 //! Shortcuts: searches that start from them find what others find, and they are worth asking.
 
 use super::{Entry, Sample};
-use crate::parts::skiplist::node::key_front;
 use crate::parts::skiplist::shortcuts::Shortcuts;
 use crate::types::SEQ_MAX;
 
@@ -143,19 +142,5 @@ fn nothing_is_left_of_the_list_before() {
         }
         assert_eq!(sample.checked().len(), 500);
         shortcuts = sample.list.take_shortcuts().unwrap();
-    }
-}
-
-/// The front of a key is its first eight bytes as a number, filled up with zeros, whatever its length: so fronts
-/// compare as keys do, or are equal.
-#[test]
-fn fronts_are_the_first_bytes_of_keys() {
-    let mut rng = fastrand::Rng::with_seed(35);
-    for _ in 0..100_000 {
-        let key: Vec<u8> = (0..rng.usize(..12)).map(|_| rng.u8(..)).collect();
-        let mut padded = key.clone();
-        padded.resize(12, 0);
-        let front: [u8; 8] = padded[..8].try_into().unwrap();
-        assert_eq!(key_front(&key), u64::from_be_bytes(front), "{key:?}");
     }
 }

@@ -13,7 +13,7 @@
 use super::Body;
 use super::version::{Run, Version};
 use crate::error::Result;
-use crate::parts::skiplist::Target;
+use crate::parts::key::Target;
 use crate::parts::sstable::ReadCounts;
 use crate::stages::{Pressure, Urgency};
 use crate::types::key_hash;

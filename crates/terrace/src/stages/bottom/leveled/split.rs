@@ -6,8 +6,8 @@
 use super::picked::{Picked, Place};
 use crate::error::Result;
 use crate::parts::iter::EntryView;
+use crate::parts::key::Target;
 use crate::parts::ranges::RangeDelete;
-use crate::parts::skiplist::Target;
 use crate::parts::sstable::ReadCounts;
 
 /// Places at which a part may end, for each part: more of them, more even parts.

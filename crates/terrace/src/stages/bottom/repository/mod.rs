@@ -40,12 +40,13 @@ use crate::metrics::{BottomMetrics, Metrics};
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::key::Target;
 use crate::parts::ranges::{Ages, Spans};
 use crate::parts::redo::RedoSlot;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
-use crate::parts::skiplist::{NewNode, SkipList, Target};
+use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
     Bottom, Census, Drain, Ground, Intake, Job, Lookup, Pressure, Probe, RangeRequest, ReadStats,
     Source, Sources, Urgency,

@@ -34,8 +34,8 @@ use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::metrics::{LevelMetrics, Metrics};
 use crate::parts::iter::MergeCursor;
+use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::skiplist::Target;
 use crate::stages::{
     Buffer, Completion, Drain, EntryCount, Ground, Job, JobKind, NewerVersions, SealedTable,
     Source, Sources, Step, Urgency,

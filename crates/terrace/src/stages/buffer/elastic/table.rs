@@ -24,10 +24,11 @@ use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::key::Target;
 use crate::parts::ranges::{Ages, LateKeys};
+use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::parts::skiplist::{SkipList, Target};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo};
 

@@ -14,13 +14,14 @@ use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::iter::{Cursor, ListCursor};
+use crate::parts::key::Target;
 use crate::parts::log::{Log, LogEntry};
 use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::{head_bytes, height_for};
 use crate::parts::skiplist::shortcuts::Shortcuts;
-use crate::parts::skiplist::{Approach, NewNode, SkipList, Target};
+use crate::parts::skiplist::{Approach, NewNode, SkipList};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 

@@ -1,0 +1,103 @@
+//! Sort key: the order in which every memtable, table and cursor holds its entries.
+//!
+//! Entries ascend by keyspace, then by key, byte by byte; versions of one key come newest first.
+
+use std::cmp::Ordering;
+
+use crate::types::{SEQ_MAX, SeqNo};
+
+/// A position in the sort order: keyspace and key ascending, sequence number descending.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) seq: SeqNo,
+}
+
+impl<'a> Target<'a> {
+    /// The place before every version of `key`.
+    pub(crate) fn first_of(keyspace: u32, key: &'a [u8]) -> Target<'a> {
+        Target {
+            keyspace,
+            key,
+            seq: SEQ_MAX,
+        }
+    }
+}
+
+/// Compares keys by words of eight bytes, since a call of memcmp costs more than short keys do.
+#[inline(always)]
+pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
+    let mut a = a;
+    let mut b = b;
+    while let (Some(x), Some(y)) = (a.first_chunk::<8>(), b.first_chunk::<8>()) {
+        let (x, y) = (u64::from_be_bytes(*x), u64::from_be_bytes(*y));
+        if x != y {
+            return x.cmp(&y);
+        }
+        a = &a[8..];
+        b = &b[8..];
+    }
+    a.cmp(b)
+}
+
+/// The first eight bytes of a key as a number, zeros behind a shorter one, so that fronts compare as keys do
+/// or are equal. Never through memory: a word that is loaded right after its parts were stored waits
+/// until all stores before it are in the cache, those of a value of some KiB too.
+#[inline(always)]
+pub(crate) fn key_front(key: &[u8]) -> u64 {
+    if let Some(front) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*front);
+    }
+    let unused = 64 - 8 * key.len() as u32;
+    match (key.first_chunk::<4>(), key.last_chunk::<4>()) {
+        // Bytes that are in both are equal, so they may be set twice.
+        (Some(first), Some(last)) => {
+            let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+            u64::from(first) << 32 | u64::from(last) << unused
+        }
+        _ => match key {
+            [] => 0,
+            [a] => u64::from(*a) << 56,
+            [a, b, ..] => {
+                let last = u64::from(key[key.len() - 1]);
+                u64::from(*a) << 56 | u64::from(*b) << 48 | last << unused
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys compare as bytes do, whatever their lengths are.
+    #[test]
+    fn keys_compare_as_bytes() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        let mut key = || -> Vec<u8> {
+            let length = rng.usize(0..20);
+            (0..length)
+                .map(|_| [0, 1, 127, 128, 255][rng.usize(..5)])
+                .collect()
+        };
+        for _ in 0..20_000 {
+            let (a, b) = (key(), key());
+            assert_eq!(compare_keys(&a, &b), a.cmp(&b));
+        }
+    }
+
+    /// The front of a key is its first eight bytes as a number, filled up with zeros, whatever its length: so fronts
+    /// compare as keys do, or are equal.
+    #[test]
+    fn fronts_are_the_first_bytes_of_keys() {
+        let mut rng = fastrand::Rng::with_seed(35);
+        for _ in 0..100_000 {
+            let key: Vec<u8> = (0..rng.usize(..12)).map(|_| rng.u8(..)).collect();
+            let mut padded = key.clone();
+            padded.resize(12, 0);
+            let front: [u8; 8] = padded[..8].try_into().unwrap();
+            assert_eq!(key_front(&key), u64::from_be_bytes(front), "{key:?}");
+        }
+    }
+}
