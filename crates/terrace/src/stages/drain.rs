@@ -1,5 +1,5 @@
-//! This file is what goes from the buffer to the bottom: a drain, and the credit for what it will give
-//! back.
+//! Drain hand-over: entries on their way from the buffer to the bottom, and the credit for the space that the drain
+//! will give back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,6 @@ use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::types::SeqNo;
-
-use super::NewerVersions;
 
 /// Entries on their way to the bottom, in order.
 pub(crate) struct Drain {
@@ -93,6 +91,13 @@ impl Drain {
             None => Ok(None),
         }
     }
+}
+
+/// Durable entries that are newer than all of a drain, and that every reader asks first.
+pub(crate) trait NewerVersions: Send {
+    /// The number of the newest version of a key, of those that were there when the drain began.
+    /// May miss one that a merge is replacing.
+    fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
 }
 
 /// How many entries there are where data moves from, if that is known, and how many came.

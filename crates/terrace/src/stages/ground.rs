@@ -1,12 +1,13 @@
 //! This file is what every stage stands on: the pool, the manifest, numbers, time, counters.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::{AllocError, Clock, Extent, Medium, Pool};
+use terrace_media::{AllocError, Clock, Extent, FileSystem, Medium, Pool};
 
 use crate::error::Result;
 use crate::metrics::{Counters, LifeMetrics, OpCounter};
@@ -22,7 +23,7 @@ use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
-use super::Credits;
+use super::drain::Credits;
 
 /// Bytes of a pool for the small memtables of an opening and of deletes, and for filters of what is flushed.
 const OPENING_BYTES: u64 = 16 * LOG_BYTES;
@@ -60,6 +61,13 @@ pub(crate) struct Ground {
     pub(crate) newest_unlogged: AtomicU64,
     /// Numbers in the names of files that are not this database's.
     taken: Mutex<BTreeSet<u64>>,
+}
+
+/// The database's folder: log files, when logs are files, and tables of a bottom on the disk.
+#[derive(Clone)]
+pub(crate) struct Folder {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) dir: PathBuf,
 }
 
 /// The last opening.

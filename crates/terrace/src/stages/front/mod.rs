@@ -1,7 +1,107 @@
-//! Fronts: where a write becomes durable and readable.
+//! Front contract: the stage in which a write becomes durable and readable.
 //!
 //! | front | durable by | readable in | paper |
 //! |---|---|---|---|
 //! | `wal_memtable` | a log record in the pool or a file | a DRAM skip list | MioDB, 4.1 |
 
 pub(crate) mod wal_memtable;
+
+use crate::error::Result;
+use crate::metrics::Metrics;
+use crate::parts::batch::Batch;
+use crate::parts::sequence::Taking;
+use crate::types::{Durability, SeqNo};
+
+use super::job::Job;
+use super::replay::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken};
+use super::sealed::SealedTable;
+use super::source::Sources;
+use super::spare::{Spare, SpareBytes};
+
+/// How a front took a write.
+pub(crate) enum Written {
+    /// Durable as asked, and visible.
+    Done {
+        /// The memtable has just filled so far that a spare should be made.
+        spare_due: bool,
+    },
+    /// The memtable with this id is too full; a new one is needed first.
+    NeedsRoom(u64),
+    /// A keyspace was dropped since those of the batch were checked.
+    KeyspaceDropped,
+}
+
+/// Stage 1: where a write becomes durable and readable.
+pub(crate) trait Front: Send + Sync {
+    /// Takes one batch, if no keyspace was refused since `refusals`. Calls `install` before range deletes show.
+    fn write(
+        &self,
+        batch: &mut Batch,
+        durability: Durability,
+        refusals: u64,
+        install: &dyn Fn(),
+    ) -> Result<Written>;
+    /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
+    /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
+    /// replaced already there is nothing to do. False: there is no spare, or it is too small.
+    fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
+    /// Runs `f` while no write can take a number.
+    fn hold_off_writers(&self, f: &mut dyn FnMut());
+    /// Takes every number up to `upto` for entries that come in below the front, and returns the first
+    /// of them; they become visible when the caller publishes them. Before that it replaces the
+    /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
+    /// spare for that, and nothing was taken.
+    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
+    /// Whether the active memtable has a range delete, or takes deletes only: these free nothing before it is
+    /// flushed.
+    fn has_active_ranges(&self) -> bool;
+    /// Whether the active memtable has an entry below `seq`.
+    fn has_active_before(&self, seq: SeqNo) -> bool;
+    /// Whether a sealed memtable has an entry below `seq`.
+    fn has_sealed_before(&self, seq: SeqNo) -> bool;
+    /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
+    /// log has: for a buffer to take.
+    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
+    /// Work inside the front that makes writers faster, for when there is no other.
+    fn next_job(&self) -> Option<Box<dyn Job>>;
+    /// Whether a spare memtable is missing and may be made.
+    fn wants_spare(&self) -> bool;
+    /// Bytes that a spare takes, large enough for `batch`.
+    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes;
+    /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
+    fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
+    /// The oldest sealed memtable that no flush has taken yet.
+    fn next_sealed(&self) -> Result<Option<SealedTable>>;
+    /// How many sealed memtables wait for the end of their flush.
+    fn sealed_count(&self) -> usize;
+    /// Bytes that all memtables have in use, the active one and those that wait for the end of their flush.
+    fn unflushed_bytes(&self) -> u64;
+    /// Whether closing should flush the active memtable: it has entries that no log has, or so many
+    /// that replaying them would make the next opening slow.
+    fn wants_flush_to_close(&self) -> bool;
+    /// Makes all logs durable. Returns the number up to which every logged entry is in them.
+    fn sync_logs(&self) -> Result<SeqNo>;
+    /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those that
+    /// have no record.
+    fn close(&self) -> Result<Vec<u64>>;
+    /// Bytes of log files that are needed.
+    fn log_file_bytes(&self) -> u64;
+    /// These logs are not needed any more, and no edit names them: their places may be used again.
+    fn logs_retired(&self, logs: &[u64]);
+    /// Writers rest: gives back files that are kept for logs to come.
+    fn rest(&self);
+    /// How many logs recovery has found that are not replayed yet, and their bytes.
+    fn logs_found(&self) -> (usize, u64);
+    /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
+    /// thread and beside others.
+    fn begin_replay(&self, size: ReplaySize) -> Result<ReplayStart>;
+    /// Takes what a replay has made, the oldest first.
+    fn end_replay(&self, ended: ReplayEnded) -> Result<ReplayTaken>;
+    /// Gives up what a replay has made and the front has not sealed: its log is the oldest that is left again,
+    /// and gets a memtable that is large enough.
+    fn undo_replay(&self, ended: ReplayEnded) -> Result<()>;
+    /// Newest first.
+    fn sources(&self) -> Sources;
+    /// Adds what the front knows.
+    fn measure(&self, metrics: &mut Metrics);
+}

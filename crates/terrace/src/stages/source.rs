@@ -1,0 +1,167 @@
+//! Source contract: anything that readers search, and what they ask of it.
+//!
+//! Every stage shows its data as sources. A view lists them from the newest to the oldest, and the first one that
+//! has a key answers for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrace_media::prefetch;
+
+use crate::error::Result;
+use crate::parts::expiry::{Millis, layout as expiring};
+use crate::parts::iter::Cursor;
+use crate::parts::key::Target;
+use crate::parts::manifest::FileMeta;
+use crate::parts::skiplist::Node;
+use crate::types::{EntryKind, SEQ_MAX, SeqNo};
+
+/// A point read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    /// The newest sequence number that the read may see.
+    pub(crate) at: SeqNo,
+    /// Whether the read wants the newest version there is. Then sources below the front ignore
+    /// `at`, since a merge may just have dropped the version that was newest at `at`; the newest one that
+    /// they return may be above `at`, and the read then begins again with a newer number.
+    pub(crate) latest: bool,
+}
+
+impl<'a> Probe<'a> {
+    /// The place of the newest version that a source below the front may return.
+    #[inline]
+    pub(crate) fn settled_target(&self) -> Target<'a> {
+        let seq = if self.latest { SEQ_MAX } else { self.at };
+        Target {
+            keyspace: self.keyspace,
+            key: self.key,
+            seq,
+        }
+    }
+
+    /// The place of the newest version that a front may return.
+    #[inline]
+    pub(crate) fn front_target(&self) -> Target<'a> {
+        Target {
+            keyspace: self.keyspace,
+            key: self.key,
+            seq: self.at,
+        }
+    }
+}
+
+/// What the newest source that has a key says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// Unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
+    Value {
+        value: Vec<u8>,
+        seq: SeqNo,
+        expiry: Millis,
+    },
+    Deleted,
+}
+
+impl Lookup {
+    /// Turns the node of the sought key into an answer, its checksum found right.
+    pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
+        // All of it will be read, for its checksum and then to be copied.
+        prefetch(node.value()?);
+        let (value, _) = node.checked_value()?;
+        match EntryKind::from_raw(node.header.kind) {
+            Some(EntryKind::Put) => Ok(Lookup::Value {
+                value: value.to_vec(),
+                seq: node.header.seq,
+                expiry: 0,
+            }),
+            Some(EntryKind::PutExpiring) => {
+                let (expiry, value) = expiring::decode(value, node.off)?;
+                Ok(Lookup::Value {
+                    value: value.to_vec(),
+                    seq: node.header.seq,
+                    expiry,
+                })
+            }
+            Some(EntryKind::Delete) => Ok(Lookup::Deleted),
+            Some(EntryKind::RangeDelete) | None => Err(crate::error::Error::corruption(format!(
+                "the node at pool offset {:#x} has the unknown kind {}; restore the database \
+                 from a copy, or \
+                 rebuild what is left with \"terrace repair\"",
+                node.off, node.header.kind
+            ))),
+        }
+    }
+}
+
+/// One of many point reads.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) probe: Probe<'a>,
+    /// What the newest source that has the key says; `None`: ask an older one.
+    pub(crate) answer: Option<Lookup>,
+}
+
+/// What one point read did; added to the counters at its end.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ReadStats {
+    pub(crate) sources: u64,
+    pub(crate) filter_saved: u64,
+    pub(crate) relink_retries: u64,
+    /// Blocks that came from the cache, and from files.
+    pub(crate) cache_hits: u64,
+    pub(crate) blocks_read: u64,
+}
+
+/// What a walk over everything found.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Census {
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tables: u64,
+    pub(crate) problems: Vec<String>,
+    /// Keyspaces whose entries nobody may read: filters need not know them.
+    pub(crate) dropped: Arc<Vec<u32>>,
+}
+
+/// A sorted set of entries that a reader may consult.
+pub(crate) trait Source: Send + Sync {
+    /// The newest entry for the probe's key that the probe may see.
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
+    /// Does the same for those of many reads, ascending by key, that have no answer yet.
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        for read in reads.iter_mut().filter(|read| read.answer.is_none()) {
+            read.answer = self.get(&read.probe, stats)?;
+        }
+        Ok(())
+    }
+    /// A cursor off the source.
+    fn cursor(&self) -> Box<dyn Cursor>;
+    /// About how many entries, and bytes of them, lie between two places.
+    fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
+    /// Checks everything that can be checked, calling `visited` with bytes as they are read.
+    fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
+    /// About how many bytes `verify` will read.
+    fn verify_bytes(&self) -> u64;
+    /// Its entries have no number below the first of these, nor above the second.
+    fn seqs(&self) -> (SeqNo, SeqNo) {
+        (0, SEQ_MAX)
+    }
+    /// The files that the source consists of, for those who copy it; empty for a source in memory or
+    /// in the pool. They stay for as long as the source is held.
+    fn files(&self) -> Vec<NamedFile> {
+        Vec::new()
+    }
+}
+
+/// A table file and what the manifest says of it.
+pub(crate) struct NamedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) meta: Arc<FileMeta>,
+}
+
+/// Sources, newest first.
+pub(crate) type Sources = Vec<Arc<dyn Source>>;
