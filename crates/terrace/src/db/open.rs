@@ -186,8 +186,10 @@ impl DbBuilder {
                 });
             })
             .map_err(|e| self.with_way_on(e, fixed.is_some()))?;
-        if self.options.read_only {
-            check_logs_fit(&ground, pipeline.front.logs_found().1)?;
+        if self.options.read_only
+            && let Some(replay) = pipeline.front.replay()
+        {
+            check_logs_fit(&ground, replay.logs_left().1)?;
         }
         report.merges_resumed = opened.merges_resumed;
         report.tables_rebuilt = opened.tables_rebuilt;

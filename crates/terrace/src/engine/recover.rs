@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::options::Workers;
-use crate::stages::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, ReplayTask};
+use crate::stages::{Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, ReplayedLog};
 
 use super::Engine;
 
@@ -74,7 +74,20 @@ impl Engine {
         report: &mut RecoveryReport,
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<()> {
-        let (count, total) = self.pipeline.front.logs_found();
+        if let Some(replay) = self.pipeline.front.replay() {
+            self.replay_each(replay, report, progress)?;
+        }
+        self.install_view();
+        Ok(())
+    }
+
+    fn replay_each(
+        self: &Arc<Self>,
+        replay: &dyn Replay,
+        report: &mut RecoveryReport,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<()> {
+        let (count, total) = replay.logs_left();
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let at_once = match self.jobs.workers() {
             // Whoever runs steps by hand wants the same order each time.
@@ -102,10 +115,10 @@ impl Engine {
             // to need a memtable of its own size, or with one that is.
             loop {
                 while running.len() < at_once {
-                    match self.begin_replay(running.is_empty())? {
+                    match self.begin_replay(replay, running.is_empty())? {
                         Some(task) if at_once == 1 => {
                             if let Some(small) = self.admit_replayed(task(&tell)?, report)? {
-                                self.pipeline.front.undo_replay(small)?;
+                                small.undo()?;
                             }
                         }
                         Some(task) => running.push_back(scope.spawn(|| task(&tell))),
@@ -120,16 +133,15 @@ impl Engine {
                 };
                 // It needs room that those behind it may have: newest first, so that it is the next again.
                 while let Some(newest) = running.pop_back() {
-                    self.pipeline.front.undo_replay(join(newest)?)?;
+                    join(newest)?.undo()?;
                 }
-                self.pipeline.front.undo_replay(small)?;
+                small.undo()?;
             }
         });
         ended?;
         if count > 0 {
             progress(total, total);
         }
-        self.install_view();
         Ok(())
     }
 
@@ -144,7 +156,11 @@ impl Engine {
     /// neither those that are replayed beside another nor the filters of flushes take the reserve, so that
     /// moving can go on. What is not promised: that a pool full of live values so large that few fit an extent is
     /// packed as densely in the bottom as it was in memtables.
-    fn begin_replay(self: &Arc<Self>, alone: bool) -> Result<Option<ReplayTask>> {
+    fn begin_replay(
+        self: &Arc<Self>,
+        replay: &dyn Replay,
+        alone: bool,
+    ) -> Result<Option<ReplayTask>> {
         let front = &self.pipeline.front;
         if !alone && !self.headroom().allows(front.spare_bytes(None)) {
             return Ok(None);
@@ -152,7 +168,7 @@ impl Engine {
         let mut size = ReplaySize::Usual;
         // BOUND: each turn asks for less, ends a job or flushes a memtable, and nothing comes in meanwhile.
         loop {
-            match (front.begin_replay(size)?, size) {
+            match (replay.begin(size)?, size) {
                 (ReplayStart::Task(task), _) => return Ok(Some(task)),
                 (ReplayStart::Done, _) => return Ok(None),
                 (ReplayStart::Full(_), _) if !alone => return Ok(None),
@@ -170,12 +186,12 @@ impl Engine {
     /// large for its memtable.
     fn admit_replayed(
         self: &Arc<Self>,
-        ended: ReplayEnded,
+        log: Box<dyn ReplayedLog>,
         report: &mut RecoveryReport,
-    ) -> Result<Option<ReplayEnded>> {
-        let replayed = match self.pipeline.front.end_replay(ended)? {
-            ReplayTaken::Sealed(replayed) => replayed,
-            ReplayTaken::Unfinished(ended) => return Ok(Some(ended)),
+    ) -> Result<Option<Box<dyn ReplayedLog>>> {
+        let replayed = match log.seal()? {
+            ReplaySealed::All(replayed) => replayed,
+            ReplaySealed::Unfinished(rest) => return Ok(Some(rest)),
         };
         if replayed.records > 0 {
             report.logs_replayed += 1;
@@ -216,8 +232,10 @@ impl Engine {
     }
 }
 
-/// What a replay on another thread has made.
-fn join(replay: ScopedJoinHandle<'_, Result<ReplayEnded>>) -> Result<ReplayEnded> {
+/// Waits for a replay on another thread.
+fn join(
+    replay: ScopedJoinHandle<'_, Result<Box<dyn ReplayedLog>>>,
+) -> Result<Box<dyn ReplayedLog>> {
     match replay.join() {
         Ok(ended) => ended,
         Err(panic) => std::panic::resume_unwind(panic),

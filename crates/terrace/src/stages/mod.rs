@@ -52,7 +52,9 @@ pub(crate) use front::{Front, Written};
 pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Job, JobKind, Step};
 pub(crate) use need::{Pressure, Urgency};
-pub(crate) use replay::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, ReplayTask, Replayed};
+pub(crate) use replay::{
+    Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
+};
 pub(crate) use sealed::{Readers, SealedTable, retired};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes};

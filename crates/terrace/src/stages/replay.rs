@@ -1,10 +1,27 @@
 //! Replay contract: how the logs of an earlier opening become sealed memtables.
-
-use std::any::Any;
+//!
+//! Only a front whose logs become memtables offers it; a front that recovers in place has nothing to replay. Logs are
+//! read on several threads, and sealed in the order of their age.
 
 use crate::error::Result;
 
-/// What the replay of one log found.
+/// The logs that recovery has found.
+pub(crate) trait Replay {
+    /// How many logs are not replayed yet, and their bytes.
+    fn logs_left(&self) -> (usize, u64);
+    /// Takes memory for the replay of the oldest log that is left. The task may run on any thread and beside others.
+    fn begin(&self, size: ReplaySize) -> Result<ReplayStart>;
+}
+
+/// A log that was replayed into a memtable.
+pub(crate) trait ReplayedLog: Send {
+    /// Seals the memtable; the oldest one first.
+    fn seal(self: Box<Self>) -> Result<ReplaySealed>;
+    /// Gives up what is not sealed: the log is the oldest that is left again, and gets a memtable that is large enough.
+    fn undo(self: Box<Self>) -> Result<()>;
+}
+
+/// The number of records, entries and bytes in a replayed log.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Replayed {
     pub(crate) records: u64,
@@ -14,7 +31,6 @@ pub(crate) struct Replayed {
 
 /// How the replay of a log may begin.
 pub(crate) enum ReplayStart {
-    /// It is to be called with what is to be told of bytes that were read.
     Task(ReplayTask),
     /// There is no room for its memtable now, as the error says.
     Full(crate::error::Error),
@@ -22,17 +38,14 @@ pub(crate) enum ReplayStart {
     Done,
 }
 
-/// Replays one log.
-pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<ReplayEnded> + Send>;
+/// Replays one log, and calls its argument with the number of bytes of each record that it reads.
+pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<Box<dyn ReplayedLog>> + Send>;
 
-/// What the replay of one log has made, for the front that began it.
-pub(crate) struct ReplayEnded(pub(crate) Box<dyn Any + Send>);
-
-/// What became of a replay that has ended.
-pub(crate) enum ReplayTaken {
-    Sealed(Replayed),
-    /// Its memtable was too small for all of it: what is left is to be undone.
-    Unfinished(ReplayEnded),
+/// How the sealing of a replayed log ended.
+pub(crate) enum ReplaySealed {
+    All(Replayed),
+    /// The memtable was too small for all of the log: the rest is to be undone.
+    Unfinished(Box<dyn ReplayedLog>),
 }
 
 /// How large the memtable of a replay is.

@@ -13,7 +13,7 @@ use crate::parts::sequence::Taking;
 use crate::types::{Durability, SeqNo};
 
 use super::job::Job;
-use super::replay::{ReplayEnded, ReplaySize, ReplayStart, ReplayTaken};
+use super::replay::Replay;
 use super::sealed::SealedTable;
 use super::source::Sources;
 use super::spare::{Spare, SpareBytes};
@@ -90,16 +90,10 @@ pub(crate) trait Front: Send + Sync {
     fn logs_retired(&self, logs: &[u64]);
     /// Writers rest: gives back files that are kept for logs to come.
     fn rest(&self);
-    /// How many logs recovery has found that are not replayed yet, and their bytes.
-    fn logs_found(&self) -> (usize, u64);
-    /// Takes memory for the replay of the oldest log that is left, and returns what replays it, on any
-    /// thread and beside others.
-    fn begin_replay(&self, size: ReplaySize) -> Result<ReplayStart>;
-    /// Takes what a replay has made, the oldest first.
-    fn end_replay(&self, ended: ReplayEnded) -> Result<ReplayTaken>;
-    /// Gives up what a replay has made and the front has not sealed: its log is the oldest that is left again,
-    /// and gets a memtable that is large enough.
-    fn undo_replay(&self, ended: ReplayEnded) -> Result<()>;
+    /// The logs that recovery has found; `None` for a front that recovers in place.
+    fn replay(&self) -> Option<&dyn Replay> {
+        None
+    }
     /// Newest first.
     fn sources(&self) -> Sources;
     /// Adds what the front knows.

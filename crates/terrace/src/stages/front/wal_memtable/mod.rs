@@ -41,8 +41,7 @@ use crate::parts::batch::Batch;
 use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Front, Ground, Job, ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, SealedTable, Source,
-    Sources, Spare, SpareBytes, Written, retired,
+    Front, Ground, Job, Replay, SealedTable, Source, Sources, Spare, SpareBytes, Written, retired,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -77,7 +76,7 @@ pub(crate) struct WalMemtable {
     arenas: Arc<Arenas>,
     log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
-    found: Mutex<VecDeque<FoundLog>>,
+    found: Arc<Mutex<VecDeque<FoundLog>>>,
 }
 
 /// Where a sealed memtable goes.
@@ -554,20 +553,8 @@ impl Front for WalMemtable {
         self.log_files.remove_idle();
     }
 
-    fn logs_found(&self) -> (usize, u64) {
-        self.left_to_replay()
-    }
-
-    fn begin_replay(&self, size: ReplaySize) -> Result<ReplayStart> {
-        self.begin_next_replay(size)
-    }
-
-    fn end_replay(&self, ended: ReplayEnded) -> Result<ReplayTaken> {
-        self.admit_replayed(ended)
-    }
-
-    fn undo_replay(&self, ended: ReplayEnded) -> Result<()> {
-        self.give_up_replay(ended)
+    fn replay(&self) -> Option<&dyn Replay> {
+        Some(self)
     }
 
     fn sources(&self) -> Sources {

@@ -97,6 +97,6 @@ pub(crate) fn recover(
         cold,
         arenas,
         log_files,
-        found: Mutex::new(found),
+        found: Arc::new(Mutex::new(found)),
     })
 }

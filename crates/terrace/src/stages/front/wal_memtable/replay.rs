@@ -15,11 +15,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use terrace_media::{AllocError, Extent};
 
 use super::files::LogFiles;
 use super::memtable::{Arenas, Memtable};
-use super::{Sealed, WalMemtable};
+use super::{Sealed, Tables, WalMemtable, append_failed};
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
@@ -27,7 +28,9 @@ use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, repla
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{Ground, ReplayEnded, ReplaySize, ReplayStart, ReplayTaken, Replayed, retired};
+use crate::stages::{
+    Ground, Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, retired,
+};
 use crate::types::{EntryKind, SeqNo};
 
 /// A log to be replayed.
@@ -117,8 +120,9 @@ pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> R
     Ok(())
 }
 
-/// What replaying one log has made.
+/// A log whose entries are in a memtable that is not sealed yet.
 struct Ended {
+    replayer: Replayer,
     log: FoundLog,
     /// Its file, if it is to be synced.
     file: Option<Arc<FileLog>>,
@@ -136,13 +140,15 @@ struct Ended {
     sealed: bool,
 }
 
-/// What a replay works with.
+/// The state of the front that one replay uses, on any thread.
 struct Replayer {
     ground: Arc<Ground>,
     log_files: Arc<LogFiles>,
     arenas: Arc<Arenas>,
     /// Stands for the places of memtables that go to files.
     anchor: Option<Arc<Extent>>,
+    tables: Arc<Tables>,
+    found: Arc<Mutex<VecDeque<FoundLog>>>,
 }
 
 impl Replayer {
@@ -164,7 +170,7 @@ impl Replayer {
     }
 
     /// Reads a log into a memtable. `read` gets bytes as they are read.
-    fn replay(&self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
+    fn replay(self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
         let mut memtable = memtable;
         let mut fits = true;
         let mut ranges = Vec::new();
@@ -197,7 +203,7 @@ impl Replayer {
             let region = extent.region();
             region
                 .sync(extent.off(), replayed.bytes as usize)
-                .map_err(|e| super::append_failed(&self.ground, e))?;
+                .map_err(|e| append_failed(&self.ground, e))?;
             memtable.kept = Some(Arc::clone(extent));
         }
         if let Some(file) = &file {
@@ -205,6 +211,7 @@ impl Replayer {
         }
         let in_parts = memtable.is_in_place() && taken > log.done;
         Ok(Ended {
+            replayer: self,
             log,
             file: file.map(Arc::new),
             replayed,
@@ -291,17 +298,19 @@ impl WalMemtable {
             log_files: Arc::clone(&self.log_files),
             arenas: Arc::clone(&self.arenas),
             anchor: self.anchor.clone(),
+            tables: Arc::clone(&self.tables),
+            found: Arc::clone(&self.found),
         }
     }
+}
 
-    /// How many logs are left to be replayed, and their bytes.
-    pub(super) fn left_to_replay(&self) -> (usize, u64) {
+impl Replay for WalMemtable {
+    fn logs_left(&self) -> (usize, u64) {
         let found = self.found.lock();
         (found.len(), found.iter().map(|log| log.bytes).sum())
     }
 
-    /// Takes memory for the oldest log that is left.
-    pub(super) fn begin_next_replay(&self, size: ReplaySize) -> Result<ReplayStart> {
+    fn begin(&self, size: ReplaySize) -> Result<ReplayStart> {
         let mut found = self.found.lock();
         let Some(log) = found.front_mut() else {
             return Ok(ReplayStart::Done);
@@ -330,77 +339,79 @@ impl WalMemtable {
         };
         Ok(ReplayStart::Task(Box::new(move |read| {
             let ended = replayer.replay(log, memtable, read)?;
-            Ok(ReplayEnded(Box::new(ended)))
+            Ok(Box::new(ended) as Box<dyn ReplayedLog>)
         })))
     }
+}
 
-    /// Seals what was replayed.
-    pub(super) fn admit_replayed(&self, ended: ReplayEnded) -> Result<ReplayTaken> {
-        let mut ended = own(ended)?;
-        let log = &mut ended.log;
-        if ended.replayed.records == 0 {
+impl ReplayedLog for Ended {
+    fn seal(mut self: Box<Self>) -> Result<ReplaySealed> {
+        let Replayer {
+            ground,
+            log_files,
+            tables,
+            ..
+        } = &self.replayer;
+        let log = &mut self.log;
+        if self.replayed.records == 0 {
             let changes = retired(&[log.id]).collect();
-            self.ground.manifest.commit(Edit { changes })?;
-            self.log_files.retire(log.id);
-            return Ok(ReplayTaken::Sealed(ended.replayed));
+            ground.manifest.commit(Edit { changes })?;
+            log_files.retire(log.id);
+            return Ok(ReplaySealed::All(self.replayed));
         }
-        let Some(mut memtable) = ended.memtable.take() else {
-            return Ok(ReplayTaken::Unfinished(ReplayEnded(ended)));
+        let Some(mut memtable) = self.memtable.take() else {
+            return Ok(ReplaySealed::Unfinished(self));
         };
-        if let Some(file) = ended.file.take() {
+        if let Some(file) = self.file.take() {
             // A process crash leaves records in the page cache only.
-            self.log_files
+            log_files
                 .leave_unsynced(log.id, file, None)
-                .map_err(|e| super::append_failed(&self.ground, e))?;
+                .map_err(|e| append_failed(ground, e))?;
         }
-        if !ended.fits {
+        if !self.fits {
             // PERSIST: the log before a table that has some of its entries. Reversed, a power loss could leave
             // that table without the rest of the log, and with it a part of a batch.
             if !canary::breaks(Canary::PartUnsynced) {
-                self.sync_left()?;
+                log_files
+                    .sync_left()
+                    .map_err(|e| append_failed(ground, e))?;
             }
             memtable.logs.clear();
-            (log.done, log.exact) = (ended.taken, None);
+            (log.done, log.exact) = (self.taken, None);
         }
-        let ranges = std::mem::take(&mut ended.ranges);
-        self.ground.ranges.add(ranges, &Readable::later(), true);
-        self.ground.sequencer.start_after(ended.seq_last);
+        let ranges = std::mem::take(&mut self.ranges);
+        ground.ranges.add(ranges, &Readable::later(), true);
+        ground.sequencer.start_after(self.seq_last);
         let sealed = Sealed {
             memtable: Arc::new(memtable),
             taken: false,
         };
-        self.tables.0.lock().sealed.push(sealed);
-        ended.sealed = true;
-        Ok(match ended.fits {
-            true => ReplayTaken::Sealed(ended.replayed),
-            false => ReplayTaken::Unfinished(ReplayEnded(ended)),
+        tables.0.lock().sealed.push(sealed);
+        self.sealed = true;
+        Ok(match self.fits {
+            true => ReplaySealed::All(self.replayed),
+            false => ReplaySealed::Unfinished(self),
         })
     }
 
-    /// Puts the log of a replay back, measured if its memtable was too small for even one entry, or may not be
-    /// one of several.
-    pub(super) fn give_up_replay(&self, ended: ReplayEnded) -> Result<()> {
+    /// Measures the log if its memtable was too small for even one entry, or may not be one of several.
+    fn undo(self: Box<Self>) -> Result<()> {
         let Ended {
+            replayer,
             mut log,
             memtable,
             sealed,
             ..
-        } = *own(ended)?;
+        } = *self;
         if memtable.is_none() && !sealed {
             if log.exact.is_some() {
                 return Err(Error::corruption("the log changed while it was replayed"));
             }
-            log.exact = Some(self.replayer().measure(&log)?);
+            log.exact = Some(replayer.measure(&log)?);
         }
-        self.found.lock().push_front(log);
+        replayer.found.lock().push_front(log);
         Ok(())
     }
-}
-
-/// What `Replayer::replay` has returned.
-fn own(ended: ReplayEnded) -> Result<Box<Ended>> {
-    let foreign = |_| Error::invalid("a replay ends at the front that began it");
-    ended.0.downcast().map_err(foreign)
 }
 
 /// The refusal of a log whose memtable has no place, and no more can be moved on to make one.
