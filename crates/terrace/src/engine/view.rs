@@ -1,8 +1,8 @@
 //! Views: what a read sees, pinned for as long as it reads.
 //!
 //! A view is a list of sources, newest first, that never changes; installing a new one is an atomic
-//! swap. Pinning costs no shared counter on point reads. Extents that a job has emptied are handed
-//! to the tail of the view that is current at that moment, and are freed when that view and every
+//! swap. Pinning costs no shared counter on point reads. Garbage, such as extents that a job has emptied, is handed
+//! to the tail of the view that is current at that moment, and is freed when that view and every
 //! one before it are gone.
 //!
 //! Invariants
@@ -17,11 +17,10 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use terrace_media::Extent;
 
 use crate::canary::{self, Canary};
 use crate::parts::ranges::RangeSet;
-use crate::stages::Sources;
+use crate::stages::{Garbage, Sources};
 
 /// What a read sees.
 pub(crate) struct View {
@@ -45,7 +44,7 @@ struct Tail(Mutex<TailBody>);
 
 #[derive(Default)]
 struct TailBody {
-    garbage: Vec<Arc<Extent>>,
+    garbage: Vec<Garbage>,
     tokens: Vec<Arc<()>>,
     next: Option<Arc<Tail>>,
 }
@@ -118,7 +117,7 @@ impl Views {
 
     /// Builds and installs a new view. `garbage` is freed when no view up to the current one is
     /// left.
-    pub(crate) fn install(&self, build: impl FnOnce() -> Parts, garbage: Vec<Arc<Extent>>) {
+    pub(crate) fn install(&self, build: impl FnOnce() -> Parts, garbage: Vec<Garbage>) {
         self.install_during(build, garbage, |show| show());
     }
 
@@ -127,7 +126,7 @@ impl Views {
     pub(crate) fn install_during(
         &self,
         build: impl FnOnce() -> Parts,
-        mut garbage: Vec<Arc<Extent>>,
+        mut garbage: Vec<Garbage>,
         publish: impl FnOnce(&mut dyn FnMut()),
     ) {
         if canary::breaks(Canary::GarbageEarly) {

@@ -3,9 +3,8 @@
 //! A job reports its end as a `Completion`: an edit that becomes durable first, then a change of what the stage shows.
 //! Jobs run beside readers and writers, so nothing that they prepare is visible before that.
 
+use std::any::Any;
 use std::sync::Arc;
-
-use terrace_media::Extent;
 
 use crate::error::Result;
 use crate::parts::manifest::Edit;
@@ -52,14 +51,17 @@ pub(crate) enum Step {
     Done(Completion),
 }
 
+/// Something that views of before a change may still read, such as an extent. Its drop gives the space back.
+pub(crate) type Garbage = Arc<dyn Any + Send + Sync>;
+
 /// What the engine does when a job has done its work.
 pub(crate) struct Completion {
     /// Becomes durable first; may be empty.
     pub(crate) edit: Edit,
     /// Then runs, and a view is built from what it has changed.
     pub(crate) apply: Box<dyn FnOnce() + Send>,
-    /// Extents that older views may still read.
-    pub(crate) garbage: Vec<Arc<Extent>>,
+    /// Becomes free when no view older than the change is left.
+    pub(crate) garbage: Vec<Garbage>,
     /// How many entries the job moved or copied.
     pub(crate) entries: u64,
 }

@@ -50,7 +50,7 @@ pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Front, Written};
 pub(crate) use ground::{Folder, Ground};
-pub(crate) use job::{Completion, Job, JobKind, Step};
+pub(crate) use job::{Completion, Garbage, Job, JobKind, Step};
 pub(crate) use need::{Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,

@@ -24,7 +24,7 @@ use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::node::{Node, link_at};
 use crate::parts::skiplist::walk::{Walk, is_dead};
 use crate::parts::snapshots::Stripes;
-use crate::stages::{Completion, Job, JobKind, Step, Urgency};
+use crate::stages::{Completion, Garbage, Job, JobKind, Step, Urgency};
 use crate::types::EntryKind;
 
 /// Nodes looked at in one step.
@@ -264,7 +264,7 @@ impl Job for Reclaim {
                         relinker.moved.clear();
                         relinker.space.remove(off);
                     }),
-                    garbage: vec![Arc::clone(&self.extent)],
+                    garbage: vec![Arc::clone(&self.extent) as Garbage],
                     entries: self.entries,
                 }));
             };
