@@ -12,7 +12,7 @@ use crate::stages::{Folder, Ground};
 
 /// Opens the stages; the front comes last, since it takes space.
 pub(super) fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
-    let bottom = leveled::recover::recover(ground, &folder)?;
+    let bottom = leveled::recover::recover(ground, &folder, wal_memtable::shape(ground))?;
     let front = wal_memtable::recover::recover(ground, folder, FlushTo::Bottom)?;
     let pipeline = Pipeline {
         front: Box::new(front),

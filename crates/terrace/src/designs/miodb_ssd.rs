@@ -10,6 +10,7 @@ use super::{Opened, RebuildProgress, buffered};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
+use crate::stages::front::wal_memtable;
 use crate::stages::{Folder, Ground};
 
 /// Opens the stages.
@@ -20,6 +21,7 @@ pub(super) fn open(
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
     buffered::open(ground, folder, links_lost, progress, |folder, _| {
-        Ok(Box::new(leveled::recover::recover(ground, folder)?))
+        let front = wal_memtable::shape(ground);
+        Ok(Box::new(leveled::recover::recover(ground, folder, front)?))
     })
 }

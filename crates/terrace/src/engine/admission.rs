@@ -272,9 +272,9 @@ impl Engine {
         };
         let drains = Rights::of(need, true).disk;
         let mut wait = Wait::begin(refusals, drains);
-        let front = &self.pipeline.front;
+        let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         let is_larger = matches!(need, Need::Memtable(batch)
-            if front.spare_bytes(Some(batch)).is_beyond(front.spare_bytes(None)));
+            if bytes_for(Some(*batch)).is_beyond(bytes_for(None)));
         self.larger_needed
             .fetch_add(usize::from(is_larger), Ordering::Relaxed);
         let result = loop {
@@ -322,10 +322,9 @@ impl Engine {
             Need::Jobs => return self.wait(Awaits::Jobs, held, wait),
         };
         let rights = Rights::of(need, self.disk_full().is_some());
-        let front = &self.pipeline.front;
-        let sealed = front.sealed_count();
-        let sealed_max = self.ground.options.front.sealed_count_max;
-        let lack = self.spare_lacks(&self.headroom(), front.spare_bytes(batch));
+        let sealed = self.pipeline.front.sealed_count();
+        let sealed_max = self.shape.sealed_count_max;
+        let lack = self.spare_lacks(&self.headroom(), self.pipeline.spare_bytes(batch));
         let awaits = match next(sealed, sealed_max, lack, rights) {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
@@ -509,7 +508,11 @@ impl Engine {
 
     /// Makes a spare, with `on_reserve` on the reserve if the disk has no other room.
     pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
-        let spare = self.pipeline.front.prepare_spare(batch, on_reserve);
+        let Some(spares) = self.pipeline.front.spares() else {
+            // Its `rotate` has found no room, or there would be no need.
+            return Ok(Spare::PoolFull);
+        };
+        let spare = spares.prepare(batch, on_reserve);
         spare.inspect_err(|e| self.fail(e))
     }
 

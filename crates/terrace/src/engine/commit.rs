@@ -19,8 +19,6 @@ use super::{Engine, governor};
 /// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
 /// and have written of it.
 pub(super) const RANGE_COPIES: u64 = 6;
-/// The largest batch in bytes of entries.
-const BATCH_BYTES_MAX: usize = 1 << 30;
 
 impl Engine {
     /// Writes `batch`: all of it or nothing, durable as asked and visible on return.
@@ -90,11 +88,7 @@ impl Engine {
             )));
         }
         let bytes = batch.payload.len_bytes();
-        // A memtable of its own, its log, and its copy in the bottom must fit at one time. A small disk makes no batch
-        // invalid.
-        let most = (self.ground.options.pool.size_bytes / 8)
-            .max(self.ground.stated_front.memtable_bytes / 2)
-            .min(BATCH_BYTES_MAX as u64);
+        let most = self.shape.batch_bytes_max;
         if bytes as u64 > most {
             return Err(Error::invalid(format!(
                 "the batch has {bytes} bytes, but at most {most} are possible in one batch (an \
@@ -121,17 +115,14 @@ impl Engine {
             )));
         }
         // A memtable of its own is memory that nobody has planned.
-        let front = &self.pipeline.front;
-        if front
-            .spare_bytes(Some(batch))
-            .is_beyond(front.spare_bytes(None))
-        {
+        let bytes_for = |batch| self.pipeline.spare_bytes(batch);
+        if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {
             return Err(Error::invalid(format!(
                 "the batch has {} entries of {} bytes, which may not fit a memtable of {}, and with \
                  memory_bytes of {} none is larger: split it, or reopen with larger memtables",
                 batch.len(),
                 batch.payload.len_bytes(),
-                human_bytes(self.ground.options.front.memtable_bytes),
+                human_bytes(self.shape.memtable_bytes),
                 budget()
             )));
         }

@@ -177,7 +177,7 @@ impl Ingest {
             Sink::Buffer { batch, tables } => {
                 let wanted = batch.payload.len_bytes() + key.len() + value.len();
                 let limits = &engine.ground.memory.limits;
-                let most = engine.ground.options.front.memtable_bytes;
+                let most = engine.shape.memtable_bytes;
                 if batch.len() > 0 && wanted as u64 > most.min(limits.ingest_bytes) {
                     tables.push(engine.table_apart(batch, self.seq)?);
                     batch.clear();

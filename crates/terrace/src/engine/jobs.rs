@@ -309,12 +309,13 @@ impl Engine {
 
     /// Whether the front should have a spare, and may.
     fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
-        let front = &self.pipeline.front;
-        let bytes = front.spare_bytes(None);
+        let Some(spares) = self.pipeline.front.spares() else {
+            return false;
+        };
         // One that waits for room on a disk is enough.
-        front.wants_spare()
+        spares.are_due()
             && !self.is_larger_needed()
-            && self.spare_lacks(headroom, bytes).is_none()
+            && self.spare_lacks(headroom, spares.bytes(None)).is_none()
             && !state.queue.iter().any(|p| p.job.makes_spare())
     }
 

@@ -39,7 +39,10 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::metrics::{CacheMetrics, MemoryMetrics, MemoryUse, Metrics, OpCounter, PoolMetrics};
 use crate::options::memory;
-use crate::stages::{Bottom, Buffer, Front, Ground, Job, SealedTable, Sources};
+use crate::parts::batch::Batch;
+use crate::stages::{
+    Bottom, Buffer, Front, FrontShape, Ground, Job, SealedTable, Sources, SpareBytes,
+};
 use crate::types::SeqNo;
 
 use calls::Calls;
@@ -86,6 +89,12 @@ impl Pipeline {
         }
     }
 
+    /// Bytes that a spare memtable takes which is large enough for `batch`.
+    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
+        let spares = self.front.spares();
+        spares.map_or_else(SpareBytes::default, |spares| spares.bytes(batch))
+    }
+
     /// Bytes of memtables that are not in a table file yet, where flushes make such.
     fn unflushed_bytes(&self, ground: &Ground) -> u64 {
         if self.buffer.is_some() {
@@ -126,6 +135,8 @@ impl Pipeline {
 pub(crate) struct Engine {
     pub(crate) ground: Arc<Ground>,
     pub(crate) pipeline: Pipeline,
+    /// The sizes of the front.
+    shape: FrontShape,
     pub(crate) views: Views,
     pub(crate) jobs: Jobs,
     pub(crate) throttle: Throttle,
@@ -155,6 +166,7 @@ impl Engine {
             ),
             views,
             throttle,
+            shape: pipeline.front.shape(),
             ground,
             pipeline,
             failure: OnceLock::new(),

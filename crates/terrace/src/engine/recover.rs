@@ -161,8 +161,7 @@ impl Engine {
         replay: &dyn Replay,
         alone: bool,
     ) -> Result<Option<ReplayTask>> {
-        let front = &self.pipeline.front;
-        if !alone && !self.headroom().allows(front.spare_bytes(None)) {
+        if !alone && !self.headroom().allows(self.pipeline.spare_bytes(None)) {
             return Ok(None);
         }
         let mut size = ReplaySize::Usual;

@@ -230,21 +230,18 @@ impl Headroom {
 impl Throttle {
     /// A throttle for these stages.
     pub(crate) fn new(ground: &Ground, pipeline: &Pipeline) -> Throttle {
-        let options = &ground.options;
-        let spare = pipeline.front.spare_bytes(None);
+        let front = pipeline.front.shape();
+        let spare = pipeline.spare_bytes(None);
         // Those of the active memtable, of the spare, of what is being sealed or flushed, and one table.
-        let least = (options.front.sealed_count_max as u64 + 4) * spare.log_file;
+        let least = (front.sealed_count_max as u64 + 4) * spare.log_file;
         let drains_free_logs = !ground.pool_outlives() && pipeline.bottom.is_durable();
         let drain = pipeline.bottom.drain_bytes_max();
         let logs = drains_free_logs.then(|| {
-            let cap = options.front.log_bytes_max.max(least);
+            let cap = front.log_bytes_max.max(least);
             Limits::drained(cap, 0, spare.log_file, drain)
         });
         Throttle {
-            memtables: memtable_limits(
-                options.front.sealed_count_max,
-                options.front.memtable_bytes,
-            ),
+            memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
             pool: pool_limits(ground, pipeline, spare),
             spare: spare.extents,
             logs,
@@ -313,7 +310,7 @@ fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limit
     let cap = options.pool.size_bytes;
     if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
         // Nothing that is drained needs room in the pool, only what is flushed.
-        let memtable = spare.pool().max(options.front.memtable_bytes);
+        let memtable = spare.pool().max(pipeline.front.shape().memtable_bytes);
         let reserve = memtable.min(cap / 4);
         return Limits::drained(cap, reserve, memtable, pipeline.bottom.drain_bytes_max());
     }

@@ -48,7 +48,7 @@ mod spare;
 pub(crate) use bottom::{Bottom, Intake, RangeRequest};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
-pub(crate) use front::{Front, Written};
+pub(crate) use front::{Front, FrontShape, Written};
 pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Garbage, Job, JobKind, Step};
 pub(crate) use need::{Pressure, Urgency};
@@ -57,4 +57,4 @@ pub(crate) use replay::{
 };
 pub(crate) use sealed::{Readers, SealedTable, retired};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
-pub(crate) use spare::{Spare, SpareBytes};
+pub(crate) use spare::{Spare, SpareBytes, Spares};

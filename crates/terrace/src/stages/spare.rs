@@ -1,9 +1,22 @@
-//! This file is what a spare memtable takes, and how the making of one ends.
+//! Spare contract: memtables that are made ahead of need, so that sealing a full one only swaps pointers.
+//!
+//! A front whose `rotate` makes what writers need has no spares.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::parts::batch::Batch;
+
+/// The spare memtables of a front.
+pub(crate) trait Spares {
+    /// Whether one is missing and may be made.
+    fn are_due(&self) -> bool;
+    /// Bytes that one takes, large enough for `batch`.
+    fn bytes(&self, batch: Option<&Batch>) -> SpareBytes;
+    /// Makes one, large enough for `batch`. Slow; runs beside writers.
+    fn prepare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
+}
 
 /// Bytes that a spare memtable takes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct SpareBytes {
     /// Of the pool, in so many extents; 0: none.
     pub(crate) extents: [u64; 2],

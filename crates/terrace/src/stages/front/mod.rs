@@ -16,7 +16,7 @@ use super::job::Job;
 use super::replay::Replay;
 use super::sealed::SealedTable;
 use super::source::Sources;
-use super::spare::{Spare, SpareBytes};
+use super::spare::Spares;
 
 /// How a front took a write.
 pub(crate) enum Written {
@@ -31,8 +31,23 @@ pub(crate) enum Written {
     KeyspaceDropped,
 }
 
+/// Sizes of a front that other stages and the engine plan with. They never change while the database is open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FrontShape {
+    /// Bytes of a memtable of the usual size.
+    pub(crate) memtable_bytes: u64,
+    /// How many sealed memtables may wait for their flush.
+    pub(crate) sealed_count_max: usize,
+    /// Bytes of log files that may be needed at one time.
+    pub(crate) log_bytes_max: u64,
+    /// Bytes of entries in one batch.
+    pub(crate) batch_bytes_max: u64,
+}
+
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
+    /// Its sizes.
+    fn shape(&self) -> FrontShape;
     /// Takes one batch, if no keyspace was refused since `refusals`. Calls `install` before range deletes show.
     fn write(
         &self,
@@ -43,7 +58,7 @@ pub(crate) trait Front: Send + Sync {
     ) -> Result<Written>;
     /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
-    /// replaced already there is nothing to do. False: there is no spare, or it is too small.
+    /// replaced already there is nothing to do. False: there is no spare, or it is too small; without spares, no room.
     fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
     /// Runs `f` while no write can take a number.
     fn hold_off_writers(&self, f: &mut dyn FnMut());
@@ -63,13 +78,13 @@ pub(crate) trait Front: Send + Sync {
     /// log has: for a buffer to take.
     fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
     /// Work inside the front that makes writers faster, for when there is no other.
-    fn next_job(&self) -> Option<Box<dyn Job>>;
-    /// Whether a spare memtable is missing and may be made.
-    fn wants_spare(&self) -> bool;
-    /// Bytes that a spare takes, large enough for `batch`.
-    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes;
-    /// Makes a spare memtable, large enough for `batch`. Slow; runs beside writers.
-    fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
+    fn next_job(&self) -> Option<Box<dyn Job>> {
+        None
+    }
+    /// The memtables made ahead of need; `None` for a front whose `rotate` makes them.
+    fn spares(&self) -> Option<&dyn Spares> {
+        None
+    }
     /// The oldest sealed memtable that no flush has taken yet.
     fn next_sealed(&self) -> Result<Option<SealedTable>>;
     /// How many sealed memtables wait for the end of their flush.

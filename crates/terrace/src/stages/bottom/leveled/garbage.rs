@@ -174,7 +174,6 @@ impl Garbage {
 impl Body {
     /// The garbage of a version.
     pub(super) fn garbage(&self, version: &Version) -> Garbage {
-        let options = &self.ground.options;
         let bytes = || {
             let runs = version.runs.iter().chain(&version.levels);
             runs.map(|run| run.bytes())
@@ -185,7 +184,7 @@ impl Body {
             bytes().max().unwrap_or(0),
             version.superseded().sum(),
             self.shelf.options.garbage_percent,
-            (options.front.memtable_bytes, self.drain_bytes_max()),
+            (self.front.memtable_bytes, self.drain_bytes_max()),
         )
     }
 

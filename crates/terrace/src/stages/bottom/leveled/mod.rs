@@ -59,7 +59,8 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, Ground, Intake, Job, Pressure, RangeRequest, Source, Sources, Urgency,
+    Bottom, Drain, Folder, FrontShape, Ground, Intake, Job, Pressure, RangeRequest, Source,
+    Sources, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
 
@@ -156,6 +157,7 @@ pub(crate) struct Leveled {
 
 struct Body {
     ground: Arc<Ground>,
+    front: FrontShape,
     shelf: Arc<Shelf>,
     version: ArcSwap<Version>,
     /// LOCK: held for a look; never while a file is read.
@@ -168,7 +170,12 @@ struct Body {
 }
 
 impl Body {
-    fn new(ground: Arc<Ground>, shelf: Arc<Shelf>, version: Version) -> Arc<Body> {
+    fn new(
+        ground: Arc<Ground>,
+        front: FrontShape,
+        shelf: Arc<Shelf>,
+        version: Version,
+    ) -> Arc<Body> {
         let busy = Busy {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
@@ -182,6 +189,7 @@ impl Body {
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             ground,
+            front,
             shelf,
             version: ArcSwap::from_pointee(version),
             busy: Mutex::new(busy),
@@ -216,7 +224,7 @@ impl Body {
     /// from the first of two numbers of bytes to the second, whichever is further.
     fn between(&self, runs: (usize, usize), debt: (u64, u64)) -> Pressure {
         let version = self.version();
-        let memtable = self.ground.options.front.memtable_bytes;
+        let memtable = self.front.memtable_bytes;
         let part =
             |value: f64, from: f64, to: f64| ((value - from) / (to - from).max(1.0)).max(0.0);
         let runs = Pressure {
@@ -237,7 +245,7 @@ impl Body {
         let options = &self.ground.options;
         let mut quarter = options.pool.size_bytes / 4;
         if options.pool.path.is_none() {
-            quarter = quarter.min(options.front.log_bytes_max / 4);
+            quarter = quarter.min(self.front.log_bytes_max / 4);
         }
         quarter.max(options.table_bytes_max())
     }

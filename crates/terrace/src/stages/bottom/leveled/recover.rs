@@ -6,13 +6,13 @@ use super::version::{Table, Version, file_name};
 use super::{Body, Leveled, Shelf};
 use crate::error::{Error, Result};
 use crate::stages::names::{is_table_of, table_file_number};
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, FrontShape, Ground};
 
-/// Opens the bottom over the tables that the manifest names.
+/// Opens the bottom over the tables that the manifest names; `front` are the sizes of what comes down.
 ///
 /// CRASH: a table of this database that is not named had just been written, or was not removed yet.
 /// What does not say that it is one stays, and its number is not given out.
-pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> {
+pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
     let options = &ground.options.bottom.leveled;
     let shelf = Shelf::new(
         folder,
@@ -73,6 +73,6 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder) -> Result<Leveled> 
     let depth = (ground.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);
     Ok(Leveled {
-        body: Body::new(Arc::clone(ground), shelf, version),
+        body: Body::new(Arc::clone(ground), front, shelf, version),
     })
 }

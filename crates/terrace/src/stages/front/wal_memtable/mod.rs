@@ -38,10 +38,9 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
-use crate::parts::manifest::Edit;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Front, Ground, Job, Replay, SealedTable, Source, Sources, Spare, SpareBytes, Written, retired,
+    Front, FrontShape, Ground, Job, Replay, SealedTable, Source, Sources, Spares, Written,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -50,6 +49,7 @@ use fault_in::Cold;
 use files::{LogFiles, end_log};
 use memtable::{Arenas, Memtable};
 use replay::FoundLog;
+use spare::fits;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
@@ -88,6 +88,24 @@ pub(crate) enum FlushTo {
     Bottom,
 }
 
+/// The largest batch in bytes of entries.
+const BATCH_BYTES_MAX: u64 = 1 << 30;
+
+/// The sizes of the front of a database that is opened with these options.
+pub(crate) fn shape(ground: &Ground) -> FrontShape {
+    let front = &ground.options.front;
+    // A memtable of its own, its log, and its copy in the bottom must fit at one time. A small disk makes no batch
+    // invalid.
+    let batch_bytes =
+        (ground.options.pool.size_bytes / 8).max(ground.stated_front.memtable_bytes / 2);
+    FrontShape {
+        memtable_bytes: front.memtable_bytes,
+        sealed_count_max: front.sealed_count_max,
+        log_bytes_max: front.log_bytes_max,
+        batch_bytes_max: batch_bytes.min(BATCH_BYTES_MAX),
+    }
+}
+
 /// What readers see of the front.
 pub(super) struct Tables(Mutex<Shown>);
 
@@ -104,21 +122,6 @@ struct Sealed {
 }
 
 impl WalMemtable {
-    /// What has no room for a spare: the pool, or else the disk of the logs.
-    fn no_room(&self, e: Error) -> Spare {
-        match spare::is_of_pool(&e) {
-            true => Spare::PoolFull,
-            false => Spare::DiskFull(e),
-        }
-    }
-
-    fn spare_fits(&self, spare: &Memtable, batch: Option<&Batch>) -> bool {
-        batch.is_none_or(|batch| {
-            let needed = Memtable::bytes_for(batch.payload.len_bytes(), batch.len());
-            spare.takes(batch) && spare.bump.capacity() >= needed && spare::log_fits(spare, batch)
-        })
-    }
-
     /// As `Front::rotate`, under the commit lock.
     fn rotate_held(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> bool {
         let active = self.active.load();
@@ -130,13 +133,8 @@ impl WalMemtable {
         }
         {
             let mut spare = self.spare.lock();
-            if !spare
-                .as_ref()
-                .is_some_and(|spare| self.spare_fits(spare, batch))
-            {
-                return false;
-            }
-            let Some(next) = spare.take() else {
+            let fits = |spare: &mut Arc<Memtable>| batch.is_none_or(|batch| fits(spare, batch));
+            let Some(next) = spare.take_if(fits) else {
                 return false;
             };
             self.active.store(next);
@@ -219,6 +217,10 @@ impl WalMemtable {
 }
 
 impl Front for WalMemtable {
+    fn shape(&self) -> FrontShape {
+        shape(&self.ground)
+    }
+
     fn write(
         &self,
         batch: &mut Batch,
@@ -368,88 +370,12 @@ impl Front for WalMemtable {
         self.sealed_apart(batch, seq)
     }
 
-    fn wants_spare(&self) -> bool {
-        let filling = {
-            let shown = self.tables.0.lock();
-            shown.active.bump.used() > shown.active.spare_due_at()
-        };
-        // While another thread makes one, a job could only find that out, end, and be begun again.
-        filling
-            && !self.making.is_locked()
-            && self.spare.lock().is_none()
-            && self.sealed_count() < self.ground.options.front.sealed_count_max
-    }
-
     fn next_job(&self) -> Option<Box<dyn Job>> {
         self.cold.next_job()
     }
 
-    fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let (table, log) = self.spare_sizes(batch);
-        let table = match &self.anchor {
-            Some(_) => 0,
-            None => table,
-        };
-        match self.ground.pool_outlives() {
-            true => SpareBytes {
-                extents: [log, table],
-                log_file: 0,
-            },
-            false => SpareBytes {
-                extents: [table, 0],
-                log_file: log,
-            },
-        }
-    }
-
-    fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
-        let Some(_one) = self.making.try_lock() else {
-            return Ok(Spare::Underway);
-        };
-        let small = {
-            let mut spare = self.spare.lock();
-            match spare.take() {
-                Some(ready) if self.spare_fits(&ready, batch) => {
-                    *spare = Some(ready);
-                    return Ok(Spare::Ready);
-                }
-                small => small,
-            }
-        };
-        if let Some(small) = small {
-            // PERSIST: retired before its extents are free again, which is when it drops, and before
-            // its file is used again.
-            let changes = retired(&[small.id]).collect();
-            match self.ground.manifest.commit(Edit { changes }) {
-                Ok(()) => self.log_files.retire(small.id),
-                Err(e) => {
-                    let e = Error::from(e);
-                    if e.kind() != ErrorKind::Full {
-                        return Err(e);
-                    }
-                    // It stays named, so it must not be forgotten.
-                    *self.spare.lock() = Some(small);
-                    return Ok(self.no_room(e));
-                }
-            }
-        }
-        {
-            // Only now, since the replay of the logs may have needed all that was free.
-            let mut held = self.for_next_opening.lock();
-            if held.is_empty() {
-                *held = spare::Size::for_next_opening(&self.ground);
-            }
-        }
-        match self.make_spare(batch, on_reserve) {
-            Ok(spare) => {
-                let spare = Arc::new(spare);
-                self.cold.add_log(&spare);
-                *self.spare.lock() = Some(spare);
-                Ok(Spare::Ready)
-            }
-            Err(e) if e.kind() == ErrorKind::Full => Ok(self.no_room(e)),
-            Err(e) => Err(e),
-        }
+    fn spares(&self) -> Option<&dyn Spares> {
+        Some(self)
     }
 
     fn next_sealed(&self) -> Result<Option<SealedTable>> {

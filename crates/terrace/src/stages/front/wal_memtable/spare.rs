@@ -17,7 +17,7 @@ use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{Ground, SealedTable, Source};
+use crate::stages::{Front, Ground, SealedTable, Source, Spare, SpareBytes, Spares, retired};
 use crate::types::SeqNo;
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
@@ -26,19 +26,24 @@ pub(super) fn log_bytes(table_bytes: u64) -> u64 {
     table_bytes + table_bytes / 4
 }
 
-/// Whether the log of `spare` takes `batch`, of which it will be the first record.
-pub(super) fn log_fits(spare: &Memtable, batch: &Batch) -> bool {
-    let needed = LOG_HEADER_BYTES as u64 + record_bytes(batch.payload.len_bytes());
-    needed <= log_bytes(spare.bump.capacity())
+/// Whether `spare` takes `batch`, which its log gets as the first record.
+pub(super) fn fits(spare: &Memtable, batch: &Batch) -> bool {
+    let payload = batch.payload.len_bytes();
+    let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
+    spare.takes(batch)
+        && spare.bump.capacity() >= Memtable::bytes_for(payload, batch.len())
+        && log_bytes(spare.bump.capacity()) >= record
+}
+
+/// Distinguishes a full pool from a full disk of the logs.
+fn no_room(e: Error) -> Spare {
+    match is_of_pool(&e) {
+        true => Spare::PoolFull,
+        false => Spare::DiskFull(e),
+    }
 }
 
 impl WalMemtable {
-    /// Bytes of the table and of the log of a spare that takes `batch`.
-    pub(super) fn spare_sizes(&self, batch: Option<&Batch>) -> (u64, u64) {
-        let Size { table, log, .. } = Size::usual(&self.ground, batch);
-        (table, log)
-    }
-
     /// See `Front::seal_apart`.
     pub(super) fn sealed_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
         let nodes = batch.payload.iter();
@@ -87,6 +92,88 @@ impl WalMemtable {
         spare.populate(0, spare.bump.capacity());
         spare.prefault_extents(&self.ground.pool);
         Ok(spare)
+    }
+}
+
+impl Spares for WalMemtable {
+    fn are_due(&self) -> bool {
+        let filling = {
+            let shown = self.tables.0.lock();
+            shown.active.bump.used() > shown.active.spare_due_at()
+        };
+        // While another thread makes one, a job could only find that out, end, and be begun again.
+        filling
+            && !self.making.is_locked()
+            && self.spare.lock().is_none()
+            && self.sealed_count() < self.ground.options.front.sealed_count_max
+    }
+
+    fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
+        let Size { table, log, .. } = Size::usual(&self.ground, batch);
+        let table = match &self.anchor {
+            Some(_) => 0,
+            None => table,
+        };
+        match self.ground.pool_outlives() {
+            true => SpareBytes {
+                extents: [log, table],
+                log_file: 0,
+            },
+            false => SpareBytes {
+                extents: [table, 0],
+                log_file: log,
+            },
+        }
+    }
+
+    fn prepare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
+        let Some(_one) = self.making.try_lock() else {
+            return Ok(Spare::Underway);
+        };
+        let small = {
+            let mut spare = self.spare.lock();
+            match spare.take() {
+                Some(ready) if batch.is_none_or(|batch| fits(&ready, batch)) => {
+                    *spare = Some(ready);
+                    return Ok(Spare::Ready);
+                }
+                small => small,
+            }
+        };
+        if let Some(small) = small {
+            // PERSIST: retired before its extents are free again, which is when it drops, and before
+            // its file is used again.
+            let changes = retired(&[small.id]).collect();
+            match self.ground.manifest.commit(Edit { changes }) {
+                Ok(()) => self.log_files.retire(small.id),
+                Err(e) => {
+                    let e = Error::from(e);
+                    if e.kind() != ErrorKind::Full {
+                        return Err(e);
+                    }
+                    // It stays named, so it must not be forgotten.
+                    *self.spare.lock() = Some(small);
+                    return Ok(no_room(e));
+                }
+            }
+        }
+        {
+            // Only now, since the replay of the logs may have needed all that was free.
+            let mut held = self.for_next_opening.lock();
+            if held.is_empty() {
+                *held = Size::for_next_opening(&self.ground);
+            }
+        }
+        match self.make_spare(batch, on_reserve) {
+            Ok(spare) => {
+                let spare = Arc::new(spare);
+                self.cold.add_log(&spare);
+                *self.spare.lock() = Some(spare);
+                Ok(Spare::Ready)
+            }
+            Err(e) if e.kind() == ErrorKind::Full => Ok(no_room(e)),
+            Err(e) => Err(e),
+        }
     }
 }
 
