@@ -17,7 +17,7 @@ pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
     pub(crate) settle: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
     pub(crate) cursor: MergeCursor,
-    /// What the buffer's newer tables have.
+    /// Versions in newer tables of the buffer.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
     /// The newest number of what is drained; nothing that stays above is so old.
     pub(crate) seq_last: SeqNo,
@@ -27,7 +27,7 @@ pub(crate) struct Drain {
     pub(crate) edit: Edit,
     /// The logs that have its entries, needed until those outlive the process without them.
     pub(crate) logs: Vec<u64>,
-    /// What it will give back, shown as it goes on.
+    /// The space that it will give back, shown as it goes on.
     pub(crate) credit: Credit,
     /// How many entries the cursor has.
     pub(crate) count: EntryCount,
@@ -108,7 +108,7 @@ pub(crate) struct EntryCount {
 }
 
 impl EntryCount {
-    /// So many must come.
+    /// Exactly `entries` must come.
     pub(crate) fn of(entries: u64) -> EntryCount {
         EntryCount {
             expected: Some(entries),
@@ -164,7 +164,7 @@ pub(crate) struct Credit {
 }
 
 impl Credit {
-    /// So many more entries are where they go.
+    /// Counts `entries` more that have arrived in the bottom.
     pub(crate) fn pass(&mut self, entries: u64) {
         self.passed = self.passed.saturating_add(entries);
         self.give();

@@ -54,7 +54,7 @@ pub(crate) enum Step {
 /// Something that views of before a change may still read, such as an extent. Its drop gives the space back.
 pub(crate) type Garbage = Arc<dyn Any + Send + Sync>;
 
-/// What the engine does when a job has done its work.
+/// The end of a job, in the order in which the engine carries it out.
 pub(crate) struct Completion {
     /// Becomes durable first; may be empty.
     pub(crate) edit: Edit,

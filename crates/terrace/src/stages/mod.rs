@@ -25,7 +25,7 @@
 //! | `source.rs` | what readers search |
 //! | `job.rs` | background work in steps, and its end |
 //! | `sealed.rs`, `drain.rs` | the two hand-overs |
-//! | `spare.rs`, `replay.rs` | what a front may offer beside: memtables made ahead of need, replay of its logs |
+//! | `spare.rs`, `replay.rs` | optional services of a front: memtables made ahead of need, replay of logs |
 //! | `need.rs` | how urgently space is needed, and how near a stage is to stopping writers |
 //! | `ground.rs`, `names.rs` | what all stages share: pool, manifest, numbers, time; files in the database's folder |
 //!

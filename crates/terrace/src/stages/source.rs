@@ -53,10 +53,10 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What the newest source that has a key says of it.
+/// The answer of the newest source that has a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
+    /// It counts unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
     Value {
         value: Vec<u8>,
         seq: SeqNo,
@@ -100,11 +100,11 @@ impl Lookup {
 #[derive(Debug)]
 pub(crate) struct Read<'a> {
     pub(crate) probe: Probe<'a>,
-    /// What the newest source that has the key says; `None`: ask an older one.
+    /// The answer of the newest source that has the key; `None`: ask an older one.
     pub(crate) answer: Option<Lookup>,
 }
 
-/// What one point read did; added to the counters at its end.
+/// Counts of one point read, which are added to the counters at its end.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadStats {
     pub(crate) sources: u64,
@@ -115,7 +115,7 @@ pub(crate) struct ReadStats {
     pub(crate) blocks_read: u64,
 }
 
-/// What a walk over everything found.
+/// The findings of a walk over everything.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Census {
     pub(crate) entries: u64,

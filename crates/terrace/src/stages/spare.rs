@@ -18,9 +18,9 @@ pub(crate) trait Spares {
 /// Bytes that a spare memtable takes.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct SpareBytes {
-    /// Of the pool, in so many extents; 0: none.
+    /// Bytes of the pool, in one extent each; 0: none.
     pub(crate) extents: [u64; 2],
-    /// Of the disk, where logs are files.
+    /// Bytes of the disk, if logs are files.
     pub(crate) log_file: u64,
 }
 

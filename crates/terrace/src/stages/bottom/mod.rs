@@ -40,9 +40,9 @@ pub(crate) struct RangeRequest {
     /// Keyspace and key of the first and of the last entry; both may be there or not.
     pub(crate) first: (u32, Vec<u8>),
     pub(crate) last: (u32, Vec<u8>),
-    /// What came later need not move.
+    /// Entries above this number need not move.
     pub(crate) seq: SeqNo,
-    /// Nor need what is in tables with this number and above: they were written since.
+    /// Tables with this number and above need not move either: they were written since.
     pub(crate) id: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait Bottom: Send + Sync {
     /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
     /// ends is bounded.
     fn drain_bytes_max(&self) -> u64;
-    /// The same of the next drain, which may have less room.
+    /// The same for the next drain, which may have less room.
     fn drain_bytes_now(&self) -> u64 {
         self.drain_bytes_max()
     }

@@ -21,9 +21,8 @@ pub(crate) trait Buffer: Send + Sync {
     fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>>;
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
-    /// What should go to the bottom next: the oldest table that is due, and with it those that follow
-    /// by age and are due too, as far as all of them have at most `bytes_max`. `durable`: the bottom is, so that logs go when it
-    /// has what they had.
+    /// Takes the oldest table that is due for the bottom, and those that follow it by age and are due too, up to
+    /// `bytes_max` together. With `durable`, the bottom is durable, so logs go when it has their entries.
     fn next_drain(&self, urgency: Urgency, bytes_max: u64, durable: bool) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;

@@ -46,7 +46,7 @@ pub(crate) struct FrontShape {
 
 /// Stage 1: where a write becomes durable and readable.
 pub(crate) trait Front: Send + Sync {
-    /// Its sizes.
+    /// The sizes of the front.
     fn shape(&self) -> FrontShape;
     /// Takes one batch, if no keyspace was refused since `refusals`. Calls `install` before range deletes show.
     fn write(
