@@ -36,7 +36,7 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
-use crate::stages::{Completion, Intake, SealedTable, SpareBytes, Step};
+use crate::stages::{Completion, Intake, SealedTable, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
@@ -433,16 +433,8 @@ impl Engine {
                 "this design has no buffer that takes tables",
             ));
         };
-        let mut job = buffer.admit(self.seal_apart(batch, seq)?)?;
-        // BOUND: each step copies a piece of the table.
-        loop {
-            match job.step()? {
-                Step::Done(completion) => return Ok(completion),
-                Step::Retry(why) => return Err(why),
-                Step::More | Step::Wait => {}
-                Step::Split(parts) => self.add_parts(parts),
-            }
-        }
+        let job = buffer.admit(self.seal_apart(batch, seq)?)?;
+        self.run_apart(job, &mut || {})
     }
 
     /// A table of the entries of `batch`, in space that a put might take too: so it waits for that by the rule of

@@ -19,11 +19,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::RetryMetrics;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, ManifestError};
-use crate::stages::{Completion, Job, JobKind, Step, Urgency};
+use crate::stages::{Completion, Job, JobKind, Step};
 
 use super::Engine;
 use super::admission::RELEASE;
-use super::chores::{Finish, MakeSpare, SyncRanges};
+use super::chores::{Finish, MakeSpare};
 use super::queue::{Parked, State, Waits};
 use super::throttle::Headroom;
 use super::workers::{Class, Crew};
@@ -141,6 +141,37 @@ impl Jobs {
     }
 }
 
+/// What a step of a job has led to.
+enum Advance {
+    /// The job has more to do.
+    More(Parked),
+    /// So it has, and parts of it may run beside it.
+    Split(Parked),
+    /// It waits for something.
+    Waits(Parked),
+    /// It has ended.
+    Ended,
+}
+
+/// One run of a job, as the scheduler's state counts it.
+struct Run {
+    class: Class,
+    /// It may yet find room on a disk.
+    untried: bool,
+    /// It may free space in the pool.
+    may_free: bool,
+}
+
+impl Run {
+    fn of(parked: &Parked, class: Class) -> Run {
+        Run {
+            class,
+            untried: !parked.has_tried(),
+            may_free: parked.may_free(),
+        }
+    }
+}
+
 impl Engine {
     /// Runs a job until it ends, waits for space, or the database stops.
     pub(super) fn run(self: &Arc<Self>, job: Parked, class: Class) {
@@ -150,65 +181,88 @@ impl Engine {
         self.jobs.busy.fetch_sub(counts, Ordering::Relaxed);
     }
 
-    fn run_steps(self: &Arc<Self>, parked: Parked, class: Class) {
-        let (untried, counts) = (!parked.has_tried(), parked.may_free());
-        let mut vain = self.is_in_vain(&parked);
-        let Parked {
-            mut job, refused, ..
-        } = parked;
+    fn run_steps(self: &Arc<Self>, mut parked: Parked, class: Class) {
+        let run = Run::of(&parked, class);
         let mut full_at = None;
         let result = loop {
-            match self.step_job(&mut job, vain.take()) {
-                Ok(Step::More) => {
+            parked = match self.advance(parked) {
+                Ok(Advance::More(next)) => {
                     full_at = None;
                     if self.jobs.state.lock().stopping {
-                        break Ok(Waits::Nothing);
+                        break Ok(Some(next));
                     }
-                    if let Some(until) = self.pace(job.kind(), class) {
-                        break Ok(Waits::Pace(until));
+                    if let Some(until) = self.pace(next.job.kind(), class) {
+                        let waits = Waits::Pace(until);
+                        break Ok(Some(Parked { waits, ..next }));
                     }
-                    if class == Class::Rest && self.should_give_way(job.kind()) {
-                        break Ok(Waits::Nothing);
+                    if class == Class::Rest && self.should_give_way(next.job.kind()) {
+                        break Ok(Some(next));
                     }
                     if class == Class::Flushes
                         && let Err(e) = self.make_due_spare()
                     {
                         break Err(e);
                     }
+                    next
                 }
-                Ok(Step::Split(parts)) => self.add_parts(parts),
-                Ok(Step::Wait) => {
-                    // A reader may have let go of space since the step looked for it. So it waits
-                    // for more than there was both before a step that found none and after it.
-                    let level = self.pool_level();
-                    if full_at == Some(level) {
-                        break Ok(Waits::Pool(level));
+                Ok(Advance::Split(next)) => next,
+                // A reader may have let go of space since the step looked for it. So it waits
+                // for more than there was both before a step that found none and after it.
+                Ok(Advance::Waits(next)) => match next.waits {
+                    Waits::Pool(level) if full_at != Some(level) => {
+                        full_at = Some(level);
+                        next
                     }
-                    full_at = Some(level);
-                }
-                Ok(Step::Retry(why)) => break Ok(self.wait_for_room(why, refused)),
-                Ok(Step::Done(completion)) => {
-                    match self.complete(job, completion, refused) {
-                        Ok(parked) => self.ended(class, (untried, counts), parked),
-                        Err(e) => {
-                            self.ended(class, (untried, counts), None);
-                            self.fail(&e);
-                        }
-                    }
-                    return;
-                }
+                    _ => break Ok(Some(next)),
+                },
+                Ok(Advance::Ended) => break Ok(None),
                 Err(e) => break Err(e),
-            }
+            };
         };
-        match result {
-            Ok(waits) => self.ended(
-                class,
-                (untried, counts),
-                Some(Parked::new(job, waits, refused)),
-            ),
-            Err(e) => {
-                self.ended(class, (untried, counts), None);
-                self.fail(&e);
+        let _ = self.end_run(run, result);
+    }
+
+    /// Takes one step of a job and does what it has led to. The only place that knows what a step may lead to, but for
+    /// [`run_apart`](Self::run_apart).
+    fn advance(&self, parked: Parked) -> Result<Advance> {
+        let vain = self.is_in_vain(&parked);
+        let Parked {
+            mut job, refused, ..
+        } = parked;
+        let step = match vain {
+            Some(why) => Step::Retry(why),
+            None => self.step_job(&mut job)?,
+        };
+        let parked = |job, waits| Parked::new(job, waits, refused);
+        Ok(match step {
+            Step::More => Advance::More(parked(job, Waits::Nothing)),
+            Step::Split(parts) => {
+                self.add_parts(parts);
+                Advance::Split(parked(job, Waits::Nothing))
+            }
+            Step::Wait => Advance::Waits(parked(job, Waits::Pool(self.pool_level()))),
+            Step::Retry(why) => Advance::Waits(parked(job, self.wait_for_room(why, refused))),
+            Step::Done(completion) => match self.complete(job, completion, refused)? {
+                Some(parked) => Advance::Waits(parked),
+                None => Advance::Ended,
+            },
+        })
+    }
+
+    /// Runs a job that is not in the queue, of a stage that no reader sees yet. Nobody else can free space for it.
+    pub(super) fn run_apart(
+        &self,
+        mut job: Box<dyn Job>,
+        moved: &mut dyn FnMut(),
+    ) -> Result<Completion> {
+        // BOUND: each step moves entries on, or ends.
+        loop {
+            match job.step()? {
+                Step::More => moved(),
+                Step::Split(parts) => self.add_parts(parts),
+                Step::Wait => return Err(self.full_error()),
+                Step::Retry(why) => return Err(why),
+                Step::Done(completion) => return Ok(completion),
             }
         }
     }
@@ -220,23 +274,31 @@ impl Engine {
         self.jobs.work.notify_all();
     }
 
-    /// A run of a job is over. `counts`: it may have freed space in the pool.
-    fn ended(&self, class: Class, (untried, counts): (bool, bool), parked: Option<Parked>) {
+    /// Ends a run: parks what is left of the job. An error of it ends all writing.
+    fn end_run(&self, run: Run, result: Result<Option<Parked>>) -> Result<()> {
+        let (parked, failed) = match result {
+            Ok(parked) => (parked, None),
+            Err(e) => (None, Some(e)),
+        };
         let mut state = self.jobs.state.lock();
         state.running -= 1;
-        state.heavy -= usize::from(class.is_heavy());
-        state.untried -= usize::from(untried);
+        state.heavy -= usize::from(run.class.is_heavy());
+        state.untried -= usize::from(run.untried);
         let ended = parked.as_ref().is_none_or(Parked::found_no_space);
-        state.turnover += u64::from(ended && counts);
+        state.turnover += u64::from(ended && run.may_free);
         state.queue.extend(parked);
         self.jobs.notify_all();
+        drop(state);
+        match failed {
+            Some(e) => {
+                self.fail(&e);
+                Err(e)
+            }
+            None => Ok(()),
+        }
     }
 
-    /// Runs a step of a job, unless that would be refused room, as `vain` says.
-    fn step_job(&self, job: &mut Box<dyn Job>, vain: Option<Error>) -> Result<Step> {
-        if let Some(why) = vain {
-            return Ok(Step::Retry(why));
-        }
+    fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
         let started = Instant::now();
         let step = job.step();
         self.ground
@@ -308,7 +370,7 @@ impl Engine {
     }
 
     /// Whether the front should have a spare, and may.
-    fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
+    pub(super) fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
         let Some(spares) = self.pipeline.front.spares() else {
             return false;
         };
@@ -331,98 +393,24 @@ impl Engine {
         Ok(())
     }
 
-    /// The most wanted job that may run now.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        state: &mut State,
-        class: Class,
-    ) -> Result<Option<Parked>> {
-        let headroom = self.headroom();
-        if class == Class::Flushes {
-            let front = &self.pipeline.front;
-            if self.spare_is_due(state, &headroom) {
-                return Ok(Some(Parked::ready(Box::new(MakeSpare::begin(self)))));
-            }
-            if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Flush) {
-                return Ok(Some(state.queue.remove(at)));
-            }
-            let held_up =
-                self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
-            let sealed = match held_up {
-                true => None,
-                false => front.next_sealed()?,
-            };
-            let job = match sealed {
-                Some(sealed) => Some(self.pipeline.admit(&self.ground, sealed)?),
-                None => front.next_job(),
-            };
-            return Ok(job.map(Parked::ready));
-        }
-        let urgency = match (state.everything, state.drained) {
-            (0, 0) if !state.rest.is_reached(self.ground.sequencer.last_taken()) => {
-                headroom.urgency()
-            }
-            (0, 0) => headroom.urgency_at_rest(),
-            (0, _) => Urgency::Space,
-            _ => Urgency::Everything,
-        };
-        if self.ground.ranges.look() {
-            return Ok(Some(Parked::ready(Box::new(SyncRanges::begin(self)))));
-        }
-        if class == Class::Compactions {
-            return self.take_compaction(state, urgency);
-        }
-        state.merges_first = self.merges_are_due(state, urgency, &headroom);
-        if state.merges_first
-            && urgency == Urgency::Space
-            && self.has_memory(state)
-            && let Some(job) = self.begin_merge()?
-        {
-            return Ok(Some(Parked::ready(job)));
-        }
-        if let Some(job) = self.take_preferred(state, &headroom)? {
-            return Ok(Some(job));
-        }
-        if let Some(at) = self.first_ready(state, |kind| kind != JobKind::Flush) {
-            return Ok(Some(state.queue.remove(at)));
-        }
-        if !self.has_memory(state) {
-            return Ok(None);
-        }
-        let job = self.begin(&mut state.parts, urgency)?;
-        Ok(job.map(Parked::ready))
-    }
-
     /// The most wanted job after flushes, for recovery, which runs it itself.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
         let taken = self.take(&mut self.jobs.state.lock(), Class::Rest)?;
         Ok(taken.map(|parked| parked.job))
     }
 
-    /// Runs a job to its end, or until it waits for space.
-    pub(super) fn run_inline(&self, mut job: Box<dyn Job>) -> Result<()> {
+    /// Runs a job to its end, or until it waits.
+    pub(super) fn run_inline(&self, job: Box<dyn Job>) -> Result<()> {
+        let mut parked = Parked::ready(job);
         loop {
-            match self.step_job(&mut job, None)? {
-                Step::More => {}
-                Step::Split(parts) => self.add_parts(parts),
-                Step::Wait => {
-                    let waits = Waits::Pool(self.pool_level());
-                    let parked = Parked::new(job, waits, 0);
-                    self.jobs.state.lock().queue.push(parked);
+            parked = match self.advance(parked)? {
+                Advance::More(next) | Advance::Split(next) => next,
+                Advance::Waits(next) => {
+                    self.jobs.state.lock().queue.push(next);
                     return Ok(());
                 }
-                Step::Retry(why) => {
-                    let waits = self.wait_for_room(why, 0);
-                    let parked = Parked::new(job, waits, 0);
-                    self.jobs.state.lock().queue.push(parked);
-                    return Ok(());
-                }
-                Step::Done(completion) => {
-                    let parked = self.complete(job, completion, 0)?;
-                    self.jobs.state.lock().queue.extend(parked);
-                    return Ok(());
-                }
-            }
+                Advance::Ended => return Ok(()),
+            };
         }
     }
 
@@ -514,59 +502,11 @@ impl Engine {
             state.untried += usize::from(!parked.has_tried());
             (parked, class)
         };
-        let (untried, counts) = (!parked.has_tried(), parked.may_free());
-        let vain = self.is_in_vain(&parked);
-        let Parked {
-            mut job, refused, ..
-        } = parked;
-        let ended = |job, waits| {
-            let parked = Parked::new(job, waits, refused);
-            self.ended(class, (untried, counts), Some(parked));
-        };
-        match self.step_job(&mut job, vain) {
-            Ok(Step::More) => ended(job, Waits::Nothing),
-            Ok(Step::Split(parts)) => {
-                self.add_parts(parts);
-                ended(job, Waits::Nothing);
-            }
-            Ok(Step::Wait) => {
-                let waits = Waits::Pool(self.pool_level());
-                ended(job, waits);
-            }
-            Ok(Step::Retry(why)) => {
-                let waits = self.wait_for_room(why, refused);
-                ended(job, waits);
-            }
-            Ok(Step::Done(completion)) => match self.complete(job, completion, refused) {
-                Ok(parked) => self.ended(class, (untried, counts), parked),
-                Err(e) => {
-                    self.ended(class, (untried, counts), None);
-                    self.fail(&e);
-                    return Err(e);
-                }
-            },
-            Err(e) => {
-                self.ended(class, (untried, counts), None);
-                self.fail(&e);
-                return Err(e);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Begins a job that frees space, whether or not space is short for everybody. False: there is none.
-    pub(super) fn begin_for_space(&self) -> Result<bool> {
-        let mut state = self.jobs.state.lock();
-        let found = self.begin(&mut state.parts, Urgency::Space);
-        if let Ok(Some(_)) = &found {
-            self.jobs.work.notify_all();
-        }
-        let found = found.map(|found| {
-            let begun = found.is_some();
-            state.queue.extend(found.map(Parked::ready));
-            begun
+        let run = Run::of(&parked, class);
+        let result = self.advance(parked).map(|advance| match advance {
+            Advance::More(next) | Advance::Split(next) | Advance::Waits(next) => Some(next),
+            Advance::Ended => None,
         });
-        drop(state);
-        found.inspect_err(|e| self.fail(e))
+        self.end_run(run, result).map(|()| true)
     }
 }

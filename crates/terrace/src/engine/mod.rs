@@ -10,6 +10,7 @@
 
 mod admission;
 mod calls;
+mod choose;
 mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;

@@ -169,14 +169,6 @@ impl Headroom {
         }
     }
 
-    /// The same while writers rest.
-    pub(crate) fn urgency_at_rest(&self) -> Urgency {
-        match self.urgency() {
-            Urgency::None => Urgency::Rest,
-            urgency => urgency,
-        }
-    }
-
     /// What makes writers slower, as `REASONS` are, beside the pressure of the bottom.
     fn pressures(&self, bottom: Pressure) -> [Pressure; 4] {
         let logs = self.logs.map(|logs| logs.pressure());

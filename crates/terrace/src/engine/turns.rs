@@ -1,11 +1,4 @@
-//! Turns: which job comes next, of those that were begun and those that could be.
-//!
-//! A compaction may take seconds. A pool or log files that fill meanwhile would stop writers if drains had to
-//! wait for it; level 0, and readers with it, would suffer if compactions always had to wait for
-//! drains. So a thread turns, between two steps, to whatever is nearer to slowing writers: drains while the
-//! pool or the logs press more than the bottom does, compactions otherwise. What it leaves is parked and
-//! goes on later, on any thread. Where a thread of its own compacts, the others drain until writers are slowed
-//! for the bottom's sake.
+//! Turns: finds the job that a thread runs next, at the places that the scheduler's decision names (choose.rs).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,24 +7,83 @@ use crate::error::Result;
 use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
+use super::choose::{Look, Nearness, Now, Wanted, choose, choose_flush, new_jobs, preferred};
+use super::chores::{MakeSpare, SyncRanges};
 use super::queue::{Parked, State};
 use super::throttle::Headroom;
-
-/// The pressure from which on nothing is merged before something is drained.
-const MERGES_BELOW: f64 = 0.75;
+use super::workers::Class;
 
 impl Engine {
-    /// Which of drains and compactions comes first now; `None` where nothing presses, or where both
-    /// work in the pool and the order of jobs says enough.
-    fn preferred(&self, headroom: &Headroom) -> Option<JobKind> {
-        self.pipeline.buffer.as_ref()?;
-        let bottom = &self.pipeline.bottom;
-        if !bottom.is_outside_pool() {
-            return None;
+    /// The most wanted job that may run now.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        class: Class,
+    ) -> Result<Option<Parked>> {
+        let headroom = self.headroom();
+        let looks = if class == Class::Flushes {
+            let is_held_up =
+                self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
+            choose_flush(self.spare_is_due(state, &headroom), is_held_up)
+        } else {
+            let (looks, merges_first) = choose(class, &self.now(state, &headroom));
+            state.merges_first = merges_first;
+            looks
+        };
+        for look in looks {
+            if let Some(job) = self.look(state, look)? {
+                return Ok(Some(job));
+            }
         }
-        let apart = self.compacts_apart();
-        let bottom = nearness(bottom.haste(), bottom.pressure().part, apart);
-        preferred(headroom.urgency(), headroom.pressing(), bottom)
+        Ok(None)
+    }
+
+    fn now(&self, state: &State, headroom: &Headroom) -> Now {
+        let rests = || state.rest.is_reached(self.ground.sequencer.last_taken());
+        Now {
+            wanted: match (state.everything, state.drained) {
+                (0, 0) if !rests() => Wanted::Nothing,
+                (0, 0) => Wanted::Rest,
+                (0, _) => Wanted::Drained,
+                _ => Wanted::Everything,
+            },
+            urgency: headroom.urgency(),
+            pressing: headroom.pressing(),
+            bottom: self.nearness(),
+            merged_first: state.merges_first,
+            has_memory: self.has_memory(state),
+        }
+    }
+
+    /// How near the bottom is to slowing writers, where drains leave the pool.
+    fn nearness(&self) -> Option<Nearness> {
+        let bottom = &self.pipeline.bottom;
+        let drains_leave = self.pipeline.buffer.is_some() && bottom.is_outside_pool();
+        drains_leave.then(|| Nearness {
+            haste: bottom.haste(),
+            pressure: bottom.pressure().part,
+            apart: self.compacts_apart(),
+        })
+    }
+
+    /// The job at one place.
+    fn look(self: &Arc<Self>, state: &mut State, look: Look) -> Result<Option<Parked>> {
+        let job = match look {
+            Look::Begun(kind) => return Ok(self.take_begun(state, |it| it == kind)),
+            Look::AnyBegun => return Ok(self.take_begun(state, |it| it != JobKind::Flush)),
+            Look::Spare => Some(Box::new(MakeSpare::begin(self)) as Box<dyn Job>),
+            Look::Sealed => match self.pipeline.front.next_sealed()? {
+                Some(sealed) => Some(self.pipeline.admit(&self.ground, sealed)?),
+                None => None,
+            },
+            Look::Front => self.pipeline.front.next_job(),
+            Look::Ranges => match self.ground.ranges.look() {
+                true => Some(Box::new(SyncRanges::begin(self)) as Box<dyn Job>),
+                false => None,
+            },
+            Look::New(kind, urgency) => self.begin(&mut state.parts, kind, urgency)?,
+        };
+        Ok(job.map(Parked::ready))
     }
 
     /// Whether a job of this kind should let one of the other kind go before its next step.
@@ -39,75 +91,46 @@ impl Engine {
         if !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return false;
         }
-        let preferred = self.preferred(&self.headroom());
+        let headroom = self.headroom();
+        let preferred = preferred(headroom.urgency(), headroom.pressing(), self.nearness());
         preferred.is_some_and(|preferred| preferred != kind)
     }
 
-    /// The job that comes before those that were begun: one of the preferred kind, begun already or not.
-    pub(super) fn take_preferred(
-        self: &Arc<Self>,
-        state: &mut State,
-        headroom: &Headroom,
-    ) -> Result<Option<Parked>> {
-        let Some(preferred) = self.preferred(headroom) else {
-            return Ok(None);
-        };
-        if let Some(at) = self.first_ready(state, |kind| kind == preferred) {
-            return Ok(Some(state.queue.remove(at)));
+    /// Begins a job that frees space, whether or not space is short for everybody. False: there is none.
+    pub(super) fn begin_for_space(&self) -> Result<bool> {
+        let mut state = self.jobs.state.lock();
+        let kinds = new_jobs(Urgency::Space).into_iter();
+        let found = kinds.map(|kind| self.begin(&mut state.parts, kind, Urgency::Space));
+        // The first that is found, or has failed.
+        let found = found.filter_map(Result::transpose).next().transpose();
+        if let Ok(Some(_)) = &found {
+            self.jobs.work.notify_all();
         }
-        if !self.has_memory(state) {
-            return Ok(None);
-        }
-        let job = match preferred {
-            JobKind::Drain => self.begin_drain(headroom.urgency())?,
-            _ => self.begin_reclaim(&mut state.parts, headroom.urgency())?,
-        };
-        Ok(job.map(Parked::ready))
+        let found = found.map(|found| {
+            let begun = found.is_some();
+            state.queue.extend(found.map(Parked::ready));
+            begun
+        });
+        drop(state);
+        found.inspect_err(|e| self.fail(e))
     }
 
-    /// Whether a merge comes before drains. While space is short, every second time: a buffer of many small
-    /// tables is slow to read and to drain. Not where writers have all but stopped.
-    pub(super) fn merges_are_due(
-        &self,
-        state: &State,
-        urgency: Urgency,
-        headroom: &Headroom,
-    ) -> bool {
-        match urgency {
-            Urgency::Space => !state.merges_first && headroom.pressing() < MERGES_BELOW,
-            Urgency::Rest | Urgency::None | Urgency::Everything => true,
-        }
-    }
-
-    pub(super) fn begin_merge(&self) -> Result<Option<Box<dyn Job>>> {
-        match &self.pipeline.buffer {
-            Some(buffer) => buffer.next_job(),
-            None => Ok(None),
-        }
-    }
-
-    /// The most wanted job of those that merge, drain and reclaim, if space is needed so badly.
-    pub(super) fn begin(
+    /// Begins a job of a kind, if there is one to be done when space is needed so badly.
+    fn begin(
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
+        kind: JobKind,
         urgency: Urgency,
     ) -> Result<Option<Box<dyn Job>>> {
-        let merge = |_| self.begin_merge();
-        let drain = |urgency| self.begin_drain(urgency);
-        let mut reclaim = |urgency| self.begin_reclaim(parts, urgency);
-        type Find<'a> = &'a mut dyn FnMut(Urgency) -> Result<Option<Box<dyn Job>>>;
-        let order: [Find<'_>; 3] = match urgency {
-            Urgency::Space => [&mut { drain }, &mut reclaim, &mut { merge }],
-            Urgency::Rest | Urgency::None | Urgency::Everything => {
-                [&mut { merge }, &mut { drain }, &mut reclaim]
-            }
-        };
-        for find in order {
-            if let Some(job) = find(urgency)? {
-                return Ok(Some(job));
-            }
+        match (kind, &self.pipeline.buffer) {
+            (JobKind::Merge, Some(buffer)) => buffer.next_job(),
+            (JobKind::Drain, Some(_)) => self.begin_drain(urgency),
+            (JobKind::Reclaim, _) => match parts.pop_front() {
+                Some(part) => Ok(Some(part)),
+                None => self.pipeline.bottom.next_job(urgency),
+            },
+            _ => Ok(None),
         }
-        Ok(None)
     }
 
     fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
@@ -131,115 +154,22 @@ impl Engine {
         drain.map(|drain| bottom.absorb(drain)).transpose()
     }
 
-    pub(super) fn begin_reclaim(
-        &self,
-        parts: &mut VecDeque<Box<dyn Job>>,
-        urgency: Urgency,
-    ) -> Result<Option<Box<dyn Job>>> {
-        match parts.pop_front() {
-            Some(part) => Ok(Some(part)),
-            None => self.pipeline.bottom.next_job(urgency),
-        }
-    }
-
     /// Whether another job may begin: each takes memory from its first step to its last, where it waits for
     /// its turn too.
     pub(super) fn has_memory(&self, state: &State) -> bool {
         state.with_memory() + state.heavy < self.ground.memory.limits.jobs
     }
 
-    /// The place in the queue of the first job of such a kind that may take a step.
-    pub(super) fn first_ready(
-        &self,
-        state: &State,
-        wanted: impl Fn(JobKind) -> bool,
-    ) -> Option<usize> {
+    /// Takes the first job of such a kind that was begun and may take a step.
+    fn take_begun(&self, state: &mut State, wanted: impl Fn(JobKind) -> bool) -> Option<Parked> {
         let has_memory = self.has_memory(state);
         let may_go_on = |parked: &Parked| {
             has_memory || parked.has_memory() || parked.job.kind() == JobKind::Flush
         };
-        let ready = self.ready(state);
-        ready.into_iter().find(|&at| {
+        let at = self.ready(state).into_iter().find(|&at| {
             let parked = &state.queue[at];
             wanted(parked.job.kind()) && may_go_on(parked)
-        })
-    }
-}
-
-/// How near the bottom is to the point where nothing more may come down: a half where it begins to slow writers,
-/// 1 there. So drains, which only then have to stop, are never kept from a pool that is full before. Where
-/// another thread compacts (`apart`), it is not near at all before it begins to slow writers.
-fn nearness(haste: f64, pressure: f64, apart: bool) -> f64 {
-    let pressure = pressure.clamp(0.0, 1.0);
-    match apart {
-        true => pressure,
-        false => (haste.clamp(0.0, 1.0) + pressure) / 2.0,
-    }
-}
-
-/// Which comes first when space is needed so badly, the pool or the logs press so much, and the bottom is so
-/// near.
-fn preferred(urgency: Urgency, pressing: f64, bottom: f64) -> Option<JobKind> {
-    match urgency {
-        Urgency::Rest | Urgency::None => None,
-        Urgency::Space | Urgency::Everything if pressing >= bottom => Some(JobKind::Drain),
-        Urgency::Space | Urgency::Everything => Some(JobKind::Compact),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whatever is nearer to slowing writers comes first; without need neither does.
-    #[test]
-    fn what_presses_more_comes_first() {
-        assert_eq!(preferred(Urgency::None, 1.0, 0.0), None);
-        assert_eq!(preferred(Urgency::None, 0.0, 1.0), None);
-        for urgency in [Urgency::Space, Urgency::Everything] {
-            assert_eq!(preferred(urgency, 0.0, 0.0), Some(JobKind::Drain));
-            assert_eq!(preferred(urgency, 0.5, 0.4), Some(JobKind::Drain));
-            assert_eq!(preferred(urgency, 0.4, 0.5), Some(JobKind::Compact));
-        }
-    }
-
-    /// Writers do not stop for a full pool while drains could go on: those come first until the bottom takes
-    /// nothing more.
-    #[test]
-    fn a_full_pool_is_drained_until_the_bottom_stops() {
-        for (haste, pressure) in [(0.0, 0.0), (1.0, 0.0), (2.5, 0.5), (4.0, 0.99), (4.0, 1.0)] {
-            for apart in [false, true] {
-                let bottom = nearness(haste, pressure, apart);
-                assert_eq!(preferred(Urgency::Space, 1.0, bottom), Some(JobKind::Drain));
-            }
-        }
-        assert!(
-            (nearness(1.0, 0.0, false) - 0.5).abs() < 1e-9,
-            "where writers begin to be slowed"
-        );
-        assert_eq!(
-            preferred(Urgency::Space, 0.4, nearness(1.5, 0.2, false)),
-            Some(JobKind::Compact)
-        );
-        assert_eq!(
-            preferred(Urgency::Space, 0.9, nearness(4.0, 1.0, false)),
-            Some(JobKind::Compact)
-        );
-    }
-
-    /// Beside a thread that compacts, drains go on while writers are slowed for their sake and not yet for that of
-    /// the bottom; then both work on the bottom.
-    #[test]
-    fn drains_go_on_beside_compactions() {
-        let comes_first = |bottom| preferred(Urgency::Space, 0.3, bottom);
-        assert_eq!(
-            comes_first(nearness(0.9, 0.0, false)),
-            Some(JobKind::Compact)
-        );
-        assert_eq!(comes_first(nearness(0.9, 0.0, true)), Some(JobKind::Drain));
-        assert_eq!(
-            comes_first(nearness(2.0, 0.4, true)),
-            Some(JobKind::Compact)
-        );
+        })?;
+        Some(state.queue.remove(at))
     }
 }

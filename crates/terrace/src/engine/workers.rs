@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::stages::{JobKind, Urgency};
+use crate::stages::JobKind;
 
-use super::queue::{Parked, State};
 use super::{Engine, Pipeline};
 
 /// How long an idle worker sleeps when nobody wakes it.
@@ -178,22 +177,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// The next compaction for the thread that does nothing else.
-    pub(super) fn take_compaction(
-        self: &Arc<Self>,
-        state: &mut State,
-        urgency: Urgency,
-    ) -> Result<Option<Parked>> {
-        if let Some(at) = self.first_ready(state, |kind| kind == JobKind::Compact) {
-            return Ok(Some(state.queue.remove(at)));
-        }
-        if !self.has_memory(state) {
-            return Ok(None);
-        }
-        let job = self.begin_reclaim(&mut state.parts, urgency)?;
-        Ok(job.map(Parked::ready))
     }
 }
 

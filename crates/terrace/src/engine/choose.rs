@@ -1,0 +1,171 @@
+//! The scheduler's decision: where a thread looks for its next job, in which order.
+//!
+//! [`choose`] is a function of plain numbers, so its cases are a table (tests.rs). It returns places to look at; the
+//! engine takes the first job that one of them has (jobs.rs). What a place has depends on locks and on work that is
+//! begun meanwhile, so the decision does not guess it.
+//!
+//! A compaction may take seconds. A pool or log files that fill meanwhile would stop writers if drains had to
+//! wait for it; level 0, and readers with it, would suffer if compactions always had to wait for
+//! drains. So a thread turns, between two steps, to whatever is nearer to slowing writers: drains while the
+//! pool or the logs press more than the bottom does, compactions otherwise ([`preferred`]). What it leaves is parked and
+//! goes on later, on any thread. Where a thread of its own compacts, the others drain until writers are slowed
+//! for the bottom's sake.
+
+use super::workers::Class;
+use crate::stages::{JobKind, Urgency};
+
+/// The pressure from which on nothing is merged before something is drained.
+const MERGES_BELOW: f64 = 0.75;
+
+/// Where a thread looks for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A spare memtable has to be made.
+    Spare,
+    /// The oldest sealed memtable, to be flushed.
+    Sealed,
+    /// Work inside the front.
+    Front,
+    /// Range deletes whose logs have to be synced.
+    Ranges,
+    /// Jobs of one kind that were begun.
+    Begun(JobKind),
+    /// Jobs that were begun, but for flushes.
+    AnyBegun,
+    /// A job of this kind that is not begun yet.
+    New(JobKind, Urgency),
+}
+
+/// What callers wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Nothing.
+    Nothing,
+    /// Nothing, and writers rest.
+    Rest,
+    /// Until what is in the buffer now has gone down.
+    Drained,
+    /// An empty buffer.
+    Everything,
+}
+
+/// The numbers that the choice between merges, drains, compactions and reclaims depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub(super) wanted: Wanted,
+    /// How urgently the pool or the logs need space.
+    pub(super) urgency: Urgency,
+    /// How much these press, from 0 to 1.
+    pub(super) pressing: f64,
+    /// How near the bottom is to slowing writers, where drains leave the pool.
+    pub(super) bottom: Option<Nearness>,
+    /// The last choice put merges first.
+    pub(super) merged_first: bool,
+    /// Another job may take memory.
+    pub(super) has_memory: bool,
+}
+
+/// How near the bottom is to the point where nothing more may come down.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nearness {
+    /// At 1 its work is about to slow writers.
+    pub(super) haste: f64,
+    /// At 1 nothing more may come down.
+    pub(super) pressure: f64,
+    /// Another thread compacts.
+    pub(super) apart: bool,
+}
+
+impl Nearness {
+    /// As one number: a half where the bottom begins to slow writers, 1 where nothing more may come down. So drains,
+    /// which only then have to stop, are never kept from a pool that is full before. Where another thread compacts, it
+    /// is not near at all before it begins to slow writers.
+    fn part(self) -> f64 {
+        let pressure = self.pressure.clamp(0.0, 1.0);
+        match self.apart {
+            true => pressure,
+            false => (self.haste.clamp(0.0, 1.0) + pressure) / 2.0,
+        }
+    }
+}
+
+/// Returns which of drains and compactions comes first; `None` where nothing presses, or where both work in the pool and
+/// the order of jobs says enough.
+pub(super) fn preferred(
+    urgency: Urgency,
+    pressing: f64,
+    bottom: Option<Nearness>,
+) -> Option<JobKind> {
+    let bottom = bottom?.part();
+    match urgency {
+        Urgency::Rest | Urgency::None => None,
+        Urgency::Space | Urgency::Everything if pressing >= bottom => Some(JobKind::Drain),
+        Urgency::Space | Urgency::Everything => Some(JobKind::Compact),
+    }
+}
+
+/// Where the thread of flushes looks. `is_held_up`: nothing may come down.
+pub(super) fn choose_flush(spare_is_due: bool, is_held_up: bool) -> Vec<Look> {
+    let mut looks = Vec::with_capacity(4);
+    if spare_is_due {
+        looks.push(Look::Spare);
+    }
+    looks.push(Look::Begun(JobKind::Flush));
+    if !is_held_up {
+        looks.push(Look::Sealed);
+    }
+    looks.push(Look::Front);
+    looks
+}
+
+/// Where a thread of another class looks, and whether merges come first.
+pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
+    let urgency = match (now.wanted, now.urgency) {
+        (Wanted::Rest, Urgency::None) => Urgency::Rest,
+        (Wanted::Nothing | Wanted::Rest, urgency) => urgency,
+        (Wanted::Drained, _) => Urgency::Space,
+        (Wanted::Everything, _) => Urgency::Everything,
+    };
+    let mut looks = vec![Look::Ranges];
+    if class == Class::Compactions {
+        looks.push(Look::Begun(JobKind::Compact));
+        if now.has_memory {
+            looks.push(Look::New(JobKind::Reclaim, urgency));
+        }
+        return (looks, now.merged_first);
+    }
+    // While space is short, every second time: a buffer of many small tables is slow to read and to drain. Not where
+    // writers have all but stopped.
+    let merges_first = match urgency {
+        Urgency::Space => !now.merged_first && now.pressing < MERGES_BELOW,
+        Urgency::Rest | Urgency::None | Urgency::Everything => true,
+    };
+    if merges_first && urgency == Urgency::Space {
+        looks.push(Look::New(JobKind::Merge, urgency));
+    }
+    if let Some(kind) = preferred(now.urgency, now.pressing, now.bottom) {
+        let new = match kind {
+            JobKind::Drain => JobKind::Drain,
+            _ => JobKind::Reclaim,
+        };
+        looks.extend([Look::Begun(kind), Look::New(new, now.urgency)]);
+    }
+    looks.push(Look::AnyBegun);
+    looks.extend(new_jobs(urgency).map(|kind| Look::New(kind, urgency)));
+    if !now.has_memory {
+        looks.retain(|look| !matches!(look, Look::New(..)));
+    }
+    (looks, merges_first)
+}
+
+/// The kinds of jobs that could be begun, the most wanted first, if space is needed so badly.
+pub(super) fn new_jobs(urgency: Urgency) -> [JobKind; 3] {
+    use JobKind::{Drain, Merge, Reclaim};
+    match urgency {
+        Urgency::Space => [Drain, Reclaim, Merge],
+        Urgency::Rest | Urgency::None | Urgency::Everything => [Merge, Drain, Reclaim],
+    }
+}
+
+#[cfg(test)]
+mod tests;

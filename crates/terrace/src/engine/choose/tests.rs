@@ -1,0 +1,211 @@
+//! The decision as a table: what is the case, and where a thread looks then.
+
+use super::*;
+use JobKind::{Compact, Drain, Flush, Merge, Reclaim};
+use Look::{AnyBegun, Begun, Front, New, Ranges, Sealed, Spare};
+
+const QUIET: Now = Now {
+    wanted: Wanted::Nothing,
+    urgency: Urgency::None,
+    pressing: 0.0,
+    bottom: None,
+    merged_first: false,
+    has_memory: true,
+};
+
+fn nearness(haste: f64, pressure: f64, apart: bool) -> Nearness {
+    Nearness {
+        haste,
+        pressure,
+        apart,
+    }
+}
+
+/// A bottom at this nearness, whatever made it so.
+fn bottom(part: f64) -> Option<Nearness> {
+    Some(nearness(0.0, part, true))
+}
+
+#[test]
+fn flushes_come_after_spares() {
+    let all = [Spare, Begun(Flush), Sealed, Front];
+    assert_eq!(choose_flush(true, false), all);
+    assert_eq!(choose_flush(false, false), all[1..]);
+    assert_eq!(choose_flush(false, true), [Begun(Flush), Front]);
+}
+
+#[test]
+fn the_rest_follows_need() {
+    let quiet = |urgency| {
+        [
+            Ranges,
+            AnyBegun,
+            New(Merge, urgency),
+            New(Drain, urgency),
+            New(Reclaim, urgency),
+        ]
+    };
+    let space = [
+        New(Drain, Urgency::Space),
+        New(Reclaim, Urgency::Space),
+        New(Merge, Urgency::Space),
+    ];
+    let short = Now {
+        urgency: Urgency::Space,
+        pressing: 0.3,
+        ..QUIET
+    };
+    let cases: [(&str, Now, Vec<Look>, bool); 9] = [
+        (
+            "nothing is needed",
+            QUIET,
+            quiet(Urgency::None).into(),
+            true,
+        ),
+        (
+            "writers rest",
+            Now {
+                wanted: Wanted::Rest,
+                ..QUIET
+            },
+            quiet(Urgency::Rest).into(),
+            true,
+        ),
+        (
+            "somebody waits for an empty buffer",
+            Now {
+                wanted: Wanted::Everything,
+                ..QUIET
+            },
+            quiet(Urgency::Everything).into(),
+            true,
+        ),
+        (
+            "space is short",
+            short,
+            [&[Ranges, New(Merge, Urgency::Space), AnyBegun], &space[..]].concat(),
+            true,
+        ),
+        (
+            "space is short, and the last choice put merges first",
+            Now {
+                merged_first: true,
+                ..short
+            },
+            [&[Ranges, AnyBegun], &space[..]].concat(),
+            false,
+        ),
+        (
+            "writers have all but stopped",
+            Now {
+                pressing: 0.8,
+                ..short
+            },
+            [&[Ranges, AnyBegun], &space[..]].concat(),
+            false,
+        ),
+        (
+            "the pool presses more than the bottom",
+            Now {
+                bottom: bottom(0.2),
+                merged_first: true,
+                ..short
+            },
+            [
+                &[Ranges, Begun(Drain), New(Drain, Urgency::Space), AnyBegun],
+                &space[..],
+            ]
+            .concat(),
+            false,
+        ),
+        (
+            "the bottom presses more",
+            Now {
+                bottom: bottom(0.4),
+                merged_first: true,
+                ..short
+            },
+            [
+                &[
+                    Ranges,
+                    Begun(Compact),
+                    New(Reclaim, Urgency::Space),
+                    AnyBegun,
+                ],
+                &space[..],
+            ]
+            .concat(),
+            false,
+        ),
+        (
+            "no job may take memory",
+            Now {
+                bottom: bottom(0.4),
+                has_memory: false,
+                ..short
+            },
+            vec![Ranges, Begun(Compact), AnyBegun],
+            true,
+        ),
+    ];
+    for (case, now, looks, merges_first) in cases {
+        assert_eq!(choose(Class::Rest, &now), (looks, merges_first), "{case}");
+    }
+}
+
+/// A thread that only compacts looks for nothing else, and leaves the turn of merges as it is.
+#[test]
+fn one_thread_only_compacts() {
+    for merged_first in [false, true] {
+        let now = Now {
+            merged_first,
+            wanted: Wanted::Drained,
+            ..QUIET
+        };
+        let looks = vec![Ranges, Begun(Compact), New(Reclaim, Urgency::Space)];
+        assert_eq!(choose(Class::Compactions, &now), (looks, merged_first));
+    }
+}
+
+/// Whatever is nearer to slowing writers comes first; without need neither does.
+#[test]
+fn what_presses_more_comes_first() {
+    assert_eq!(preferred(Urgency::None, 1.0, bottom(0.0)), None);
+    assert_eq!(preferred(Urgency::None, 0.0, bottom(1.0)), None);
+    for urgency in [Urgency::Space, Urgency::Everything] {
+        assert_eq!(preferred(urgency, 1.0, None), None);
+        assert_eq!(preferred(urgency, 0.0, bottom(0.0)), Some(Drain));
+        assert_eq!(preferred(urgency, 0.5, bottom(0.4)), Some(Drain));
+        assert_eq!(preferred(urgency, 0.4, bottom(0.5)), Some(Compact));
+    }
+}
+
+/// Writers do not stop for a full pool while drains could go on: those come first until the bottom takes
+/// nothing more.
+#[test]
+fn a_full_pool_is_drained_until_the_bottom_stops() {
+    let comes_first = |pressing, bottom| preferred(Urgency::Space, pressing, Some(bottom));
+    for (haste, pressure) in [(0.0, 0.0), (1.0, 0.0), (2.5, 0.5), (4.0, 0.99), (4.0, 1.0)] {
+        for apart in [false, true] {
+            let bottom = nearness(haste, pressure, apart);
+            assert_eq!(comes_first(1.0, bottom), Some(Drain));
+        }
+    }
+    let begins = nearness(1.0, 0.0, false).part();
+    assert!(
+        (begins - 0.5).abs() < 1e-9,
+        "where writers begin to be slowed"
+    );
+    assert_eq!(comes_first(0.4, nearness(1.5, 0.2, false)), Some(Compact));
+    assert_eq!(comes_first(0.9, nearness(4.0, 1.0, false)), Some(Compact));
+}
+
+/// Beside a thread that compacts, drains go on while writers are slowed for their sake and not yet for that of
+/// the bottom; then both work on the bottom.
+#[test]
+fn drains_go_on_beside_compactions() {
+    let comes_first = |bottom| preferred(Urgency::Space, 0.3, Some(bottom));
+    assert_eq!(comes_first(nearness(0.9, 0.0, false)), Some(Compact));
+    assert_eq!(comes_first(nearness(0.9, 0.0, true)), Some(Drain));
+    assert_eq!(comes_first(nearness(2.0, 0.4, true)), Some(Compact));
+}
