@@ -89,6 +89,15 @@ impl EntryKind {
             _ => None,
         }
     }
+
+    /// The raw kind of an entry whose expiry, if it has one, is stated beside it.
+    #[inline]
+    pub(crate) fn without_expiry(raw: u8) -> u8 {
+        match raw == EntryKind::PutExpiring as u8 {
+            true => EntryKind::Put as u8,
+            false => raw,
+        }
+    }
 }
 
 /// How the content of a block of a table file is stored.

@@ -21,6 +21,7 @@ use crate::engine::freeze::Frozen;
 use crate::error::{Error, Result};
 use crate::options::Workers;
 use crate::parts::batch::Batch;
+use crate::parts::expiry::Value;
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit, FileMeta};
@@ -303,15 +304,12 @@ fn write_all(
             return Ok(());
         };
         // There is nothing below that a tombstone could hide.
-        match EntryKind::from_raw(entry.kind) {
-            Some(EntryKind::Put) => {
-                batch.push(EntryKind::Put, entry.keyspace, entry.key, cursor.value()?);
+        if entry.kind == EntryKind::Put as u8 {
+            let Value { bytes, expiry } = cursor.value()?;
+            match expiry {
+                0 => batch.push(EntryKind::Put, entry.keyspace, entry.key, bytes),
+                _ => batch.push_expiring(entry.keyspace, entry.key, bytes, expiry),
             }
-            Some(EntryKind::PutExpiring) => {
-                let (expiry, value) = (cursor.expiry()?, cursor.value()?);
-                batch.push_expiring(entry.keyspace, entry.key, value, expiry);
-            }
-            Some(EntryKind::Delete | EntryKind::RangeDelete) | None => {}
         }
         cursor.advance()?;
     }

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::error::Result;
 use crate::metrics::OpCounter;
-use crate::parts::expiry::{Millis, is_past, time_of};
+use crate::parts::expiry::{Millis, Value, is_past, time_of};
 use crate::parts::iter::MergeCursor;
 use crate::parts::key::Target;
 use crate::parts::key::compare_keys;
@@ -109,17 +109,14 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     )))
 }
 
-/// The expiry, or 0, of the entry under the cursor, if it has a value at a time.
+/// The value of the entry under the cursor, unless it deletes the key or has expired at a time.
 #[inline]
-fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Millis>> {
-    match EntryKind::from_raw(kind) {
-        Some(EntryKind::Put) => Ok(Some(0)),
-        Some(EntryKind::PutExpiring) => {
-            let expiry = cursor.expiry()?;
-            Ok((!is_past(expiry, time)).then_some(expiry))
-        }
-        _ => Ok(None),
+fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Value<'_>>> {
+    if kind != EntryKind::Put as u8 {
+        return Ok(None);
     }
+    let value = cursor.value()?;
+    Ok((!is_past(value.expiry, time)).then_some(value))
 }
 
 /// Counts one more pair of so many bytes, before it is made.
@@ -279,8 +276,11 @@ impl Iter {
                 last = Some(key);
                 continue;
             }
-            if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
-                let value = self.cursor.value()?;
+            if let Some(value) = live(&self.cursor, entry.kind, self.time)? {
+                let Value {
+                    bytes: value,
+                    expiry,
+                } = value;
                 match count(&mut self.lease, &self.engine, entry.key.len() + value.len()) {
                     // It begins the next chunk.
                     Err(_) if !self.fetched_front.is_empty() => break,
@@ -446,8 +446,11 @@ impl Iter {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);
-                if let Some(expiry) = live(&self.cursor, entry.kind, self.time)? {
-                    let value = self.cursor.value()?;
+                if let Some(value) = live(&self.cursor, entry.kind, self.time)? {
+                    let Value {
+                        bytes: value,
+                        expiry,
+                    } = value;
                     count(&mut self.lease, &self.engine, entry.key.len() + value.len())?;
                     pairs.push(entry.key, value, expiry);
                 }

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
-use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Step};
-use crate::types::{EntryKind, SeqNo};
+use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source};
+use crate::types::SeqNo;
 
 use super::Engine;
 use super::view::View;
@@ -77,7 +77,7 @@ impl Engine {
         seq: SeqNo,
         moved: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut job = self.pipeline.bottom.absorb(Drain {
+        let job = self.pipeline.bottom.absorb(Drain {
             settle: None,
             cursor: MergeCursor::new(vec![cursor]),
             newer: None,
@@ -92,22 +92,12 @@ impl Engine {
             forget: Box::new(|| {}),
             put_back: None,
         })?;
-        // BOUND: each step moves entries on, or ends.
-        loop {
-            match job.step()? {
-                Step::More => moved(),
-                Step::Wait => return Err(self.full_error()),
-                Step::Retry(why) => return Err(why),
-                Step::Split(parts) => self.add_parts(parts),
-                Step::Done(completion) => {
-                    self.ground.manifest.commit(completion.edit)?;
-                    (completion.apply)();
-                    self.install_view();
-                    self.ground.sequencer.start_after(seq);
-                    return Ok(());
-                }
-            }
-        }
+        let completion = self.run_apart(job, moved)?;
+        self.ground.manifest.commit(completion.edit)?;
+        (completion.apply)();
+        self.install_view();
+        self.ground.sequencer.start_after(seq);
+        Ok(())
     }
 }
 
@@ -277,11 +267,11 @@ impl FrozenCursor {
                 if !deleted && dropped.binary_search(&(entry.keyspace & !SHADOW)).is_err() {
                     let (keyspace, key) = (entry.keyspace, entry.key.to_vec());
                     let (seq, kind) = (entry.seq, entry.kind);
-                    let expiry = match EntryKind::from_raw(kind) {
-                        Some(EntryKind::PutExpiring) => merged.expiry()?,
-                        _ => 0,
-                    };
-                    let value = merged.value()?.to_vec();
+                    let Value {
+                        bytes: value,
+                        expiry,
+                    } = merged.value()?;
+                    let value = value.to_vec();
                     bytes += key.len() + value.len();
                     self.chunk.push(Kept {
                         keyspace,
@@ -343,11 +333,11 @@ impl Cursor for FrozenCursor {
         }))
     }
 
-    fn value(&self) -> Result<&[u8]> {
-        Ok(self.chunk.get(self.at).map_or(&[], |kept| &kept.value))
-    }
-
-    fn expiry(&self) -> Result<Millis> {
-        Ok(self.chunk.get(self.at).map_or(0, |kept| kept.expiry))
+    fn value(&self) -> Result<Value<'_>> {
+        let kept = self.chunk.get(self.at);
+        Ok(kept.map_or(Value::default(), |kept| Value {
+            bytes: &kept.value,
+            expiry: kept.expiry,
+        }))
     }
 }

@@ -72,7 +72,7 @@ fn a_moment_stays_as_it_was() {
             cursor.seek(&Target::first_of(0, &[])).unwrap();
             let mut beside_files = 0;
             while let Some(entry) = cursor.entry().unwrap() {
-                let later = cursor.value().unwrap() != [u8::from(drained); 30];
+                let later = cursor.value().unwrap().bytes != [u8::from(drained); 30];
                 assert!(!later || entry.keyspace != DEFAULT_KEYSPACE, "{design}");
                 beside_files += u32::from(entry.keyspace == DEFAULT_KEYSPACE);
                 if beside_files == 100 {

@@ -15,6 +15,7 @@ pub(crate) mod pace;
 pub(crate) mod ranges;
 pub(crate) mod redo;
 pub(crate) mod reserve;
+pub(crate) mod retain;
 pub(crate) mod sequence;
 pub(crate) mod skiplist;
 pub(crate) mod snapshots;

@@ -155,6 +155,12 @@ pub(crate) struct Stripes {
 }
 
 impl Stripes {
+    /// Those between snapshots with these numbers, which ascend.
+    #[cfg(test)]
+    pub(crate) fn of(seqs: Vec<SeqNo>) -> Stripes {
+        Stripes { seqs }
+    }
+
     /// Whether nobody can tell versions `newer` and `older` of a key apart from `newer` alone.
     pub(crate) fn same(&self, newer: SeqNo, older: SeqNo) -> bool {
         // A snapshot in older..newer sees the older version.

@@ -174,13 +174,14 @@ impl Spill {
                 (*keyspace, *seq) == (entry.keyspace, entry.seq) && key == entry.key
             });
             if !same {
+                let value = merged.value()?;
                 writer.add(&NewEntry {
                     keyspace: entry.keyspace,
                     key: entry.key,
                     seq: entry.seq,
                     kind: entry.kind,
-                    expiry: merged.expiry()?,
-                    value: merged.value()?,
+                    expiry: value.expiry,
+                    value: value.bytes,
                 })?;
                 last = Some((entry.keyspace, entry.key.to_vec(), entry.seq));
             }
@@ -280,9 +281,8 @@ mod tests {
                 assert!(last <= Some(place), "in order");
                 last = Some(place);
                 let deletes = entry.kind == EntryKind::Delete as u8;
-                let value = merged.value().unwrap().to_vec();
-                let expiry = merged.expiry().unwrap();
-                found.insert(place, (deletes, expiry, value));
+                let value = merged.value().unwrap();
+                found.insert(place, (deletes, value.expiry, value.bytes.to_vec()));
                 merged.advance().unwrap();
             }
             assert!(found == wanted, "with {memory_bytes} bytes of memory");

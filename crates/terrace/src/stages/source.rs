@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrace_media::prefetch;
 
 use crate::error::Result;
-use crate::parts::expiry::{Millis, layout as expiring};
+use crate::parts::expiry::Millis;
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::FileMeta;
@@ -70,21 +70,13 @@ impl Lookup {
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         // All of it will be read, for its checksum and then to be copied.
         prefetch(node.value()?);
-        let (value, _) = node.checked_value()?;
+        let value = node.checked_entry()?;
         match EntryKind::from_raw(node.header.kind) {
-            Some(EntryKind::Put) => Ok(Lookup::Value {
-                value: value.to_vec(),
+            Some(EntryKind::Put | EntryKind::PutExpiring) => Ok(Lookup::Value {
+                value: value.bytes.to_vec(),
                 seq: node.header.seq,
-                expiry: 0,
+                expiry: value.expiry,
             }),
-            Some(EntryKind::PutExpiring) => {
-                let (expiry, value) = expiring::decode(value, node.off)?;
-                Ok(Lookup::Value {
-                    value: value.to_vec(),
-                    seq: node.header.seq,
-                    expiry,
-                })
-            }
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
             Some(EntryKind::RangeDelete) | None => Err(crate::error::Error::corruption(format!(
                 "the node at pool offset {:#x} has the unknown kind {}; restore the database \

@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 
 use crate::db::keyspace::Record;
 use crate::error::Result;
-use crate::parts::expiry::{Millis, is_past};
+use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::key::Target;
-use crate::parts::ranges::{Newer, RangeSet};
-use crate::types::{EntryKind, SEQ_MAX, SYSTEM_KEYSPACE, SeqNo};
+use crate::parts::ranges::{Applicable, Newer, RangeSet};
+use crate::parts::retain::{Kept, Retention};
+use crate::types::{EntryKind, SYSTEM_KEYSPACE, SeqNo};
 
 /// What came by.
 #[derive(Debug, Default)]
@@ -31,8 +32,7 @@ pub(super) struct Seen {
 /// A cursor over the newest versions that are values.
 pub(super) struct Newest {
     merged: MergeCursor,
-    ranges: RangeSet,
-    now: Millis,
+    retention: Retention,
     last: Option<(u32, Vec<u8>)>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -41,8 +41,12 @@ impl Newest {
     pub(super) fn new(merged: MergeCursor, ranges: RangeSet, now: Millis) -> Newest {
         Newest {
             merged,
-            ranges,
-            now,
+            // Without snapshots: a new database has none.
+            retention: Retention {
+                ranges: vec![Applicable::all(ranges)],
+                horizon: now,
+                ..Retention::default()
+            },
             last: None,
             seen: Arc::default(),
         }
@@ -76,15 +80,19 @@ impl Newest {
 
     fn wants(&self, entry: &EntryView<'_>) -> Result<bool> {
         let (keyspace, key) = (entry.keyspace, entry.key);
-        let covered = self.ranges.newest(keyspace, key, SEQ_MAX) > Some(entry.seq);
-        if entry.kind != EntryKind::Put as u8 || covered || is_past(self.merged.expiry()?, self.now)
-        {
+        let value = self.merged.value()?;
+        // Nothing is below a new database. Of older versions none is asked for.
+        let kept = self
+            .retention
+            .keep(entry.kind, value.expiry, entry.seq, || false);
+        let is_value = entry.kind == EntryKind::Put as u8 && kept == Kept::Whole;
+        if !is_value || self.retention.is_hidden((keyspace, key), entry.seq, None) {
             return Ok(false);
         }
         let mut seen = self.seen.lock();
         if keyspace == SYSTEM_KEYSPACE {
             // The catalog comes first, since its keyspace does.
-            match Record::of(key, self.merged.value()?) {
+            match Record::of(key, value.bytes) {
                 Some(Record::Name(id, name)) => {
                     seen.names.insert(id, name);
                 }
@@ -101,7 +109,7 @@ impl Newest {
         } else {
             *seen.pairs.entry(keyspace).or_default() += 1;
         }
-        seen.bytes += (key.len() + self.merged.value()?.len()) as u64;
+        seen.bytes += (key.len() + value.bytes.len()) as u64;
         Ok(true)
     }
 }
@@ -137,22 +145,10 @@ impl Cursor for Newest {
     }
 
     fn entry(&self) -> Result<Option<EntryView<'_>>> {
-        let expires = self.merged.expiry()? != 0;
-        Ok(self.merged.entry()?.map(|entry| match expires {
-            // Runs have the expiry beside the entry; who asks for it looks at the kind.
-            true => EntryView {
-                kind: EntryKind::PutExpiring as u8,
-                ..entry
-            },
-            false => entry,
-        }))
+        self.merged.entry()
     }
 
-    fn value(&self) -> Result<&[u8]> {
+    fn value(&self) -> Result<Value<'_>> {
         self.merged.value()
-    }
-
-    fn expiry(&self) -> Result<Millis> {
-        self.merged.expiry()
     }
 }

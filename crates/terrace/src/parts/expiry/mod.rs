@@ -23,6 +23,14 @@ use terrace_media::Clock;
 /// Milliseconds since 1970.
 pub(crate) type Millis = u64;
 
+/// A value and when it expires.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Value<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// 0: never.
+    pub(crate) expiry: Millis,
+}
+
 /// The time of one database.
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,

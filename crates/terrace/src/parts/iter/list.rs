@@ -3,7 +3,7 @@
 use super::{Cursor, EntryView};
 use crate::canary::{self, Canary};
 use crate::error::Result;
-use crate::parts::expiry::{Millis, layout};
+use crate::parts::expiry::Value;
 use crate::parts::gate::{Gate, Held};
 use crate::parts::key::Target;
 use crate::parts::ranges::{Ages, LateKeys, Newer};
@@ -214,28 +214,15 @@ impl Cursor for ListCursor {
             keyspace: node.header.keyspace,
             key: node.key,
             seq: node.header.seq,
-            kind: node.header.kind,
+            kind: EntryKind::without_expiry(node.header.kind),
         }))
     }
 
     #[inline]
-    fn value(&self) -> Result<&[u8]> {
+    fn value(&self) -> Result<Value<'_>> {
         if self.at == 0 {
-            return Ok(&[]);
+            return Ok(Value::default());
         }
-        let node = self.list.node(self.at)?;
-        let (value, _) = node.checked_value()?;
-        if node.header.kind == EntryKind::PutExpiring as u8 {
-            return Ok(layout::decode(value, node.off)?.1);
-        }
-        Ok(value)
-    }
-
-    fn expiry(&self) -> Result<Millis> {
-        if self.at == 0 {
-            return Ok(0);
-        }
-        let node = self.list.node(self.at)?;
-        Ok(layout::decode(node.checked_value()?.0, node.off)?.0)
+        Ok(self.list.node(self.at)?.checked_entry()?)
     }
 }

@@ -8,9 +8,8 @@ use std::cmp::Ordering as Order;
 
 use super::{Cursor, EntryView};
 use crate::error::Result;
-use crate::parts::expiry::Millis;
-use crate::parts::key::Target;
-use crate::parts::key::{compare_keys, key_front};
+use crate::parts::expiry::Value;
+use crate::parts::key::{Target, compare_keys, key_front};
 use crate::parts::ranges::Newer;
 use crate::types::SeqNo;
 
@@ -237,20 +236,12 @@ impl MergeCursor {
         }
     }
 
-    /// When an expiring entry under the cursor expires.
-    pub(crate) fn expiry(&self) -> Result<Millis> {
-        match self.order.first() {
-            Some(&first) => self.cursors[first].expiry(),
-            None => Ok(0),
-        }
-    }
-
-    /// The value of the entry under the cursor.
+    /// The value of the entry under the cursor and when it expires.
     #[inline]
-    pub(crate) fn value(&self) -> Result<&[u8]> {
+    pub(crate) fn value(&self) -> Result<Value<'_>> {
         match self.order.first() {
             Some(&first) => self.cursors[first].value(),
-            None => Ok(&[]),
+            None => Ok(Value::default()),
         }
     }
 }

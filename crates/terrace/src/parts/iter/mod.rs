@@ -11,7 +11,7 @@ mod merge;
 mod tests;
 
 use crate::error::Result;
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::Value;
 use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
 use crate::types::SeqNo;
@@ -25,6 +25,7 @@ pub(crate) struct EntryView<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) seq: SeqNo,
+    /// `Put` for a value that expires, too.
     pub(crate) kind: u8,
 }
 
@@ -69,8 +70,6 @@ pub(crate) trait Cursor: Send {
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer;
     /// The entry under the cursor, `None` off the source.
     fn entry(&self) -> Result<Option<EntryView<'_>>>;
-    /// The value of the entry under the cursor, its checksum found right; empty off the source.
-    fn value(&self) -> Result<&[u8]>;
-    /// When an entry of the kind `PutExpiring` under the cursor expires.
-    fn expiry(&self) -> Result<Millis>;
+    /// The value of the entry under the cursor and when it expires, its checksum found right; empty off the source.
+    fn value(&self) -> Result<Value<'_>>;
 }

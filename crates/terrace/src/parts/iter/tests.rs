@@ -110,7 +110,7 @@ fn take(cursor: &mut MergeCursor, count: usize) -> Vec<Place> {
         };
         let place = place_of(&entry);
         assert_eq!(entry.target().seq, entry.seq);
-        assert_eq!(cursor.value().unwrap(), value_of(&place));
+        assert_eq!(cursor.value().unwrap().bytes, value_of(&place));
         places.push(place);
         cursor.advance().unwrap();
     }
@@ -139,7 +139,7 @@ fn merges_agree_with_a_model() {
             cursor.entry().unwrap().is_none(),
             "a cursor begins off its sources"
         );
-        assert_eq!(cursor.value().unwrap(), b"");
+        assert_eq!(cursor.value().unwrap().bytes, b"");
         cursor.advance().unwrap();
         for _ in 0..200 {
             let seq = [0, SEQ_MAX, rng.u64(..400)][rng.usize(..3)];

@@ -182,8 +182,13 @@ pub(crate) struct Applicable {
 impl Applicable {
     /// Range deletes that are durable, all of them.
     pub(crate) fn lasting(spans: Arc<Spans>) -> Applicable {
+        Applicable::all(RangeSet::of(vec![spans]))
+    }
+
+    /// All range deletes of a set.
+    pub(crate) fn all(set: RangeSet) -> Applicable {
         Applicable {
-            set: Arc::new(RangeSet::of(vec![spans])),
+            set: Arc::new(set),
             upto: SeqNo::MAX,
         }
     }

@@ -9,8 +9,9 @@ use terrace_media::{Claim, Region};
 use super::layout::{self, HEADER_BYTES, HEIGHT_MAX, Header, LINK_OFFSET};
 use crate::canary::{self, Canary};
 use crate::parts::codec::{self, DecodeError};
+use crate::parts::expiry::{Value, layout as expiring};
 use crate::parts::key::{Target, compare_keys};
-use crate::types::SeqNo;
+use crate::types::{EntryKind, SeqNo};
 
 /// What is to be written as a node.
 #[derive(Debug, Clone, Copy)]
@@ -176,6 +177,17 @@ impl<'a> Node<'a> {
             return Err(self.damaged(computed));
         }
         Ok((value, value_crc))
+    }
+
+    /// The node's value and when it expires, after its checksum has been found right.
+    #[inline]
+    pub(crate) fn checked_entry(&self) -> Result<Value<'a>, DecodeError> {
+        let (bytes, _) = self.checked_value()?;
+        if self.header.kind != EntryKind::PutExpiring as u8 {
+            return Ok(Value { bytes, expiry: 0 });
+        }
+        let (expiry, bytes) = expiring::decode(bytes, self.off)?;
+        Ok(Value { bytes, expiry })
     }
 
     #[cold]

@@ -16,7 +16,7 @@ use super::layout::{BlockKind, Handle};
 use super::reader::SsTable;
 use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::Value;
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::key::Target;
 use crate::parts::memory::Lease;
@@ -483,10 +483,6 @@ impl Cursor for SstCursor {
         }
     }
 
-    fn expiry(&self) -> Result<Millis> {
-        Ok(self.data.head().map_or(0, |head| head.expiry))
-    }
-
     #[inline]
     fn entry(&self) -> Result<Option<EntryView<'_>>> {
         let Some(head) = self.data.head() else {
@@ -502,7 +498,10 @@ impl Cursor for SstCursor {
     }
 
     #[inline]
-    fn value(&self) -> Result<&[u8]> {
-        Ok(self.data.value())
+    fn value(&self) -> Result<Value<'_>> {
+        Ok(Value {
+            bytes: self.data.value(),
+            expiry: self.data.head().map_or(0, |head| head.expiry),
+        })
     }
 }

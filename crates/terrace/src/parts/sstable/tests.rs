@@ -160,7 +160,7 @@ fn seen(cursor: &SstCursor) -> Option<Seen> {
     let row = Row {
         kind: entry.kind,
         expiry: cursor.expiry(),
-        value: cursor.value().unwrap().to_vec(),
+        value: cursor.value().unwrap().bytes.to_vec(),
     };
     let place = (entry.keyspace, entry.key.to_vec(), Reverse(entry.seq));
     Some((place, row))

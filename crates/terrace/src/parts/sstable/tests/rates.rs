@@ -101,7 +101,7 @@ impl Rates {
             let mut count = 0;
             while let Some(entry) = cursor.entry().unwrap() {
                 count += 1;
-                bytes += entry.key.len() + cursor.value().unwrap().len();
+                bytes += entry.key.len() + cursor.value().unwrap().bytes.len();
                 if forward {
                     cursor.advance().unwrap();
                 } else {

@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
-use crate::types::{EntryKind, key_hash};
+use crate::types::key_hash;
 
 /// After so many tries on a full disk a job gives its sources back, so that another one is chosen by what is there
 /// then. No fewer than the engine counts before it refuses those who wait.
@@ -96,12 +96,8 @@ impl Absorb {
             // A version that a newer table hides would be written only to be dropped.
             let hash = key_hash(entry.keyspace, entry.key);
             let newer = drain.newest(entry.keyspace, entry.key, hash)?;
-            if newer.is_none_or(|newer| !output.same_stripe(newer, entry.seq)) {
-                let expiry = match EntryKind::from_raw(entry.kind) {
-                    Some(EntryKind::PutExpiring) => drain.cursor.expiry()?,
-                    _ => 0,
-                };
-                bytes += output.offer(&entry, drain.cursor.value()?, expiry)?;
+            if !output.is_superseded(newer, entry.seq) {
+                bytes += output.offer(&entry, drain.cursor.value()?)?;
             }
             entries += 1;
             drain.advance()?;

@@ -25,7 +25,7 @@ use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{Completion, Job, JobKind, Step};
-use crate::types::{EntryKind, SeqNo};
+use crate::types::SeqNo;
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -205,12 +205,7 @@ impl Range {
                     return Ok(false);
                 }
             }
-            let expiry = match EntryKind::from_raw(entry.kind) {
-                Some(EntryKind::PutExpiring) => self.cursor.expiry()?,
-                _ => 0,
-            };
-            let value = self.cursor.value()?;
-            bytes += self.output.offer(&entry, value, expiry)?;
+            bytes += self.output.offer(&entry, self.cursor.value()?)?;
             entries += 1;
             self.cursor.advance()?;
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Body;
 use super::output::Output;
 use crate::error::Result;
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::EntryView;
 use crate::stages::{Completion, Intake};
 use crate::types::{EntryKind, SeqNo};
@@ -48,7 +48,11 @@ impl Intake for Run {
             seq: self.seq,
             kind: EntryKind::Put as u8,
         };
-        self.output.offer(&entry, value, expiry).map(|_| ())
+        let value = Value {
+            bytes: value,
+            expiry,
+        };
+        self.output.offer(&entry, value).map(|_| ())
     }
 
     fn close(&mut self) -> Result<()> {

@@ -14,13 +14,13 @@ use super::version::{Table, Version};
 use super::{Body, Shelf};
 use crate::canary::{self, Canary};
 use crate::error::Result;
-use crate::parts::expiry::{Millis, is_past};
+use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::{Change, FileMeta};
 use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
 use crate::parts::reserve::Row;
-use crate::parts::snapshots::Stripes;
+use crate::parts::retain::{Kept, Retention};
 use crate::parts::sstable::{self, Finished, NewEntry, SstWriter};
 use crate::types::{EntryKind, SeqNo};
 
@@ -39,16 +39,7 @@ pub(super) struct Output {
     /// What was live when the job began. Nothing arrives below the tables that a job works on but
     /// by that job, so this stays right about what a tombstone may hide.
     version: Arc<Version>,
-    stripes: Stripes,
-    dropped: Arc<Vec<u32>>,
-    /// Up to then whatever expires is a tombstone.
-    horizon: Millis,
-    /// What hides entries, beside the range deletes that come with them.
-    hides: Vec<Applicable>,
-    /// All range deletes that come with the entries. One with nothing below is not written, so it must hide
-    /// what it covers here. `hides` may lack it: a set keeps the newest over each piece of the key space, and
-    /// a newer one that is not durable yet is not applied.
-    own: Option<Applicable>,
+    retention: Retention,
     /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
     ranges: Vec<RangeDelete>,
     /// Keys, ascending, before which a new table begins.
@@ -85,20 +76,29 @@ impl Output {
         version: Arc<Version>,
         (level, run): (u32, u64),
         ranges: Vec<RangeDelete>,
-        hides: Vec<Applicable>,
+        mut hides: Vec<Applicable>,
     ) -> Output {
         let stripes = body.ground.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
+        // All range deletes that come with the entries. One with nothing below is not written, so it must hide what it
+        // covers here. `hides` may lack it: a set keeps the newest over each piece of the key space, and a newer one
+        // that is not durable yet is not applied.
         let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
+        if own.len() > 0 {
+            hides.push(Applicable::lasting(Arc::new(own)));
+        }
         let row = match level {
             0 => Row::Drains,
             _ => Row::Tables,
         };
         let lender = body.ground.reserve.lender(&body.shelf.fs, row);
         let mut output = Output {
-            horizon: body.ground.horizon(),
-            hides,
-            own: (own.len() > 0).then(|| Applicable::lasting(Arc::new(own))),
+            retention: Retention {
+                stripes,
+                dropped: body.ground.dropped.all(),
+                ranges: hides,
+                horizon: body.ground.horizon(),
+            },
             ranges: Vec::new(),
             cuts: Arc::default(),
             cut: None,
@@ -108,8 +108,6 @@ impl Output {
             level,
             run,
             version,
-            stripes,
-            dropped: body.ground.dropped.all(),
             writer: None,
             done: Vec::new(),
             keyspace: 0,
@@ -129,9 +127,9 @@ impl Output {
 
     /// The fragments of range deletes that hide something, here or below.
     fn needed(&self, mut ranges: Vec<RangeDelete>) -> Vec<RangeDelete> {
-        ranges.retain(|r| self.dropped.binary_search(&r.keyspace).is_err());
+        ranges.retain(|r| !self.retention.is_dropped(r.keyspace));
         // Of those over one piece that no snapshot tells apart, the newest does for all.
-        let readable = Readable::after(self.stripes.clone());
+        let readable = Readable::after(self.retention.stripes.clone());
         let mut fragments = fragment(ranges, Keep::Readable(&readable));
         fragments.retain(|r| {
             let last = match r.end.is_empty() {
@@ -140,7 +138,8 @@ impl Output {
             };
             let first = (r.keyspace, r.begin.as_slice());
             let level = self.level as usize;
-            self.stripes.any_before(r.seq) || self.version.reaches_below(level, first, last)
+            let is_below = || self.version.reaches_below(level, first, last);
+            self.retention.hides_below(r.seq, is_below)
         });
         if canary::breaks(Canary::RangeDropped) {
             fragments.clear();
@@ -163,9 +162,9 @@ impl Output {
         self.any && entry.keyspace == self.keyspace && entry.key == self.key.as_slice()
     }
 
-    /// Whether nobody can tell two versions of a key apart.
-    pub(super) fn same_stripe(&self, newer: SeqNo, older: SeqNo) -> bool {
-        self.stripes.same(newer, older)
+    /// Returns whether a newer version, which a stage above has, hides this one from every reader.
+    pub(super) fn is_superseded(&self, newer: Option<SeqNo>, seq: SeqNo) -> bool {
+        self.retention.is_superseded(newer, seq)
     }
 
     /// Whether the table being written is as large as one should be.
@@ -197,36 +196,10 @@ impl Output {
         tables.iter().map(|t| t.meta.bytes).sum()
     }
 
-    /// Whether somebody may read the entry, which comes after all that were offered before.
-    fn wants(&self, entry: &EntryView<'_>, same_key: bool) -> bool {
-        if self.dropped.binary_search(&entry.keyspace).is_ok() {
-            return false;
-        }
-        if same_key
-            && self
-                .kept
-                .is_some_and(|newer| self.stripes.same(newer, entry.seq))
-        {
-            return false;
-        }
-        let key = (entry.keyspace, entry.key);
-        let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
-        !self.hides.iter().any(covered) && !self.own.as_ref().is_some_and(covered)
-    }
-
-    /// Whether a tombstone may have something to hide, here or below.
-    fn hides(&self, entry: &EntryView<'_>) -> bool {
-        let place = (entry.keyspace, entry.key);
-        self.stripes.any_before(entry.seq)
-            || self
-                .version
-                .reaches_below(self.level as usize, place, place)
-    }
-
     /// From now on nothing is taken for expired. A tombstone goes where nothing below needs it, and who
     /// calls this does not know yet what will be below.
     pub(super) fn keep_expired(&mut self) {
-        self.horizon = 0;
+        self.retention.horizon = 0;
     }
 
     /// What is written replaces no files, so only deletes may take room that is kept for what does.
@@ -239,15 +212,9 @@ impl Output {
         self.loan_ends.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the next entry, with its expiry or 0. Returns the bytes that it brought.
-    pub(super) fn offer(
-        &mut self,
-        entry: &EntryView<'_>,
-        value: &[u8],
-        expiry: Millis,
-    ) -> Result<usize> {
+    /// Takes the next entry. Returns the bytes that it brought.
+    pub(super) fn offer(&mut self, entry: &EntryView<'_>, value: Value<'_>) -> Result<usize> {
         let same_key = self.same_key(entry);
-        let wanted = self.wants(entry, same_key);
         if !same_key {
             self.keyspace = entry.keyspace;
             self.key.clear();
@@ -255,25 +222,22 @@ impl Output {
             self.kept = None;
             self.any = true;
         }
-        if !wanted {
+        let key = (entry.keyspace, entry.key);
+        if self.retention.is_hidden(key, entry.seq, self.kept) {
             return Ok(0);
         }
         self.kept = Some(entry.seq);
-        let mut kind = match EntryKind::from_raw(entry.kind) {
-            Some(EntryKind::PutExpiring) => EntryKind::Put as u8,
-            _ => entry.kind,
+        let level = self.level as usize;
+        let is_below = || self.version.reaches_below(level, key, key);
+        let kept = self
+            .retention
+            .keep(entry.kind, value.expiry, entry.seq, is_below);
+        let (kind, value) = match kept {
+            Kept::Whole => (entry.kind, value),
+            Kept::Tombstone if canary::breaks(Canary::ExpiredDropped) => return Ok(0),
+            Kept::Tombstone => (EntryKind::Delete as u8, Value::default()),
+            Kept::Nothing => return Ok(0),
         };
-        let (mut value, mut expiry) = (value, expiry);
-        if is_past(expiry, self.horizon) {
-            // From here on it is a tombstone like any other.
-            (kind, value, expiry) = (EntryKind::Delete as u8, &[], 0);
-            if canary::breaks(Canary::ExpiredDropped) {
-                return Ok(0);
-            }
-        }
-        if kind == EntryKind::Delete as u8 && !self.hides(entry) {
-            return Ok(0);
-        }
         if self.lends_to_deletes && kind != EntryKind::Delete as u8 {
             self.end_loan();
         }
@@ -283,8 +247,8 @@ impl Output {
                 key: entry.key,
                 seq: entry.seq,
                 kind,
-                expiry,
-                value,
+                expiry: value.expiry,
+                value: value.bytes,
             })?;
             let bytes = writer.estimated_bytes();
             let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
@@ -298,10 +262,9 @@ impl Output {
             }
         }
         if !same_key {
-            let key = (entry.keyspace, entry.key);
-            self.sampler.take(&self.version, self.level as usize, key);
+            self.sampler.take(&self.version, level, key);
         }
-        Ok(entry.key.len() + value.len())
+        Ok(entry.key.len() + value.bytes.len())
     }
 
     /// The table being written; begins one.
@@ -458,7 +421,7 @@ impl Output {
         let tables = done.into_iter().zip(superseded);
         let tables = tables.map(|((meta, ranges), superseded)| {
             Table::new(&shelf, meta, ranges)
-                .written_without(&self.dropped)
+                .written_without(&self.retention.dropped)
                 .superseding(superseded)
         });
         (tables.collect(), changes)

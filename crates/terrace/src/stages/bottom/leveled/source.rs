@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::version::{Run, Table};
 use crate::error::{Error, Result};
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::Value;
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
@@ -343,29 +343,14 @@ impl Cursor for RunCursor {
         let Some(cursor) = &self.cursor else {
             return Ok(None);
         };
-        let mut entry = cursor.entry()?;
-        // In a table a put has its expiry beside it; elsewhere the kind says that there is one.
-        if let Some(entry) = &mut entry
-            && entry.kind == EntryKind::Put as u8
-            && Cursor::expiry(cursor)? != 0
-        {
-            entry.kind = EntryKind::PutExpiring as u8;
-        }
-        Ok(entry)
-    }
-
-    fn expiry(&self) -> Result<Millis> {
-        match &self.cursor {
-            Some(cursor) => Cursor::expiry(cursor),
-            None => Ok(0),
-        }
+        cursor.entry()
     }
 
     #[inline]
-    fn value(&self) -> Result<&[u8]> {
+    fn value(&self) -> Result<Value<'_>> {
         match &self.cursor {
             Some(cursor) => cursor.value(),
-            None => Ok(&[]),
+            None => Ok(Value::default()),
         }
     }
 }

@@ -12,13 +12,13 @@ use super::Body;
 use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::codec;
-use crate::parts::expiry::{Millis, is_past, layout};
+use crate::parts::expiry::{Value, layout};
 use crate::parts::key::Target;
-use crate::parts::ranges::{Applicable, RangeDelete};
+use crate::parts::ranges::RangeDelete;
+use crate::parts::retain::{Kept, Retention};
 use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::parts::skiplist::node::height_for;
-use crate::parts::snapshots::Stripes;
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
@@ -30,14 +30,9 @@ const STEP_BYTES: usize = 256 * 1024;
 pub(super) struct Absorb {
     body: Arc<Body>,
     drain: Option<Drain>,
-    stripes: Stripes,
-    dropped: Arc<Vec<u32>>,
-    /// So many of the dropped keyspaces are among them.
+    retention: Retention,
+    /// How many dropped keyspaces it knows at least.
     dropped_before: usize,
-    /// What hides entries of the drain.
-    ranges: Option<Applicable>,
-    /// Up to then whatever expires is a tombstone.
-    horizon: Millis,
     /// Range deletes that are in the list now.
     brought: Vec<RangeDelete>,
     fingers: Option<(Fingers, u64)>,
@@ -64,12 +59,14 @@ impl Absorb {
         // Before the first of its entries comes in.
         body.ages.raise(drain.seq_last);
         Absorb {
-            stripes: body.ground.snapshots.stripes(),
             // Before the list, which has these and maybe more.
             dropped_before: body.ground.dropped.count(),
-            dropped: body.ground.dropped.all(),
-            ranges: body.ground.ranges.applicable(drain.durable, None),
-            horizon: body.ground.horizon(),
+            retention: Retention {
+                stripes: body.ground.snapshots.stripes(),
+                dropped: body.ground.dropped.all(),
+                ranges: Vec::from_iter(body.ground.ranges.applicable(drain.durable, None)),
+                horizon: body.ground.horizon(),
+            },
             brought: Vec::new(),
             body,
             drain: Some(drain),
@@ -94,8 +91,8 @@ impl Absorb {
         let durable = drain.durable.max(self.looked_at);
         // After that: a snapshot that comes later has each of these range deletes. Of the table it has all,
         // as every snapshot since the drain began.
-        self.stripes = ground.snapshots.stripes();
-        self.ranges = ground.ranges.applicable(durable, None);
+        self.retention.stripes = ground.snapshots.stripes();
+        self.retention.ranges = Vec::from_iter(ground.ranges.applicable(durable, None));
     }
 
     /// Drains one step's worth. True when the source is empty.
@@ -167,39 +164,33 @@ impl Absorb {
         let Some(entry) = drain.cursor.entry()? else {
             return Ok(Placed::Yes(0));
         };
-        if self.dropped.binary_search(&entry.keyspace).is_ok() {
-            return Ok(Placed::Yes(0));
-        }
+        let key = (entry.keyspace, entry.key);
         // `finish_key` has cleared `kept` unless the entry is another version of the same key.
-        if self
-            .kept
-            .is_some_and(|newer| self.stripes.same(newer, entry.seq))
-        {
+        if self.retention.is_hidden(key, entry.seq, self.kept) {
             return Ok(Placed::Yes(0));
         }
         let hash = key_hash(entry.keyspace, entry.key);
         // A version that a newer table hides would be copied only to be superseded. What it
         // supersedes here stays until the newer version comes, which hides that as well.
         let newer = drain.newest(entry.keyspace, entry.key, hash)?;
-        if newer.is_some_and(|newer| self.stripes.same(newer, entry.seq)) {
+        if self.retention.is_superseded(newer, entry.seq) {
             return Ok(Placed::Yes(0));
         }
-        let key = (entry.keyspace, entry.key);
-        let covered = |ranges: &Applicable| ranges.hides(key, entry.seq, &self.stripes);
-        if self.ranges.as_ref().is_some_and(covered) {
-            return Ok(Placed::Yes(0));
-        }
-        let kind = EntryKind::from_raw(entry.kind);
-        let expiry = match kind {
-            Some(EntryKind::PutExpiring) => drain.cursor.expiry()?,
-            _ => 0,
-        };
-        let expired = is_past(expiry, self.horizon);
+        let Value {
+            bytes: value,
+            expiry,
+        } = drain.cursor.value()?;
+        // Nothing is below the repository.
+        let kept = self.retention.keep(entry.kind, expiry, entry.seq, || false);
+        let is_delete = entry.kind == EntryKind::Delete as u8;
+        let expired = kept != Kept::Whole && !is_delete;
         if expired && canary::breaks(Canary::ExpiredDropped) {
             return Ok(Placed::Yes(0));
         }
-        let tombstone = kind == Some(EntryKind::Delete) || expired;
-        if kind == Some(EntryKind::RangeDelete) {
+        if (expired || is_delete) && canary::breaks(Canary::DrainTombstone) {
+            return Ok(Placed::Yes(0));
+        }
+        if entry.kind == EntryKind::RangeDelete as u8 {
             if canary::breaks(Canary::RangeDropped) {
                 return Ok(Placed::Yes(0));
             }
@@ -207,15 +198,11 @@ impl Absorb {
             self.brought
                 .push(RangeDelete::from_entry(key.0, key.1, entry.seq, off)?);
         }
-        if tombstone && canary::breaks(Canary::DrainTombstone) {
-            return Ok(Placed::Yes(0));
-        }
-        let needed = !tombstone || self.stripes.any_before(entry.seq);
         let mut size = 0;
         if !relinker.has_room() {
             self.commit(body, relinker)?;
         }
-        if needed {
+        if kept != Kept::Nothing {
             let target = entry.target();
             let fingers = fingers_at(&mut self.fingers, relinker, body, &target)?;
             let following = fingers.following();
@@ -227,10 +214,10 @@ impl Absorb {
                 let with_expiry;
                 let (kind, value) = match (expired, expiry) {
                     (true, _) => (EntryKind::Delete as u8, [].as_slice()),
-                    (false, 0) => (entry.kind, drain.cursor.value()?),
+                    (false, 0) => (entry.kind, value),
                     (false, _) => {
-                        with_expiry = layout::encode(expiry, drain.cursor.value()?);
-                        (entry.kind, with_expiry.as_slice())
+                        with_expiry = layout::encode(expiry, value);
+                        (EntryKind::PutExpiring as u8, with_expiry.as_slice())
                     }
                 };
                 let node = NewNode {
@@ -253,7 +240,7 @@ impl Absorb {
                 if expiry != 0 && !expired {
                     relinker.space.expires(off, size as u64, expiry);
                 }
-                if tombstone {
+                if expired || is_delete {
                     // Kept for a snapshot only: counts as garbage from the start.
                     relinker.space.retain(off, size as u64);
                 }
@@ -290,7 +277,7 @@ impl Absorb {
             if !node.same_key(self.keyspace, &self.key) {
                 return Ok(());
             }
-            if self.stripes.same(newer, node.header.seq) {
+            if self.retention.is_superseded(Some(newer), node.header.seq) {
                 if !relinker.has_room() {
                     relinker.settle(fingers);
                     relinker.commit(body, Purpose::Drain)?;

@@ -16,14 +16,14 @@ use super::absorb::end_of_keyspace;
 use super::layout::HEADER_BYTES;
 use super::{Body, Relinker};
 use crate::error::Result;
-use crate::parts::expiry::{Millis, is_past, layout};
+use crate::parts::expiry::Millis;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::retain::{Kept, Retention};
 use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::node::{Node, link_at};
 use crate::parts::skiplist::walk::{Walk, is_dead};
-use crate::parts::snapshots::Stripes;
 use crate::stages::{Completion, Garbage, Job, JobKind, Step, Urgency};
 use crate::types::EntryKind;
 
@@ -82,9 +82,10 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     relinker.space.leave(off);
     relinker.reclaiming = Some(off);
     Ok(Some(Box::new(Reclaim {
-        stripes: Stripes::default(),
-        horizon,
-        dropped,
+        retention: Retention {
+            dropped,
+            ..Retention::default()
+        },
         body: Arc::clone(body),
         at: off + HEADER_BYTES as u64,
         end,
@@ -96,9 +97,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
 /// Empties one extent.
 struct Reclaim {
     body: Arc<Body>,
-    stripes: Stripes,
-    horizon: Millis,
-    dropped: Arc<Vec<u32>>,
+    retention: Retention,
     extent: Arc<Extent>,
     at: u64,
     end: u64,
@@ -181,26 +180,25 @@ impl Reclaim {
 
     /// Whether the node under `fingers` is needed, or a leftover for a snapshot that is gone.
     fn need(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
-        if self.dropped.binary_search(&node.header.keyspace).is_ok() {
+        let (keyspace, seq) = (node.header.keyspace, node.header.seq);
+        let before = fingers.before(0);
+        let newer = match before == body.list.head() {
+            true => None,
+            false => Some(body.list.node(before)?),
+        };
+        let newer = newer.filter(|newer| newer.same_key(keyspace, node.key));
+        let newer = newer.map(|newer| newer.header.seq);
+        if self.retention.is_hidden((keyspace, node.key), seq, newer) {
             return Ok(Need::Superseded);
         }
-        let before = fingers.before(0);
-        if before != body.list.head() {
-            let newer = body.list.node(before)?;
-            if newer.same_key(node.header.keyspace, node.key)
-                && self.stripes.same(newer.header.seq, node.header.seq)
-            {
-                return Ok(Need::Superseded);
-            }
-        }
-        let tombstone = EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete)
-            || is_past(expiry_of(node)?, self.horizon);
-        let vanishes = tombstone && !self.stripes.any_before(node.header.seq);
-        Ok(if vanishes {
-            Need::Vanishing
-        } else {
-            Need::Live
-        })
+        let expiry = expiry_of(node)?;
+        Ok(
+            match self.retention.keep(node.header.kind, expiry, seq, || false) {
+                // The value of one that has expired stays as well: a copy must be equal to its node.
+                Kept::Whole | Kept::Tombstone => Need::Live,
+                Kept::Nothing => Need::Vanishing,
+            },
+        )
     }
 
     /// Unlinks the versions that a tombstone hides, and makes that durable, before the tombstone
@@ -241,8 +239,8 @@ impl Job for Reclaim {
         let mut relinker = body.relinker.lock();
         // Every step anew: drains go on between steps, and what they add may be read by a snapshot
         // that is younger than this job.
-        self.stripes = body.ground.snapshots.stripes();
-        self.horizon = body.ground.horizon();
+        self.retention.stripes = body.ground.snapshots.stripes();
+        self.retention.horizon = body.ground.horizon();
         for _ in 0..STEP_NODES {
             let mut walk = Walk::new(body.list.region(), self.at, self.end);
             let Some(node) = walk.next_node()? else {
@@ -282,10 +280,10 @@ impl Job for Reclaim {
 
 /// When a node expires; 0: never.
 pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
-    if node.header.kind != EntryKind::PutExpiring as u8 {
-        return Ok(0);
+    match node.header.kind == EntryKind::PutExpiring as u8 {
+        true => Ok(node.checked_entry()?.expiry),
+        false => Ok(0),
     }
-    Ok(layout::decode(node.checked_value()?.0, node.off)?.0)
 }
 
 /// Takes every node of a dropped keyspace out of the list.

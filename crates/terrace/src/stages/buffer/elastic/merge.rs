@@ -25,9 +25,9 @@ use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::Applicable;
 use crate::parts::redo::layout::STORES_MAX;
 use crate::parts::redo::{Mark, RedoSlot};
+use crate::parts::retain::Retention;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{Node, link_at};
@@ -51,9 +51,7 @@ pub(super) struct Merge {
     newer: Arc<Table>,
     older: Arc<Table>,
     slot: RedoSlot,
-    stripes: Stripes,
-    dropped: Arc<Vec<u32>>,
-    ranges: Option<Applicable>,
+    retention: Retention,
     begun: bool,
     fingers: Fingers,
     /// What the newer list's head links will be after the planned changes.
@@ -118,12 +116,17 @@ impl Merge {
         }
         Ok(Merge {
             fingers: Fingers::at_start(&older.list)?,
-            stripes: match canary::breaks(Canary::MergeStripes) {
-                true => Stripes::default(),
-                false => ground.snapshots.stripes(),
+            retention: Retention {
+                stripes: match canary::breaks(Canary::MergeStripes) {
+                    true => Stripes::default(),
+                    false => ground.snapshots.stripes(),
+                },
+                dropped: ground.dropped.all(),
+                // Of what the two tables hold, whose range deletes are as durable as they are.
+                ranges: Vec::from_iter(ground.ranges.settled(newer.ages.newest(), None)),
+                // Expired values are left to drains.
+                horizon: 0,
             },
-            dropped: ground.dropped.all(),
-            ranges: ground.ranges.settled(newer.ages.newest(), None),
             begun,
             heads,
             heads_written: heads,
@@ -235,24 +238,16 @@ impl Merge {
 
     /// Whether nobody can read `node`, given the last node kept.
     fn superseded(&self, node: &Node<'_>) -> Result<bool> {
-        if self.dropped.binary_search(&node.header.keyspace).is_ok() {
-            return Ok(true);
-        }
-        let key = (node.header.keyspace, node.key);
-        let seq = node.header.seq;
-        // Of what the two tables hold, whose range deletes are as durable as they are.
-        let covered = |ranges: &Applicable| ranges.hides(key, seq, &self.stripes);
-        if self.ranges.as_ref().is_some_and(covered) {
-            return Ok(true);
-        }
-        let Some((off, seq)) = self.kept else {
-            return Ok(false);
+        let (keyspace, seq) = (node.header.keyspace, node.header.seq);
+        // Keys are compared only if their numbers would let one hide the other.
+        let newer = match self.kept {
+            Some((off, newer)) if self.retention.is_superseded(Some(newer), seq) => {
+                let kept = self.older.list.node(off)?;
+                kept.same_key(keyspace, node.key).then_some(newer)
+            }
+            _ => None,
         };
-        if !self.stripes.same(seq, node.header.seq) {
-            return Ok(false);
-        }
-        let kept = self.older.list.node(off)?;
-        Ok(kept.same_key(node.header.keyspace, node.key))
+        Ok(self.retention.is_hidden((keyspace, node.key), seq, newer))
     }
 
     fn keep(&mut self, off: u64, seq: SeqNo, hash: u64, bytes: usize) {
