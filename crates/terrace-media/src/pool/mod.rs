@@ -46,7 +46,7 @@ use backing::{Opened, Store};
 use layout::{FLAG_CLEAN, FLAG_DAX, FLAG_POWER_LOST, HEADER_BYTES, ROOTS};
 use parking_lot::Mutex;
 use refusal::{check, refuse};
-use space::Space;
+use space::{Fit, Space};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -410,16 +410,7 @@ impl Pool {
     /// # Errors
     /// `Full` if there is no room under the cap or on the device, `Io` if growing failed otherwise.
     pub fn alloc(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
-        let span = self.inner.allocate(len, false)?;
-        Ok(Extent::new(span, Arc::clone(&self.inner)))
-    }
-
-    /// As `alloc`, but in the shortest free range, which leaves the long ones to those who need them.
-    ///
-    /// # Errors
-    /// As `alloc`.
-    pub fn alloc_tight(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
-        let span = self.inner.allocate(len, true)?;
+        let span = self.inner.allocate(len, Fit::Lowest)?;
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 

@@ -9,6 +9,7 @@
 
 use super::alloc::FreeMap;
 use super::backing::Store;
+use super::extent::Extent;
 use super::layout::SLOT_BYTES_MAX;
 use super::span::{AllocError, Span};
 use super::{Pool, PoolConfig, PoolFaults, PoolInner, Prefault};
@@ -17,6 +18,7 @@ use crate::pm::persist::Mapping;
 use crate::pm::region::Region;
 use parking_lot::Mutex;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
@@ -61,6 +63,17 @@ impl PoolUsage {
         let apart = self.largest_free >= long && self.second_free >= short;
         apart || self.largest_free >= long.saturating_add(short)
     }
+}
+
+/// Where an extent is placed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fit {
+    /// At the lowest place, if possible one that was faulted in.
+    Lowest,
+    /// In the shortest free range.
+    Tight,
+    /// At the lowest place, if that ends at or before this offset.
+    Below(u64),
 }
 
 /// Which granules were faulted in.
@@ -238,8 +251,8 @@ impl PoolInner {
         &self.region
     }
 
-    /// Takes a span for an extent; `tight`: of the shortest free range.
-    pub(crate) fn allocate(&self, len: u64, tight: bool) -> Result<Span, AllocError> {
+    /// Takes a span for an extent.
+    pub(super) fn allocate(&self, len: u64, fit: Fit) -> Result<Span, AllocError> {
         let space = &self.space;
         let full = |wanted| {
             let usage = space.usage(self.region.end());
@@ -252,13 +265,14 @@ impl PoolInner {
         let span = {
             let mut free = space.free.lock();
             let wanted = free.round(len);
-            let span = wanted.and_then(|wanted| {
-                if tight {
-                    return free.find_tight(wanted);
+            let span = wanted.and_then(|wanted| match fit {
+                Fit::Lowest => {
+                    let bits = space.populated.lock();
+                    let ready = free.find(wanted, |span| space.is_populated(&bits, span));
+                    ready.or_else(|| free.find(wanted, |_| true))
                 }
-                let bits = space.populated.lock();
-                let ready = free.find(wanted, |span| space.is_populated(&bits, span));
-                ready.or_else(|| free.find(wanted, |_| true))
+                Fit::Tight => free.find_tight(wanted),
+                Fit::Below(limit) => free.find(wanted, |span| span.off + span.len <= limit),
             });
             if let Some(span) = span {
                 let taken = free.take(span);
@@ -422,6 +436,25 @@ impl PoolInner {
 }
 
 impl Pool {
+    /// As `alloc`, but in the shortest free range, which leaves the long ones to those who need them.
+    ///
+    /// # Errors
+    /// As `alloc`.
+    pub fn alloc_tight(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
+        let span = self.inner.allocate(len, Fit::Tight)?;
+        Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
+    /// As `alloc`, but only where the extent ends at or before the offset `limit`. Whoever moves data from `limit` to
+    /// there joins the free space behind it.
+    ///
+    /// # Errors
+    /// As `alloc`; `Full` if there is no such place.
+    pub fn alloc_below(&self, len: u64, limit: u64) -> Result<Arc<Extent>, AllocError> {
+        let span = self.inner.allocate(len, Fit::Below(limit))?;
+        Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
     /// From now on extents that are dropped stay allocated, until the pool is closed. For a caller that does not know
     /// whether what it wrote is on the medium: that may name extents which it is about to drop, and others would write
     /// into them.

@@ -151,6 +151,8 @@ pub(crate) struct Headroom {
     usage: PoolUsage,
     /// No pieces of the pool are large enough for another memtable, or for what moves, whatever their sum is.
     in_pieces: bool,
+    /// Puts have enough free space for another memtable, but not in pieces that are long enough.
+    needs_joining: bool,
     /// Of what log files may take.
     logs: Option<Room>,
     /// What those of the active memtable and of the spare take.
@@ -195,6 +197,11 @@ impl Headroom {
     /// Whether the pool should be given room.
     pub(crate) fn pool_is_short(&self) -> bool {
         self.pool.is_short() || self.in_pieces
+    }
+
+    /// Whether free space of the pool has to come together before puts go on.
+    pub(super) fn needs_joining(&self) -> bool {
+        self.needs_joining
     }
 
     /// Whether what is kept for background work is there.
@@ -256,16 +263,19 @@ impl Throttle {
         let credit = ground.credits.bytes();
         let usage = ground.pool.usage();
         let limits = self.pool.within(usage);
+        let free = usage.limit.saturating_sub(usage.allocated);
+        let fits = usage.fits(self.spare);
         let headroom = Headroom {
             pool: Room {
-                free: usage.limit.saturating_sub(usage.allocated),
+                free,
                 credit,
                 limits,
             },
             memtables: room(self.memtables, burdens.unflushed_bytes, 0),
             usage,
             logs_needed: 2 * self.log_bytes,
-            in_pieces: !usage.fits(self.spare) || usage.largest_free < limits.piece,
+            in_pieces: !fits || usage.largest_free < limits.piece,
+            needs_joining: !fits && free >= limits.reserve + self.spare.iter().sum::<u64>(),
             logs: self
                 .logs
                 .map(|limits| room(limits, burdens.log_bytes, credit)),
@@ -413,6 +423,7 @@ mod tests {
                 granule: 1,
             },
             in_pieces: false,
+            needs_joining: false,
             logs_needed: 0,
             logs: Some(room(limits, logs, 0)),
         };

@@ -127,7 +127,14 @@ impl Engine {
             (JobKind::Drain, Some(_)) => self.begin_drain(urgency),
             (JobKind::Reclaim, _) => match parts.pop_front() {
                 Some(part) => Ok(Some(part)),
-                None => self.pipeline.bottom.next_job(urgency),
+                None => match self.pipeline.bottom.next_job(urgency)? {
+                    // An extent that is emptied is free once the readers of older views are gone. Until then emptying
+                    // more of them would only take space.
+                    None if self.headroom().needs_joining() && !self.views.is_older_pinned() => {
+                        self.pipeline.bottom.join_space()
+                    }
+                    found => Ok(found),
+                },
             },
             _ => Ok(None),
         }

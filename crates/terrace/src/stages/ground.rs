@@ -215,7 +215,12 @@ impl Ground {
 
     /// Allocates space for data that moves within the pool. On a full device this leaves what an opening and memtables
     /// of deletes need: a move that took it might not end, and nothing else would give it back.
-    pub(crate) fn alloc_to_move(&self, bytes: u64) -> Result<Arc<Extent>, AllocError> {
+    /// `below`: only before this offset.
+    pub(crate) fn alloc_to_move(
+        &self,
+        bytes: u64,
+        below: Option<u64>,
+    ) -> Result<Arc<Extent>, AllocError> {
         let usage = self.pool.usage();
         let memtables = 2 * self.options.front.memtable_bytes + OPENING_BYTES;
         let left = memtables.min(usage.limit / 16);
@@ -226,7 +231,10 @@ impl Ground {
                 cap: usage.limit,
             });
         }
-        self.pool.alloc(bytes)
+        match below {
+            Some(limit) => self.pool.alloc_below(bytes, limit),
+            None => self.pool.alloc(bytes),
+        }
     }
 
     /// Never gives out `id`: a file has it in its name that is not this database's.

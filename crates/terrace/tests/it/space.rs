@@ -68,6 +68,51 @@ fn a_full_pool_reads_deletes_and_comes_back() {
 
 /// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
 /// write took.
+/// Free space that lies in pieces between live data comes together before puts are refused for good.
+#[test]
+fn free_space_in_pieces_is_joined() {
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        let folder = scratch().unwrap();
+        let mut options = options(workers);
+        options.front.memtable_bytes = 8 << 10;
+        let extent = u32::try_from(options.bottom.extent_bytes).unwrap();
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        let count = fill(&db);
+        db.drain().unwrap();
+        // Extents have keys in order, so that every second one goes, or what of it has moved meanwhile.
+        let keys = extent / 1000 + 1;
+        for from in (0..count).step_by(2 * keys as usize) {
+            let range = from.to_be_bytes()..(from + keys).to_be_bytes();
+            db.delete_range(range).unwrap();
+        }
+        db.drain().unwrap();
+        db.close().unwrap();
+
+        options.front.memtable_bytes = 256 << 10;
+        let db = Db::open(folder.path(), options).unwrap();
+        for round in 0..5u32 {
+            for n in 0..20u32 {
+                let key = [b"new".as_slice(), &round.to_be_bytes(), &n.to_be_bytes()].concat();
+                let put = db.put(key, vec![1; 1000]);
+                let usage = db.metrics().pool;
+                assert!(
+                    put.is_ok(),
+                    "{workers:?}, round {round}: {put:?}, {usage:?}"
+                );
+            }
+            db.flush().unwrap();
+        }
+        let kept = (0..count).filter(|n| n / keys % 2 == 1);
+        assert_eq!(db.iter().unwrap().count(), kept.clone().count() + 100);
+        for n in kept {
+            let found = db.get(n.to_be_bytes()).unwrap();
+            assert_eq!(found, Some(vec![n as u8; 1000]), "key {n}");
+        }
+        let verified = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+    }
+}
+
 fn overwrite_some(db: &Db) -> Option<(ErrorKind, Duration)> {
     overwrite_until_full(db, 20_000)
 }

@@ -506,6 +506,27 @@ fn a_full_device_is_known_ahead_of_need() {
     assert!(pool.usage().is_device_full(), "what is needed does not fit");
 }
 
+/// `alloc_below` takes the lowest place that ends before the limit, and nothing else.
+#[test]
+fn a_place_below_ends_before_its_limit() {
+    let pool = Pool::create(config(Backing::Anonymous)).expect("created");
+    let mut held: Vec<_> = [8, 4, 16, 4].map(|kib| pool.alloc(kib << 10)).into();
+    let spans: Vec<_> = held.iter().flatten().map(|e| e.span()).collect();
+    held.remove(2).expect("allocated");
+    held.remove(0).expect("allocated");
+    let limit = spans[3].off;
+    let low = pool.alloc_below(8 << 10, limit).expect("allocated");
+    assert_eq!(low.span(), spans[0]);
+    let next = pool.alloc_below(12 << 10, limit).expect("allocated");
+    assert_eq!(next.off(), spans[2].off);
+    let full = pool.alloc_below(8 << 10, limit);
+    assert!(
+        matches!(full, Err(AllocError::Full { .. })),
+        "4 KiB are left below, more above"
+    );
+    pool.alloc_below(4 << 10, limit).expect("allocated");
+}
+
 /// `alloc_tight` takes the shortest free range that is long enough.
 #[test]
 fn a_tight_place_is_the_shortest() {

@@ -62,6 +62,11 @@ pub(crate) trait Bottom: Send + Sync {
     fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// Work that moves data so that free space of the pool, which lies in pieces, comes together. For when `next_job`
+    /// finds nothing that frees space, and writers need a longer piece than there is.
+    fn join_space(&self) -> Result<Option<Box<dyn Job>>> {
+        Ok(None)
+    }
     /// From now on `next_job` finds what moves the range down, for as long as the request lives.
     fn compact_range(&self, request: &Arc<RangeRequest>);
     /// Whether nothing is left to do for a request.

@@ -336,6 +336,13 @@ impl Bottom for Repository {
         }
     }
 
+    fn join_space(&self) -> Result<Option<Box<dyn Job>>> {
+        if canary::breaks(Canary::ReclaimSkipped) {
+            return Ok(None);
+        }
+        reclaim::next_to_join(&self.body)
+    }
+
     fn is_durable(&self) -> bool {
         self.body.ground.pool_outlives()
     }

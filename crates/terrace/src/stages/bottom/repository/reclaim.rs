@@ -41,7 +41,6 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     if relinker.reclaiming.is_some() {
         return Ok(None);
     }
-    let dropped = body.ground.dropped.all();
     // All of them, not one: whoever is told that there is nothing to do asks again only after a change.
     while let Some(keyspace) = body.ground.dropped.next(&mut relinker.purged) {
         let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
@@ -74,24 +73,60 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         .filter(|(percent, ..)| *percent >= least)
         .max_by_key(|(percent, ..)| *percent)
         .map(|(_, off, room)| (off, room));
-    let Some((&off, room)) = resume.or(best) else {
+    let Some((_, room)) = resume.or(best) else {
         return Ok(None);
     };
-    let extent = Arc::clone(&room.extent);
-    let end = off + room.used;
+    let (extent, used) = (Arc::clone(&room.extent), room.used);
+    Ok(Some(empty(body, &mut relinker, extent, used)))
+}
+
+/// The job that moves the last extent for which there is a free place further to the start of the pool. Free space lies
+/// in pieces between extents; so it comes together behind them, where it is long enough for a memtable.
+///
+/// Each such job moves data towards the start, so they come to an end.
+pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
+    let Some(mut relinker) = body.relinker.try_lock() else {
+        return Ok(None);
+    };
+    if relinker.reclaiming.is_some() || relinker.resume.is_some() {
+        return Ok(None);
+    }
+    let rooms = relinker.space.rooms.iter().rev();
+    let rooms: Vec<_> = rooms
+        .map(|(&off, room)| (off, Arc::clone(&room.extent), room.used))
+        .collect();
+    for (off, extent, used) in rooms {
+        if relinker
+            .space
+            .extend_below(&body.ground, used - HEADER_BYTES as u64, off)?
+        {
+            return Ok(Some(empty(body, &mut relinker, extent, used)));
+        }
+    }
+    Ok(None)
+}
+
+/// The job that empties an extent of which so many bytes are in use.
+fn empty(
+    body: &Arc<Body>,
+    relinker: &mut Relinker,
+    extent: Arc<Extent>,
+    used: u64,
+) -> Box<dyn Job> {
+    let off = extent.off();
     relinker.space.leave(off);
     relinker.reclaiming = Some(off);
-    Ok(Some(Box::new(Reclaim {
+    Box::new(Reclaim {
         retention: Retention {
-            dropped,
+            dropped: body.ground.dropped.all(),
             ..Retention::default()
         },
         body: Arc::clone(body),
         at: off + HEADER_BYTES as u64,
-        end,
+        end: off + used,
         extent,
         entries: 0,
-    })))
+    })
 }
 
 /// Empties one extent.

@@ -146,13 +146,45 @@ impl Space {
         // this drain goes on.
         // BOUND: halved until only the node itself fits.
         let extent = loop {
-            match ground.alloc_to_move(wanted) {
+            match ground.alloc_to_move(wanted, None) {
                 Ok(extent) => break extent,
                 Err(AllocError::Full { .. }) if wanted > alone => wanted = (wanted / 2).max(alone),
                 Err(AllocError::Full { .. }) => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
         };
+        self.add(ground, extent, purpose).map(|off| {
+            if !large {
+                self.current = Some(off);
+            }
+            Some(off)
+        })
+    }
+
+    /// Sees to it that nodes of `bytes` can be appended before the offset `limit`. False: there is no free place for
+    /// them there.
+    pub(super) fn extend_below(&mut self, ground: &Ground, bytes: u64, limit: u64) -> Result<bool> {
+        let has_room = |room: &Room| room.free() >= bytes;
+        let current = self.current.filter(|&at| at < limit);
+        if current.is_some_and(|at| self.rooms.get(&at).is_some_and(has_room)) {
+            return Ok(true);
+        }
+        let alone = bytes + HEADER_BYTES as u64;
+        for wanted in [ground.options.bottom.extent_bytes.max(alone), alone] {
+            match ground.alloc_to_move(wanted, Some(limit)) {
+                Ok(extent) => {
+                    self.current = Some(self.add(ground, extent, Purpose::Reclaim)?);
+                    return Ok(true);
+                }
+                Err(AllocError::Full { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes an empty extent of the repository: durable and in the manifest when its offset is returned.
+    fn add(&mut self, ground: &Ground, extent: Arc<Extent>, purpose: Purpose) -> Result<u64> {
         ground.pool.prefault(&extent);
         let synced = ground.pool.medium() == Medium::Mapped;
         let header = layout::encode_extent(extent.off(), extent.len(), synced);
@@ -190,10 +222,7 @@ impl Space {
             expiring_changed: false,
         };
         self.rooms.insert(off, room);
-        if !large {
-            self.current = Some(off);
-        }
-        Ok(Some(off))
+        Ok(off)
     }
 
     /// Notes when a node of `bytes` at `off`, just placed, expires.
