@@ -46,6 +46,7 @@ mod designs;
 mod engine;
 mod error;
 mod metrics;
+mod named;
 mod options;
 mod parts;
 mod stages;

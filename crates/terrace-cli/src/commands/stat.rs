@@ -251,7 +251,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         (name.to_string(), value)
     });
     let kept: serde_json::Map<String, Value> = kept.collect();
-    json!({
+    let mut report = json!({
         "options": kept,
         "database": db.path().display().to_string(),
         "design": options.design_of_new().to_string(),
@@ -289,7 +289,6 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         "space_amp_repository": metrics.space_amp_pm(),
         "space_amp_files": metrics.space_amp_files(),
         "stalls": stalls_as_json(metrics),
-        "range_compactions": metrics.range_compaction_count,
         "retries": {
             "count": metrics.retries.count,
             "waiting": metrics.retries.waiting_count,
@@ -317,7 +316,11 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "tables_rebuilt": recovery.tables_rebuilt,
             "seconds": recovery.elapsed.as_secs_f64(),
         },
-    })
+    });
+    for (name, count) in metrics.listed() {
+        report[name] = count.into();
+    }
+    report
 }
 
 fn files_as_json(metrics: &Metrics) -> Vec<Value> {

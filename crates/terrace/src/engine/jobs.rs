@@ -301,9 +301,7 @@ impl Engine {
     fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
         let started = Instant::now();
         let step = job.step();
-        self.ground
-            .counters
-            .job_time(job.kind() as usize, started.elapsed());
+        self.ground.counters.job_time(job.kind(), started.elapsed());
         step
     }
 
@@ -362,9 +360,7 @@ impl Engine {
         if edits && kind != JobKind::Flush {
             self.jobs.state.lock().edited();
         }
-        self.ground
-            .counters
-            .job_done(kind as usize, completion.entries);
+        self.ground.counters.job_done(kind, completion.entries);
         self.headroom();
         Ok(None)
     }

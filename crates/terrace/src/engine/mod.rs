@@ -38,7 +38,7 @@ use terrace_media::process_id;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
-use crate::metrics::{CacheMetrics, MemoryMetrics, MemoryUse, Metrics, OpCounter, PoolMetrics};
+use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
 use crate::parts::batch::Batch;
 use crate::stages::{
@@ -268,52 +268,22 @@ impl Engine {
 
     /// Everything that is counted, now.
     pub(crate) fn metrics(&self) -> Metrics {
-        let counters = &self.ground.counters;
         let usage = self.ground.pool.usage();
+        let ranges = self.views.pin().ranges.clone();
         let mut metrics = Metrics {
-            put_count: counters.sum(OpCounter::Puts),
-            delete_count: counters.sum(OpCounter::Deletes),
-            user_written_bytes: counters.sum(OpCounter::UserBytes),
-            get_count: counters.sum(OpCounter::Gets),
-            get_hit_count: counters.sum(OpCounter::GetHits),
-            get_source_count: counters.sum(OpCounter::GetSources),
-            filter_saved_count: counters.sum(OpCounter::FilterSaved),
-            relink_retry_count: counters.sum(OpCounter::RelinkRetries),
-            memtable_bytes: 0,
-            sealed_count: 0,
-            log_bytes: 0,
-            levels: Vec::new(),
-            bottom: Default::default(),
-            files: Vec::new(),
-            cache: CacheMetrics {
-                hit_count: counters.sum(OpCounter::CacheHits),
-                miss_count: counters.sum(OpCounter::CacheMisses),
-                ..CacheMetrics::default()
-            },
-            table_file_bytes: counters.sum(OpCounter::TableFileBytes),
             pool: PoolMetrics {
                 description: self.ground.pool.describe(),
                 cap_bytes: usage.cap,
                 committed_bytes: usage.committed,
                 allocated_bytes: usage.allocated,
             },
-            memory: MemoryMetrics::default(),
             pm: self.ground.pool.counts(),
-            log_file_bytes: counters.sum(OpCounter::LogFileBytes),
-            stalls: counters.stalls(),
-            jobs: counters.jobs(),
             life: self.ground.totals().into(),
-            range_compaction_count: counters.sum(OpCounter::RangesCompacted),
             pace: self.ground.pace.metrics(),
             retries: self.jobs.retries(),
             snapshot_count: self.ground.snapshots.count(),
-            scan_entry_count: counters.sum(OpCounter::ScanEntries),
-            range_delete_count: self
-                .views
-                .pin()
-                .ranges
-                .as_ref()
-                .map_or(0, |ranges| ranges.len() as u64),
+            range_delete_count: ranges.map_or(0, |ranges| ranges.len() as u64),
+            ..self.ground.counters.metrics()
         };
         self.pipeline.front.measure(&mut metrics);
         if let Some(buffer) = &self.pipeline.buffer {

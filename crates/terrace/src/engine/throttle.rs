@@ -33,17 +33,10 @@ pub(crate) struct Throttle {
     log_bytes: u64,
     /// What all memtables may have that is not written.
     memtables: Limits,
-    /// Why writers are slowed: the place of a reason in `REASONS`.
+    /// Why writers are slowed, as a place in `StallReason::ALL`.
     reason: AtomicU8,
     pub(crate) governor: Governor,
 }
-
-const REASONS: [StallReason; 4] = [
-    StallReason::PoolNearlyFull,
-    StallReason::CompactionBehind,
-    StallReason::LogCap,
-    StallReason::MemtablesSealed,
-];
 
 /// What the stages have that writers must not add to without limit.
 #[derive(Debug, Clone, Copy)]
@@ -171,14 +164,14 @@ impl Headroom {
         }
     }
 
-    /// What makes writers slower, as `REASONS` are, beside the pressure of the bottom.
-    fn pressures(&self, bottom: Pressure) -> [Pressure; 4] {
+    /// The pressures that make writers slower, that of the bottom included.
+    fn pressures(&self, bottom: Pressure) -> [(StallReason, Pressure); 4] {
         let logs = self.logs.map(|logs| logs.pressure());
         [
-            self.pool.pressure(),
-            bottom,
-            logs.unwrap_or_default(),
-            self.memtables.pressure(),
+            (StallReason::PoolNearlyFull, self.pool.pressure()),
+            (StallReason::CompactionBehind, bottom),
+            (StallReason::LogCap, logs.unwrap_or_default()),
+            (StallReason::MemtablesSealed, self.memtables.pressure()),
         ]
     }
 
@@ -245,7 +238,7 @@ impl Throttle {
             spare: spare.extents,
             logs,
             log_bytes: spare.log_file,
-            reason: AtomicU8::new(0),
+            reason: AtomicU8::new(StallReason::PoolNearlyFull as u8),
             governor: Governor::new(),
         }
     }
@@ -281,16 +274,17 @@ impl Throttle {
                 .map(|limits| room(limits, burdens.log_bytes, credit)),
         };
         let pressures = headroom.pressures(burdens.bottom);
-        let most = |a: &usize, b: &usize| pressures[*a].part.total_cmp(&pressures[*b].part);
-        let at = (0..pressures.len()).rev().max_by(most).unwrap_or(0);
-        self.reason.store(at as u8, Ordering::Relaxed);
-        self.governor.steer(pressures[at], &ground.counters, busy);
+        let most = pressures.into_iter().rev();
+        let most = most.max_by(|(_, a), (_, b)| a.part.total_cmp(&b.part));
+        let (reason, pressure) = most.unwrap_or(pressures[0]);
+        self.reason.store(reason as u8, Ordering::Relaxed);
+        self.governor.steer(pressure, &ground.counters, busy);
         headroom
     }
 
     /// Why writes are slowed.
     pub(crate) fn reason(&self) -> StallReason {
-        REASONS[usize::from(self.reason.load(Ordering::Relaxed)) % REASONS.len()]
+        StallReason::ALL[usize::from(self.reason.load(Ordering::Relaxed))]
     }
 }
 
@@ -428,7 +422,7 @@ mod tests {
             logs: Some(room(limits, logs, 0)),
         };
         let bottom = |part| Pressure { part, range: 1 };
-        let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|p| p.part);
+        let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|(_, p)| p.part);
         assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 4]);
         assert_eq!(parts(headroom(0, 1 << 30), 0.25), [1.0, 0.25, 0.0, 0.0]);
         assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0, 0.0]);

@@ -1,32 +1,146 @@
-//! This file is the counters behind the metrics: sharded where many threads add, plain elsewhere.
+//! The counters behind the metrics: sharded where many threads add, plain elsewhere.
+//!
+//! A new counter is a line of the table `counters!` below, and the place that adds to it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::{JobMetrics, StallMetrics, StallReason};
+use terrace_media::Counts;
 
-/// What is counted on every operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum OpCounter {
-    Puts,
-    Deletes,
-    UserBytes,
-    Gets,
-    GetHits,
-    GetSources,
-    FilterSaved,
-    RelinkRetries,
-    LogFileBytes,
-    TableFileBytes,
-    CacheHits,
-    CacheMisses,
-    ScanEntries,
-    RangesCompacted,
+use super::{
+    BottomMetrics, CacheMetrics, FileLevelMetrics, JobKind, JobMetrics, LevelMetrics, LifeMetrics,
+    MemoryMetrics, PaceMetrics, PoolMetrics, RetryMetrics, StallMetrics, StallReason,
+};
+
+/// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of `Metrics`
+/// that has its sum, and, for a counter that reports list by itself, the name there.
+macro_rules! counters {
+    (
+        $(#[$of_struct:meta])*
+        pub struct Metrics {
+            $($(#[$of_field:meta])* pub $field:ident: $Type:ty,)*
+        }
+        sums {
+            $($(#[$of_sum:meta])* $Counter:ident => $sum:ident $(, listed as $name:literal)?;)*
+        }
+        sums of parts {
+            $($PartCounter:ident => $part:ident.$part_sum:ident;)*
+        }
+    ) => {
+        /// One number that many threads add to.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        pub(crate) enum OpCounter {
+            $($Counter,)*
+            $($PartCounter,)*
+        }
+
+        const OP_COUNTERS: usize = [$(OpCounter::$Counter,)* $(OpCounter::$PartCounter,)*].len();
+
+        $(#[$of_struct])*
+        pub struct Metrics {
+            $($(#[$of_sum])* pub $sum: u64,)*
+            $($(#[$of_field])* pub $field: $Type,)*
+        }
+
+        impl Metrics {
+            /// The counters that reports list by themselves, with their names there.
+            pub fn listed(&self) -> Vec<(&'static str, u64)> {
+                vec![$($(($name, self.$sum),)?)*]
+            }
+        }
+
+        impl Counters {
+            /// Everything that is counted here; the rest of the metrics is empty.
+            pub(crate) fn metrics(&self) -> Metrics {
+                let mut metrics = Metrics {
+                    $($sum: self.sum(OpCounter::$Counter),)*
+                    stalls: self.stalls(),
+                    jobs: self.jobs(),
+                    ..Metrics::default()
+                };
+                $(metrics.$part.$part_sum = self.sum(OpCounter::$PartCounter);)*
+                metrics
+            }
+        }
+    };
 }
 
-const OP_COUNTERS: usize = OpCounter::RangesCompacted as usize + 1;
+counters! {
+    /// Everything that the store counts, at one moment.
+    #[derive(Debug, Clone, Default)]
+    #[non_exhaustive]
+    pub struct Metrics {
+        /// Bytes of memtables, active and sealed.
+        pub memtable_bytes: u64,
+        /// Sealed memtables that wait for their flush.
+        pub sealed_count: u64,
+        /// Bytes of logs that recovery would replay.
+        pub log_bytes: u64,
+        /// The buffer, by level; only levels that have tables.
+        pub levels: Vec<LevelMetrics>,
+        /// The repository, where the design has one.
+        pub bottom: BottomMetrics,
+        /// Levels of table files, where the design has some; only those that have files.
+        pub files: Vec<FileLevelMetrics>,
+        /// The cache of their blocks.
+        pub cache: CacheMetrics,
+        /// The pool.
+        pub pool: PoolMetrics,
+        /// Memory in use, by part.
+        pub memory: MemoryMetrics,
+        /// Lines, flushes, fences and bytes written to the pool, by purpose.
+        pub pm: Counts,
+        /// Stalls by reason.
+        pub stalls: Vec<StallMetrics>,
+        /// Background jobs by kind.
+        pub jobs: Vec<JobMetrics>,
+        /// The same in the database's life, up to the last edit of its manifest before it was opened.
+        pub life: LifeMetrics,
+        /// The limit on the rate of background writes to table files, and what it did.
+        pub pace: PaceMetrics,
+        /// Background jobs that a full disk has refused.
+        pub retries: RetryMetrics,
+        /// Snapshots and iterators that pin old versions.
+        pub snapshot_count: u64,
+        /// Pieces of deleted ranges whose keys may still take space.
+        pub range_delete_count: u64,
+    }
+
+    sums {
+        /// Entries written by users, tombstones included.
+        Puts => put_count;
+        /// Tombstones among them.
+        Deletes => delete_count;
+        /// Key and value bytes of those entries.
+        UserBytes => user_written_bytes;
+        /// Point reads.
+        Gets => get_count;
+        /// Point reads that found a value.
+        GetHits => get_hit_count;
+        /// Sources asked by point reads, filters that said no excluded.
+        GetSources => get_source_count;
+        /// Tables that a filter ruled out.
+        FilterSaved => filter_saved_count;
+        /// Searches started again because a merge moved a node under them.
+        RelinkRetries => relink_retry_count;
+        /// Bytes written to log files (medium `Dram`).
+        LogFileBytes => log_file_bytes;
+        /// Bytes written to table files.
+        TableFileBytes => table_file_bytes;
+        /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.
+        ScanEntries => scan_entry_count;
+        /// Ranges that users had compacted.
+        RangesCompacted => range_compaction_count, listed as "range_compactions";
+    }
+
+    sums of parts {
+        CacheHits => cache.hit_count;
+        CacheMisses => cache.miss_count;
+    }
+}
+
 const SHARDS: usize = 16;
 
 /// One thread's counters, alone on their lines so that threads do not pull them from each other.
@@ -66,14 +180,12 @@ struct Jobs {
     nanos: AtomicU64,
 }
 
-const JOB_KINDS: [&str; 5] = ["flush", "merge", "drain", "reclaim", "compact"];
-
 /// All counters of one database.
 #[derive(Default)]
 pub(crate) struct Counters {
     shards: [Shard; SHARDS],
     stalls: [Stall; StallReason::ALL.len()],
-    jobs: [Jobs; JOB_KINDS.len()],
+    jobs: [Jobs; JobKind::ALL.len()],
 }
 
 impl Counters {
@@ -101,7 +213,7 @@ impl Counters {
     }
 
     /// All stalls so far.
-    pub(crate) fn stalls(&self) -> Vec<StallMetrics> {
+    fn stalls(&self) -> Vec<StallMetrics> {
         StallReason::ALL
             .iter()
             .map(|&reason| {
@@ -116,28 +228,27 @@ impl Counters {
             .collect()
     }
 
-    /// Records time spent in one step of a job of the `kind`-th kind.
-    pub(crate) fn job_time(&self, kind: usize, spent: Duration) {
-        self.jobs[kind]
+    /// Records time spent in one step of a job.
+    pub(crate) fn job_time(&self, kind: JobKind, spent: Duration) {
+        self.jobs[kind as usize]
             .nanos
             .fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Records the end of a job of the `kind`-th kind.
-    pub(crate) fn job_done(&self, kind: usize, entries: u64) {
-        self.jobs[kind].count.fetch_add(1, Ordering::Relaxed);
-        self.jobs[kind]
-            .entries
-            .fetch_add(entries, Ordering::Relaxed);
+    /// Records the end of a job.
+    pub(crate) fn job_done(&self, kind: JobKind, entries: u64) {
+        let jobs = &self.jobs[kind as usize];
+        jobs.count.fetch_add(1, Ordering::Relaxed);
+        jobs.entries.fetch_add(entries, Ordering::Relaxed);
     }
 
     /// All jobs so far.
-    pub(crate) fn jobs(&self) -> Vec<JobMetrics> {
-        JOB_KINDS
+    fn jobs(&self) -> Vec<JobMetrics> {
+        JobKind::ALL
             .iter()
             .zip(&self.jobs)
             .map(|(kind, job)| JobMetrics {
-                kind,
+                kind: kind.name(),
                 count: job.count.load(Ordering::Relaxed),
                 entry_count: job.entries.load(Ordering::Relaxed),
                 time: Duration::from_nanos(job.nanos.load(Ordering::Relaxed)),

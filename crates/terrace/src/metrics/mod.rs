@@ -9,45 +9,40 @@ pub use report::human_bytes;
 
 use std::time::Duration;
 
+use crate::named::named_enum;
+
+pub use counters::Metrics;
 pub(crate) use counters::{Counters, OpCounter};
 pub use terrace_media::{Counts, Purpose};
 
-/// Why a writer was slowed or stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StallReason {
-    /// Every memtable is sealed and waits for its flush.
-    MemtablesSealed,
-    /// The pool is nearly full; writers are slowed to the pace at which space comes back.
-    PoolNearlyFull,
-    /// The pool is full; background work is about to free some of it, or readers hold some back.
-    PoolFull,
-    /// The levels of table files are behind; writers are slowed to the pace of compaction.
-    CompactionBehind,
-    /// Log files take nearly all that they may; writers are slowed to the pace at which what is in them
-    /// reaches table files, or wait for it.
-    LogCap,
+named_enum! {
+    /// Why a writer was slowed or stopped. [`Metrics::stalls`] has them in the order of `ALL`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum StallReason {
+        /// Every memtable is sealed and waits for its flush.
+        MemtablesSealed => "memtables-sealed",
+        /// The pool is nearly full; writers are slowed to the pace at which space comes back.
+        PoolNearlyFull => "pool-nearly-full",
+        /// The pool is full; background work is about to free some of it, or readers hold some back.
+        PoolFull => "pool-full",
+        /// The levels of table files are behind; writers are slowed to the pace of compaction.
+        CompactionBehind => "compaction-behind",
+        /// Log files take nearly all that they may; writers are slowed to the pace at which what is in them
+        /// reaches table files, or wait for it.
+        LogCap => "log-cap",
+    }
 }
 
-impl StallReason {
-    /// All reasons, in the order of [`Metrics::stalls`].
-    pub const ALL: [StallReason; 5] = [
-        StallReason::MemtablesSealed,
-        StallReason::PoolNearlyFull,
-        StallReason::PoolFull,
-        StallReason::CompactionBehind,
-        StallReason::LogCap,
-    ];
-
-    /// The reason's name as metrics print it.
-    pub fn name(self) -> &'static str {
-        match self {
-            StallReason::MemtablesSealed => "memtables-sealed",
-            StallReason::PoolNearlyFull => "pool-nearly-full",
-            StallReason::PoolFull => "pool-full",
-            StallReason::CompactionBehind => "compaction-behind",
-            StallReason::LogCap => "log-cap",
-        }
+named_enum! {
+    /// The kinds of background jobs, in the order in which they are preferred.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub(crate) enum JobKind {
+        Flush => "flush",
+        Merge => "merge",
+        Drain => "drain",
+        Reclaim => "reclaim",
+        Compact => "compact",
     }
 }
 
@@ -232,70 +227,6 @@ pub struct PoolMetrics {
     pub committed_bytes: u64,
     /// Bytes of live extents.
     pub allocated_bytes: u64,
-}
-
-/// Everything that the store counts, at one moment.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Entries written by users, tombstones included.
-    pub put_count: u64,
-    /// Tombstones among them.
-    pub delete_count: u64,
-    /// Key and value bytes of those entries.
-    pub user_written_bytes: u64,
-    /// Point reads.
-    pub get_count: u64,
-    /// Point reads that found a value.
-    pub get_hit_count: u64,
-    /// Sources asked by point reads, filters that said no excluded.
-    pub get_source_count: u64,
-    /// Tables that a filter ruled out.
-    pub filter_saved_count: u64,
-    /// Searches started again because a merge moved a node under them.
-    pub relink_retry_count: u64,
-    /// Bytes of memtables, active and sealed.
-    pub memtable_bytes: u64,
-    /// Sealed memtables that wait for their flush.
-    pub sealed_count: u64,
-    /// Bytes of logs that recovery would replay.
-    pub log_bytes: u64,
-    /// The buffer, by level; only levels that have tables.
-    pub levels: Vec<LevelMetrics>,
-    /// The repository, where the design has one.
-    pub bottom: BottomMetrics,
-    /// Levels of table files, where the design has some; only those that have files.
-    pub files: Vec<FileLevelMetrics>,
-    /// The cache of their blocks.
-    pub cache: CacheMetrics,
-    /// The pool.
-    pub pool: PoolMetrics,
-    /// Memory in use, by part.
-    pub memory: MemoryMetrics,
-    /// Lines, flushes, fences and bytes written to the pool, by purpose.
-    pub pm: Counts,
-    /// Bytes written to log files (medium `Dram`).
-    pub log_file_bytes: u64,
-    /// Bytes written to table files.
-    pub table_file_bytes: u64,
-    /// Stalls by reason.
-    pub stalls: Vec<StallMetrics>,
-    /// Background jobs by kind.
-    pub jobs: Vec<JobMetrics>,
-    /// The same in the database's life, up to the last edit of its manifest before it was opened.
-    pub life: LifeMetrics,
-    /// Ranges that users had compacted.
-    pub range_compaction_count: u64,
-    /// The limit on the rate of background writes to table files, and what it did.
-    pub pace: PaceMetrics,
-    /// Background jobs that a full disk has refused.
-    pub retries: RetryMetrics,
-    /// Snapshots and iterators that pin old versions.
-    pub snapshot_count: u64,
-    /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.
-    pub scan_entry_count: u64,
-    /// Pieces of deleted ranges whose keys may still take space.
-    pub range_delete_count: u64,
 }
 
 impl CacheMetrics {

@@ -187,10 +187,9 @@ mod tests {
 
     use super::*;
     use crate::metrics::{
-        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-        MemoryMetrics, PaceMetrics, PoolMetrics, RetryMetrics, StallMetrics, StallReason,
+        BottomMetrics, CacheMetrics, FileLevelMetrics, JobMetrics, LevelMetrics, PoolMetrics,
+        StallMetrics, StallReason,
     };
-    use terrace_media::Counts;
 
     fn metrics() -> Metrics {
         Metrics {
@@ -199,33 +198,13 @@ mod tests {
             user_written_bytes: 1000,
             get_count: 2,
             get_hit_count: 1,
-            get_source_count: 2,
-            filter_saved_count: 0,
-            relink_retry_count: 0,
             memtable_bytes: 2048,
-            sealed_count: 0,
             log_bytes: 512,
-            levels: Vec::new(),
-            bottom: BottomMetrics::default(),
-            files: Vec::new(),
-            cache: CacheMetrics::default(),
             pool: PoolMetrics {
                 description: "a pool".into(),
                 ..PoolMetrics::default()
             },
-            memory: MemoryMetrics::default(),
-            pm: Counts::default(),
-            log_file_bytes: 0,
-            table_file_bytes: 0,
-            stalls: Vec::new(),
-            jobs: Vec::new(),
-            life: LifeMetrics::default(),
-            range_compaction_count: 0,
-            retries: RetryMetrics::default(),
-            pace: PaceMetrics::default(),
-            snapshot_count: 0,
-            scan_entry_count: 0,
-            range_delete_count: 0,
+            ..Metrics::default()
         }
     }
 

@@ -7,17 +7,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::metrics::JobKind;
 use crate::parts::manifest::Edit;
-
-/// The order in which background jobs are preferred.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum JobKind {
-    Flush,
-    Merge,
-    Drain,
-    Reclaim,
-    Compact,
-}
 
 /// Background work of one stage, in steps of bounded length.
 pub(crate) trait Job: Send {

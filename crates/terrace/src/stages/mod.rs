@@ -45,12 +45,13 @@ mod sealed;
 mod source;
 mod spare;
 
+pub(crate) use crate::metrics::JobKind;
 pub(crate) use bottom::{Bottom, Intake, RangeRequest};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Front, FrontShape, Written};
 pub(crate) use ground::{Folder, Ground};
-pub(crate) use job::{Completion, Garbage, Job, JobKind, Step};
+pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,

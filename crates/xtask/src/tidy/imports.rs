@@ -23,7 +23,9 @@ const STORE_SRC: &str = "crates/terrace/src/";
 const LAYERS: &[&str] = &["db", "designs", "engine", "stages", "parts"];
 
 /// Modules that anyone may import. They import one another, and what `LEAF_REACH` grants.
-const LEAVES: &[&str] = &["canary", "error", "options", "metrics", "types", "testing"];
+const LEAVES: &[&str] = &[
+    "canary", "error", "named", "options", "metrics", "types", "testing",
+];
 
 /// What a leaf may reach beyond the leaves, and why.
 const LEAF_REACH: &[(&str, &[&str], &str)] = &[(

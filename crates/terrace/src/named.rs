@@ -1,0 +1,30 @@
+//! Enums whose values have names: each value, its number and its name stand on one line.
+
+/// Declares an enum whose values have names, with `ALL` and `name`.
+macro_rules! named_enum {
+    (
+        $(#[$of_enum:meta])*
+        $vis:vis enum $Enum:ident {
+            $($(#[$of_value:meta])* $Value:ident $(= $number:literal)? => $name:literal,)*
+        }
+    ) => {
+        $(#[$of_enum])*
+        $vis enum $Enum {
+            $($(#[$of_value])* $Value $(= $number)?,)*
+        }
+
+        impl $Enum {
+            /// Every value, in the order of declaration.
+            $vis const ALL: [$Enum; [$($name),*].len()] = [$($Enum::$Value),*];
+
+            /// The name of the value in reports, in files and on command lines.
+            $vis const fn name(self) -> &'static str {
+                match self {
+                    $($Enum::$Value => $name,)*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use named_enum;
