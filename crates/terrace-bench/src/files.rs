@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use terrace::{CacheMetrics, Compression, FileLevelMetrics, Options};
+use terrace::{CacheMetrics, FileLevelMetrics, Options};
 
 use crate::table::Table;
 use crate::units;
@@ -27,13 +27,6 @@ pub struct FileSettings {
 impl FileSettings {
     /// The settings of a design with table files; `None` for others.
     pub(crate) fn of(options: &Options) -> Option<FileSettings> {
-        let name = |compression: Compression| {
-            Cow::from(match compression {
-                Compression::None => "none",
-                Compression::Lz4 => "lz4",
-                Compression::Zstd => "zstd",
-            })
-        };
         let leveled = &options.bottom.leveled;
         options
             .design_of_new()
@@ -41,8 +34,8 @@ impl FileSettings {
             .then(|| FileSettings {
                 table_bytes: leveled.table_bytes,
                 level1_bytes: leveled.level1_bytes,
-                compression: name(leveled.compression),
-                compression_upper: name(leveled.compression_upper),
+                compression: leveled.compression.name().into(),
+                compression_upper: leveled.compression_upper.name().into(),
                 cache_bytes: leveled.cache_bytes,
             })
     }

@@ -13,7 +13,7 @@ mod compare;
 mod parse;
 mod tools;
 
-use parse::{parse_design, parse_emulation};
+use parse::{compressions, parse_design, parse_emulation};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use compare::{BenchCommand, CompareArgs, ReportArgs};
@@ -150,9 +150,11 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) cache_size: Option<u64>,
 
-    /// How new table files below level 1 are compressed; those above are not [default: lz4].
-    #[arg(long, global = true, value_name = "HOW", value_enum)]
-    pub(crate) compression: Option<CompressionArg>,
+    /// How new table files below level 1 are compressed; those above are not. "lz4" is fast and about half
+    /// the size for text; "zstd" is smaller and slower to write, and needs a build with the feature "zstd"
+    /// [default: lz4].
+    #[arg(long, global = true, value_name = "HOW", value_parser = compressions())]
+    pub(crate) compression: Option<Compression>,
 
     /// Which of reading and writing table files goes past the operating system's cache, where the file
     /// system can [default: none].
@@ -414,27 +416,6 @@ impl From<DurabilityArg> for Durability {
             DurabilityArg::Volatile => Durability::Volatile,
             DurabilityArg::Buffered => Durability::Buffered,
             DurabilityArg::Sync => Durability::Sync,
-        }
-    }
-}
-
-/// `--compression`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CompressionArg {
-    /// As it is.
-    None,
-    /// Fast, about half the size for text.
-    Lz4,
-    /// Smaller and slower to write; needs a build with the feature "zstd".
-    Zstd,
-}
-
-impl From<CompressionArg> for Compression {
-    fn from(arg: CompressionArg) -> Compression {
-        match arg {
-            CompressionArg::None => Compression::None,
-            CompressionArg::Lz4 => Compression::Lz4,
-            CompressionArg::Zstd => Compression::Zstd,
         }
     }
 }

@@ -167,7 +167,7 @@ pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{CompressionArg, DirectIoArg, DurabilityArg, MediumArg};
+    use crate::args::{DirectIoArg, DurabilityArg, MediumArg};
     use terrace::{Compression, Durability, MediumChoice};
 
     /// A new database has a pool in its folder; "none" means plain memory.
@@ -228,7 +228,7 @@ mod tests {
             durability: Some(DurabilityArg::Sync),
             table_size: Some(8 << 20),
             cache_size: Some(0),
-            compression: Some(CompressionArg::None),
+            compression: Some(Compression::None),
             direct_io: Some(DirectIoArg::Writes),
             ..StoreArgs::default()
         };

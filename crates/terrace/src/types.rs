@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::named::named_enum;
 
 /// A position in the one order of all writes. Ascending, never reused, 56 bits.
 pub(crate) type SeqNo = u64;
@@ -100,38 +101,36 @@ impl EntryKind {
     }
 }
 
-/// How the content of a block of a table file is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
-pub enum Compression {
-    /// As it is.
-    None = 0,
-    /// LZ4: fast, and about half the size for text.
-    #[default]
-    Lz4 = 1,
-    /// Zstandard: smaller, slower to write; needs the feature `zstd`.
-    Zstd = 2,
+named_enum! {
+    /// How the content of a block of a table file is stored. The numbers are those on the media.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[repr(u8)]
+    pub enum Compression {
+        /// As it is.
+        None = 0 => "none",
+        /// LZ4: fast, and about half the size for text.
+        #[default]
+        Lz4 = 1 => "lz4",
+        /// Zstandard: smaller, slower to write; needs the feature `zstd`.
+        Zstd = 2 => "zstd",
+    }
 }
 
 impl Compression {
     /// The compression stored as `raw`, if there is one.
     pub(crate) fn from_raw(raw: u8) -> Option<Compression> {
-        match raw {
-            0 => Some(Compression::None),
-            1 => Some(Compression::Lz4),
-            2 => Some(Compression::Zstd),
-            _ => None,
-        }
+        Compression::ALL.into_iter().find(|way| *way as u8 == raw)
+    }
+
+    /// Whether this build of the library can write and read it.
+    pub(crate) fn is_built(self) -> bool {
+        self != Compression::Zstd || cfg!(feature = "zstd")
     }
 }
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Compression::None => "none",
-            Compression::Lz4 => "lz4",
-            Compression::Zstd => "zstd",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -139,11 +138,11 @@ impl FromStr for Compression {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Compression, Error> {
-        let all = [Compression::None, Compression::Lz4, Compression::Zstd];
-        let known = all.into_iter().find(|way| way.to_string() == name);
+        let known = Compression::ALL.into_iter().find(|way| way.name() == name);
         known.ok_or_else(|| {
+            let names = Compression::ALL.map(Compression::name).join(", ");
             Error::invalid(format!(
-                "there is no compression {name:?}; there are none, lz4 and zstd"
+                "there is no compression {name:?}; there are {names}"
             ))
         })
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use terrace::{Design, Emulation};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use terrace::{Compression, Design, Emulation};
 use terrace_bench::profile;
 
 pub(super) fn parse_design(text: &str) -> Result<Design, String> {
@@ -10,6 +11,12 @@ pub(super) fn parse_design(text: &str) -> Result<Design, String> {
         let names: Vec<String> = Design::ALL.iter().map(Design::to_string).collect();
         format!("there is no such design; there are: {}", names.join(", "))
     })
+}
+
+/// Reads one of the compressions; help and errors list them.
+pub(super) fn compressions() -> impl TypedValueParser<Value = Compression> {
+    let names = PossibleValuesParser::new(Compression::ALL.map(Compression::name));
+    names.try_map(|name| name.parse::<Compression>())
 }
 
 pub(super) fn parse_emulation(text: &str) -> Result<Emulation, String> {

@@ -158,8 +158,7 @@ impl LeveledOptions {
                 "open_files_max must be at least 4",
             ),
             (
-                cfg!(feature = "zstd")
-                    || ![self.compression, self.compression_upper].contains(&Compression::Zstd),
+                self.compression.is_built() && self.compression_upper.is_built(),
                 "compression is Zstd, which only a build with the feature `zstd` can write",
             ),
         ];

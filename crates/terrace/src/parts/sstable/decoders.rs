@@ -90,10 +90,8 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                     return;
                 };
                 let (payload, trailer) = bytes.split_at_mut(at);
-                let compressed = match trailer[0] & 1 {
-                    0 => Compression::None,
-                    _ => Compression::Lz4,
-                };
+                let built = built();
+                let compressed = built[usize::from(trailer[0]) % built.len()];
                 let kind = BlockKind::Data;
                 trailer.copy_from_slice(&encode_trailer(payload, compressed, kind, NUMBER, OFFSET));
             },
@@ -203,14 +201,20 @@ fn blocks() -> Vec<(usize, Vec<u8>)> {
     ]
 }
 
+/// The compressions that this build has.
+fn built() -> Vec<Compression> {
+    let all = Compression::ALL.into_iter();
+    all.filter(|way| way.is_built()).collect()
+}
+
 fn stored_blocks() -> Vec<Vec<u8>> {
     let mut stored = Vec::new();
     for (_, content) in blocks() {
-        let Ok(mut compressor) = Compressor::new(Compression::Lz4) else {
-            continue;
-        };
-        let (payload, compression) = compressor.payload(&content);
-        for (payload, compression) in [(payload, compression), (&content, Compression::None)] {
+        for compression in built().into_iter().rev() {
+            let Ok(mut compressor) = Compressor::new(compression) else {
+                continue;
+            };
+            let (payload, compression) = compressor.payload(&content);
             let kind = BlockKind::Data;
             let trailer = encode_trailer(payload, compression, kind, NUMBER, OFFSET);
             stored.push([payload, &trailer].concat());

@@ -190,9 +190,6 @@ fn tiny(compression: Compression) -> SstOptions {
 }
 
 fn compressions() -> Vec<Compression> {
-    let mut all = vec![Compression::None, Compression::Lz4];
-    if cfg!(feature = "zstd") {
-        all.push(Compression::Zstd);
-    }
-    all
+    let all = Compression::ALL.into_iter();
+    all.filter(|way| way.is_built()).collect()
 }
