@@ -6,99 +6,115 @@
 //!
 //! Any thread may ask; whoever chooses is the only one who runs stores meanwhile.
 
-/// One way in which the store can be broken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(feature = "canary"),
-    expect(unreachable_pub, reason = "only tests with the feature choose one")
-)]
-pub enum Canary {
+/// Declares `Canary`: each value, its name on the command line, and the file or folder that the break is in.
+macro_rules! canaries {
+    ($($(#[$doc:meta])* $Canary:ident => $name:literal in $place:literal,)*) => {
+        /// One way in which the store can be broken.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[cfg_attr(
+            not(feature = "canary"),
+            expect(unreachable_pub, reason = "only tests with the feature choose one")
+        )]
+        pub enum Canary {
+            $($(#[$doc])* $Canary,)*
+        }
+
+        #[cfg(feature = "canary")]
+        impl Canary {
+            /// All of them, with a name and the place of the break.
+            pub const ALL: [(Canary, &'static str, &'static str); [$($name),*].len()] =
+                [$((Canary::$Canary, $name, $place)),*];
+        }
+    };
+}
+
+canaries! {
     /// A batch of links is applied before it is durable.
-    RedoFence,
+    RedoFence => "redo-fence" in "parts/redo",
     /// A batch of links stays in its slot when its job has ended.
-    RedoClear,
+    RedoClear => "redo-clear" in "parts/redo",
     /// A record counts as written before it is durable.
-    LogFence,
+    LogFence => "log-fence" in "parts/log/pool.rs",
     /// One record in sixteen is acknowledged and never written.
-    LogRecord,
+    LogRecord => "log-record" in "stages/front",
     /// The manifest names a table that was not synced.
-    TableSync,
+    TableSync => "table-sync" in "elastic/copy_in.rs",
     /// The manifest acts on an edit that is not durable.
-    EditFence,
+    EditFence => "edit-fence" in "parts/manifest",
     /// A failed sync of a log is taken for a success.
-    SyncError,
+    SyncError => "sync-error" in "parts/log/sync.rs",
     /// A sync of a log that has failed is tried again.
-    SyncForgotten,
+    SyncForgotten => "sync-forgotten" in "parts/log/sync.rs",
     /// A view lists its oldest source first.
-    SourceOrder,
+    SourceOrder => "source-order" in "engine/mod.rs",
     /// A rotation forgets to install the view that shows the new memtable.
-    ViewSkipped,
+    ViewSkipped => "view-skipped" in "stages/front",
     /// What a job has emptied is freed while old views may lead into it.
-    GarbageEarly,
+    GarbageEarly => "garbage-early" in "engine/view.rs",
     /// A drain drops tombstones together with what they should delete.
-    DrainTombstone,
+    DrainTombstone => "drain-tombstone" in "repository/absorb.rs",
     /// Extents of the repository that are mostly dead are never emptied.
-    ReclaimSkipped,
+    ReclaimSkipped => "reclaim-skipped" in "bottom/repository",
     /// A batch is written in two parts.
-    BatchSplit,
+    BatchSplit => "batch-split" in "engine/commit.rs",
     /// A memtable is sealed twice, so it is flushed twice.
-    FlushTwice,
+    FlushTwice => "flush-twice" in "stages/front",
     /// A log is retired before the table of its entries is named.
-    LogRetired,
+    LogRetired => "log-retired" in "elastic/copy_in.rs",
     /// A merge takes nodes out of the newer list before they are in the older one.
-    UnlinkFirst,
+    UnlinkFirst => "unlink-first" in "elastic/merge.rs",
     /// A search goes on from a node that a merge has moved.
-    FrontierIgnored,
+    FrontierIgnored => "frontier-ignored" in "elastic/table.rs",
     /// The older table of a merge denies the keys that are moved into it.
-    MergeFilters,
+    MergeFilters => "merge-filters" in "elastic/merge.rs",
     /// A merge drops versions that a snapshot reads.
-    MergeStripes,
+    MergeStripes => "merge-stripes" in "elastic/merge.rs",
     /// A filter denies one key in eight that it was given.
-    FilterDenies,
+    FilterDenies => "filter-denies" in "parts/filter",
     /// A cursor goes on from its place in a list that was relinked.
-    CursorStale,
+    CursorStale => "cursor-stale" in "parts/iter/list.rs",
     /// A superseded node of the repository is not marked dead.
-    DeadFlag,
+    DeadFlag => "dead-flag" in "bottom/repository",
     /// A value is returned although its checksum differs.
-    ValueChecksum,
+    ValueChecksum => "value-checksum" in "parts/skiplist/node.rs",
     /// A range delete becomes visible before a view knows of it.
-    RangeUnseen,
+    RangeUnseen => "range-unseen" in "stages/front",
     /// A drain drops range deletes before what they cover.
-    RangeDropped,
+    RangeDropped => "range-dropped" in "bottom/*/absorb.rs",
     /// A range delete leaves the repository, and what it covers stays.
-    SweepSkipped,
+    SweepSkipped => "sweep-skipped" in "repository/sweep.rs",
     /// An expired entry is dropped before the older one that it hides.
-    ExpiredDropped,
+    ExpiredDropped => "expired-dropped" in "bottom/*",
     /// A merge acts on a range delete that a view does not know.
-    RangeUnsettled,
+    RangeUnsettled => "range-unsettled" in "parts/ranges/live.rs",
     /// Logs that memtables left unsynced are never synced.
-    LeftUnsynced,
+    LeftUnsynced => "left-unsynced" in "front/*/files.rs",
     /// A log of which a table has a part is not synced.
-    PartUnsynced,
+    PartUnsynced => "part-unsynced" in "front/*/replay.rs",
     /// A version that is in no synced log hides one whose log goes.
-    HidesUnsynced,
+    HidesUnsynced => "hides-unsynced" in "buffer/elastic",
     /// A repair keeps to itself what may be lost.
-    LossUnsaid,
+    LossUnsaid => "loss-unsaid" in "db/repair",
     /// Jobs begin on what an ingest brings before anybody may see that.
-    IngestUnheld,
+    IngestUnheld => "ingest-unheld" in "engine/ingest.rs",
     /// Tables for a job are chosen of a version that was read before it is known which are taken.
-    VersionEarly,
+    VersionEarly => "version-early" in "bottom/leveled",
     /// Whether links are rebuilt is decided by the medium of now, not by the one that lost power.
-    MediumOfNow,
+    MediumOfNow => "medium-of-now" in "elastic/recover.rs",
     /// The repository keeps what another medium left as the word of what is synced.
-    SyncedStale,
+    SyncedStale => "synced-stale" in "repository/recover.rs",
     /// A point read judges range deletes at another number than it searched at.
-    TornGet,
+    TornGet => "torn-get" in "engine/read.rs",
     /// The time of a read is taken after its number.
-    TimeLast,
+    TimeLast => "time-last" in "parts/snapshots.rs",
     /// The time of a snapshot is taken before its number.
-    TimeFirst,
+    TimeFirst => "time-first" in "parts/snapshots.rs",
     /// Tables that range deletes cover whole stay until they are compacted.
-    RoomKept,
+    RoomKept => "room-kept" in "leveled/vanish.rs",
     /// A memtable that a writer needs is left to be made by others.
-    SpareUnmade,
+    SpareUnmade => "spare-unmade" in "engine/admission.rs",
     /// A file with the name of a log or a table is taken for the database's own, whatever is in it.
-    ForeignFile,
+    ForeignFile => "foreign-file" in "stages/names.rs",
 }
 
 /// Whether the store is to break here.
@@ -174,73 +190,6 @@ pub(crate) mod switch {
     }
 
     impl Canary {
-        /// All of them, with a name and the place of the break.
-        pub const ALL: [(Canary, &'static str, &'static str); 43] = [
-            (Canary::RedoFence, "redo-fence", "parts/redo"),
-            (Canary::RedoClear, "redo-clear", "parts/redo"),
-            (Canary::LogFence, "log-fence", "parts/log/pool.rs"),
-            (Canary::LogRecord, "log-record", "stages/front"),
-            (Canary::TableSync, "table-sync", "elastic/copy_in.rs"),
-            (Canary::EditFence, "edit-fence", "parts/manifest"),
-            (Canary::SyncError, "sync-error", "parts/log/sync.rs"),
-            (Canary::SyncForgotten, "sync-forgotten", "parts/log/sync.rs"),
-            (Canary::SourceOrder, "source-order", "engine/mod.rs"),
-            (Canary::ViewSkipped, "view-skipped", "stages/front"),
-            (Canary::GarbageEarly, "garbage-early", "engine/view.rs"),
-            (
-                Canary::DrainTombstone,
-                "drain-tombstone",
-                "repository/absorb.rs",
-            ),
-            (
-                Canary::ReclaimSkipped,
-                "reclaim-skipped",
-                "bottom/repository",
-            ),
-            (Canary::BatchSplit, "batch-split", "engine/commit.rs"),
-            (Canary::FlushTwice, "flush-twice", "stages/front"),
-            (Canary::LogRetired, "log-retired", "elastic/copy_in.rs"),
-            (Canary::UnlinkFirst, "unlink-first", "elastic/merge.rs"),
-            (
-                Canary::FrontierIgnored,
-                "frontier-ignored",
-                "elastic/table.rs",
-            ),
-            (Canary::MergeFilters, "merge-filters", "elastic/merge.rs"),
-            (Canary::MergeStripes, "merge-stripes", "elastic/merge.rs"),
-            (Canary::FilterDenies, "filter-denies", "parts/filter"),
-            (Canary::CursorStale, "cursor-stale", "parts/iter/list.rs"),
-            (Canary::DeadFlag, "dead-flag", "bottom/repository"),
-            (
-                Canary::ValueChecksum,
-                "value-checksum",
-                "parts/skiplist/node.rs",
-            ),
-            (Canary::RangeUnseen, "range-unseen", "stages/front"),
-            (Canary::RangeDropped, "range-dropped", "bottom/*/absorb.rs"),
-            (Canary::SweepSkipped, "sweep-skipped", "repository/sweep.rs"),
-            (Canary::ExpiredDropped, "expired-dropped", "bottom/*"),
-            (
-                Canary::RangeUnsettled,
-                "range-unsettled",
-                "parts/ranges/live.rs",
-            ),
-            (Canary::LeftUnsynced, "left-unsynced", "front/*/files.rs"),
-            (Canary::PartUnsynced, "part-unsynced", "front/*/replay.rs"),
-            (Canary::HidesUnsynced, "hides-unsynced", "buffer/elastic"),
-            (Canary::LossUnsaid, "loss-unsaid", "db/repair"),
-            (Canary::IngestUnheld, "ingest-unheld", "engine/ingest.rs"),
-            (Canary::VersionEarly, "version-early", "bottom/leveled"),
-            (Canary::MediumOfNow, "medium-of-now", "elastic/recover.rs"),
-            (Canary::SyncedStale, "synced-stale", "repository/recover.rs"),
-            (Canary::TornGet, "torn-get", "engine/read.rs"),
-            (Canary::TimeLast, "time-last", "parts/snapshots.rs"),
-            (Canary::TimeFirst, "time-first", "parts/snapshots.rs"),
-            (Canary::RoomKept, "room-kept", "leveled/vanish.rs"),
-            (Canary::SpareUnmade, "spare-unmade", "engine/admission.rs"),
-            (Canary::ForeignFile, "foreign-file", "stages/names.rs"),
-        ];
-
         /// The name on the command line.
         pub fn name(self) -> &'static str {
             Canary::ALL[self as usize].1
