@@ -131,6 +131,23 @@ pub(crate) fn breaks(at: Canary) -> bool {
     switch::CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == at as u8
 }
 
+/// A place where the store can be broken: `failpoint!(C => act)` acts where the canary `C` breaks the store,
+/// `failpoint!(C if so => act)` only if so, and `failpoint!(C skips act)` acts unless it does.
+macro_rules! failpoint {
+    ($Canary:ident $(if $so:expr)? => $act:expr) => {
+        if $crate::canary::breaks($crate::canary::Canary::$Canary) $(&& $so)? {
+            $act;
+        }
+    };
+    ($Canary:ident skips $act:expr) => {
+        if !$crate::canary::breaks($crate::canary::Canary::$Canary) {
+            $act;
+        }
+    };
+}
+
+pub(crate) use failpoint;
+
 /// Where the store is broken by what may happen at a place, gives that the time to happen.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{OpCounter, human_bytes};
 use crate::options::Workers;
@@ -32,11 +32,7 @@ impl Engine {
         if self.throttle.governor.slows() {
             self.slow_down(batch);
         }
-        if canary::breaks(Canary::BatchSplit) && batch.len() > 1 {
-            let (mut first, mut rest) = batch.split();
-            self.write(&mut first, durability)?;
-            return self.write(&mut rest, durability);
-        }
+        failpoint!(BatchSplit if batch.len() > 1 => return batch.in_two(|half| self.write(half, durability)));
         // BOUND: a turn for each drop of a keyspace and for each lack of room.
         loop {
             let install = || self.install_view();

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_media::AllocError;
 
-use crate::canary::{self, Canary};
+use crate::canary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::parts::batch::Batch;
@@ -298,11 +298,7 @@ impl Ingest {
             }
             e
         })?;
-        let published = match canary::breaks(Canary::IngestUnheld) {
-            true => self.show(applies, taking),
-            false => engine.jobs.hold_off(|| self.show(applies, taking)),
-        };
-        if published {
+        if engine.jobs.hold_off(|| self.show(applies, taking)) {
             return Ok(());
         }
         Err(engine.check_writable().err().unwrap_or_else(Error::closed))

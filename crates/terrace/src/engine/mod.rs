@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use terrace_media::process_id;
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
@@ -76,9 +76,7 @@ impl Pipeline {
     fn sources(&self) -> Sources {
         let mut sources = self.sources_above();
         sources.extend(self.bottom.sources());
-        if canary::breaks(Canary::SourceOrder) {
-            sources.reverse();
-        }
+        failpoint!(SourceOrder => sources.reverse());
         sources
     }
 

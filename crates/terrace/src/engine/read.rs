@@ -3,7 +3,7 @@
 //! One read, one point: every answer is the state of the database at one number and one time, which held
 //! together at an instant of the call (docs/concurrency.md, "One read, one point").
 
-use crate::canary::{self, Canary};
+use crate::canary::{self, failpoint};
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
@@ -157,13 +157,9 @@ impl Engine {
         hit: Option<Lookup>,
         time: Millis,
     ) -> Option<Option<(Vec<u8>, Millis)>> {
-        if canary::breaks(Canary::TornGet) {
-            let at = self.ground.sequencer.visible();
-            return Some(value_at(view, &Probe { at, ..*probe }, hit, time));
-        }
-        if canary::breaks(Canary::TimeLast) {
-            return Some(value_at(view, probe, hit, self.ground.time.now()));
-        }
+        failpoint!(TornGet
+            => return Some(value_at(view, &Probe { at: self.ground.sequencer.visible(), ..*probe }, hit, time)));
+        failpoint!(TimeLast => return Some(value_at(view, probe, hit, self.ground.time.now())));
         if view.ranges.is_some() && self.has_newer_range(view, probe) {
             return None;
         }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::ranges::RangeSet;
 use crate::stages::{Garbage, Sources};
 
@@ -129,9 +129,7 @@ impl Views {
         mut garbage: Vec<Garbage>,
         publish: impl FnOnce(&mut dyn FnMut()),
     ) {
-        if canary::breaks(Canary::GarbageEarly) {
-            garbage.clear();
-        }
+        failpoint!(GarbageEarly => garbage.clear());
         let _one = self.install.lock();
         let tail: Arc<Tail> = Arc::default();
         let Parts {

@@ -1,5 +1,6 @@
 //! Batch: the entries of one atomic write, encoded once, as its log record will hold them.
 
+use crate::error::Result;
 use crate::parts::codec::DecodeError;
 use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::log::Payload;
@@ -138,8 +139,8 @@ impl Batch {
         self.frees = false;
     }
 
-    /// Two batches with the entries of this one, for the canary `BatchSplit`.
-    pub(crate) fn split(&self) -> (Batch, Batch) {
+    /// Writes two batches with the entries of this one, for the canary `BatchSplit`.
+    pub(crate) fn in_two(&self, write: impl FnMut(&mut Batch) -> Result<()>) -> Result<()> {
         let mut halves = [Batch::default(), Batch::default()];
         for (at, entry) in self.payload.iter().enumerate() {
             let half = &mut halves[at * 2 / self.len()];
@@ -154,8 +155,7 @@ impl Batch {
                 (None, _) => {}
             }
         }
-        let [first, rest] = halves;
-        (first, rest)
+        halves.iter_mut().try_for_each(write)
     }
 
     /// The keyspaces of the entries, if any of them can be dropped; most batches have none.

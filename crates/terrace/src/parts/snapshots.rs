@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::expiry::{Millis, Time};
 use super::sequence::Sequencer;
-use crate::canary::{self, Canary};
+use crate::canary::{self, Canary, failpoint};
 use crate::types::SeqNo;
 
 /// What a snapshot sees: entries up to a number, and those of them that have not expired at a time.
@@ -110,16 +110,10 @@ impl SnapshotList {
 
 /// A number and a time that held together; see [`SnapshotList::register`].
 fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment> {
-    if canary::breaks(Canary::TimeLast) {
-        let seq = sequencer.visible();
-        canary::linger(Canary::TimeLast);
-        return Some(Moment {
-            seq,
-            time: time.now(),
-        });
-    }
     let mut seq = sequencer.visible();
+    canary::linger(Canary::TimeLast);
     let mut now = time.now();
+    failpoint!(TimeLast => return Some(Moment { seq, time: now }));
     for _ in 0..looks_max {
         canary::linger(Canary::TimeFirst);
         let next = sequencer.visible();

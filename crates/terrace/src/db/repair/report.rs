@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::db::inspect::LostKeys;
 
 /// What a repair found, what it used, and what is lost.
@@ -171,9 +171,7 @@ impl Findings {
         keys: LostKeys,
         certain: bool,
     ) {
-        if !certain && canary::breaks(Canary::LossUnsaid) {
-            return;
-        }
+        failpoint!(LossUnsaid if !certain => return);
         self.losses.push(Loss {
             kind,
             path,

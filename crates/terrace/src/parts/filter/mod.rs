@@ -26,7 +26,7 @@ use terrace_media::{Extent, Purpose, Region, Span};
 
 pub(crate) use block::FilterBlock;
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::filter::layout::{
     BIT_FACTOR, BIT_SHIFT, BLOCK_BITS, BLOCK_BYTES, BLOCK_WORDS, FilterHeader, PROBES_MAX,
@@ -86,9 +86,7 @@ impl FilterBuilder {
     /// Adds a key by the hash in its node.
     #[inline]
     pub(crate) fn insert(&mut self, hash: u64) {
-        if canary::breaks(Canary::FilterDenies) && hash.is_multiple_of(8) {
-            return;
-        }
+        failpoint!(FilterDenies if hash.is_multiple_of(8) => return);
         let block = (block_of(hash, self.block_count) as usize + 1) * BLOCK_BYTES;
         let bits = spread(hash);
         let block = &mut self.bytes[block..block + BLOCK_BYTES];

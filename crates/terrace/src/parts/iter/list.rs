@@ -1,7 +1,7 @@
 //! This file is the cursor over a skip list, in DRAM or in the pool.
 
 use super::{Cursor, EntryView};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::gate::{Gate, Held};
@@ -127,9 +127,7 @@ impl Cursor for ListCursor {
         let Some(gate) = &self.gate else { return true };
         let held = gate.hold();
         let mut same = held.relink_count() == self.relinks_seen;
-        if canary::breaks(Canary::CursorStale) {
-            same = true;
-        }
+        failpoint!(CursorStale => same = true);
         self.relinks_seen = held.relink_count();
         self.held = Some(held);
         same

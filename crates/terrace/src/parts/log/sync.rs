@@ -4,7 +4,7 @@ use std::io;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::canary::{self, Canary};
+use crate::canary::{self, Canary, failpoint};
 
 /// The rounds of syncs of one log.
 #[derive(Debug, Default)]
@@ -68,9 +68,7 @@ impl Rounds {
         state.started += 1;
         let round = state.started;
         let mut result = MutexGuard::unlocked(&mut state, sync);
-        if canary::breaks(Canary::SyncError) {
-            result = Ok(());
-        }
+        failpoint!(SyncError => result = Ok(()));
         state.running = false;
         match &result {
             Ok(()) => state.done = round,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use terrace_media::{File, FileSystem, OpenMode, Span};
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
 use crate::parts::manifest::home::{Home, room_for};
@@ -125,9 +125,7 @@ impl Home for FileHome {
             return Err(io::Error::other("the manifest has no file yet"));
         };
         file.write_at(at, record).map_err(|e| named(&path, e))?;
-        if canary::breaks(Canary::EditFence) {
-            return Ok(());
-        }
+        failpoint!(EditFence => return Ok(()));
         // PERSIST: the whole record, before the caller acts on it: removes files, reuses logs.
         // Reversed, a crash would bring back names of files that are gone.
         // CRASH: until this returns any part may be missing; the checksum says so, and replay ends

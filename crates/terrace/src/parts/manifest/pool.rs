@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrace_media::{Extent, Pool, Purpose, Span};
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::codec::DecodeError;
 use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
@@ -198,9 +198,7 @@ fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> 
         return Err(io::Error::other(text));
     };
     claim.write_streaming(0, bytes, Purpose::Manifest);
-    if canary::breaks(Canary::EditFence) {
-        return Ok(());
-    }
+    failpoint!(EditFence => return Ok(()));
     // PERSIST: the whole record, before the caller acts on it: frees what it removed, acknowledges
     // what it added. Reversed, a crash would bring back tables whose extents are reused.
     // CRASH: until this returns any part may be missing; the checksum says so, and replay ends

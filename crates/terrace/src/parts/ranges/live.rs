@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::fragment::{Keep, RangeDelete, Readable};
 use super::set::{Key, Last, RangeSet, Spans};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
@@ -163,9 +163,7 @@ impl LiveRanges {
 
     /// The number up to which every view has all range deletes.
     pub(crate) fn settled_upto(&self) -> SeqNo {
-        if canary::breaks(Canary::RangeUnsettled) {
-            return SeqNo::MAX;
-        }
+        failpoint!(RangeUnsettled => return SeqNo::MAX);
         let mut body = self.0.lock();
         body.unsettled.retain(|(_, token)| token.strong_count() > 0);
         let least = body.unsettled.iter().map(|(seq, _)| *seq).min();

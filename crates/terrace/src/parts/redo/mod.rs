@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Pool, Purpose};
 
-use crate::canary::{self, Canary};
+use crate::canary::{self, Canary, failpoint};
 use crate::error::{Error, Result};
 use crate::parts::skiplist::fingers::Plan;
 
@@ -244,9 +244,7 @@ impl RedoSlot {
             self.area.write_slot(self.index, &self.bytes, self.purpose);
             // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
             // crash could keep some of the stores and no batch to finish them from.
-            if !canary::breaks(Canary::RedoFence) {
-                region.fence(self.purpose);
-            }
+            failpoint!(RedoFence skips region.fence(self.purpose));
         }
         for (off, value) in stores {
             let Some(word) = region.word(*off) else {
@@ -257,9 +255,7 @@ impl RedoSlot {
                 )));
             };
             word.store(*value, Ordering::Release);
-            if canary::breaks(Canary::UnlinkFirst) {
-                std::thread::yield_now();
-            }
+            failpoint!(UnlinkFirst => std::thread::yield_now());
         }
         // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
         // Links of one node are rarely planned side by side; its line is flushed once all the same.

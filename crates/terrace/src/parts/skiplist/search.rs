@@ -9,7 +9,7 @@ use std::cmp::Ordering as Order;
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
 use super::node::{Node, next};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
@@ -70,16 +70,11 @@ impl SkipList {
                 if Node::read(region, candidate)?.compare(target) == Order::Less {
                     if first == 0 {
                         first = candidate;
-                        if canary::breaks(Canary::GarbageEarly) {
-                            std::thread::yield_now();
-                        }
-                        if canary::breaks(Canary::FrontierIgnored)
-                            && (candidate >> 3).is_multiple_of(8)
-                        {
-                            // Some readers stand still for long enough that what they must not
-                            // meet happens, on an idle machine too.
-                            std::thread::sleep(std::time::Duration::from_micros(200));
-                        }
+                        failpoint!(GarbageEarly => std::thread::yield_now());
+                        // Some readers stand still for long enough that what they must not meet
+                        // happens, on an idle machine too.
+                        failpoint!(FrontierIgnored if (candidate >> 3).is_multiple_of(8)
+                            => std::thread::sleep(std::time::Duration::from_micros(200)));
                     }
                     current = candidate;
                     steps += 1;

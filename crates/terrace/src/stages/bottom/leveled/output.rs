@@ -12,7 +12,7 @@ use super::garbage::Sampler;
 use super::picked::Place;
 use super::version::{Table, Version};
 use super::{Body, Shelf};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
@@ -141,9 +141,7 @@ impl Output {
             let is_below = || self.version.reaches_below(level, first, last);
             self.retention.hides_below(r.seq, is_below)
         });
-        if canary::breaks(Canary::RangeDropped) {
-            fragments.clear();
-        }
+        failpoint!(RangeDropped => fragments.clear());
         fragments
     }
 
@@ -232,9 +230,9 @@ impl Output {
         let kept = self
             .retention
             .keep(entry.kind, value.expiry, entry.seq, is_below);
+        failpoint!(ExpiredDropped if kept == Kept::Tombstone => return Ok(0));
         let (kind, value) = match kept {
             Kept::Whole => (entry.kind, value),
-            Kept::Tombstone if canary::breaks(Canary::ExpiredDropped) => return Ok(0),
             Kept::Tombstone => (EntryKind::Delete as u8, Value::default()),
             Kept::Nothing => return Ok(0),
         };

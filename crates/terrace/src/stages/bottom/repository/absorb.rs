@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrace_media::Purpose;
 
 use super::Body;
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::codec;
 use crate::parts::expiry::{Value, layout};
@@ -184,16 +184,10 @@ impl Absorb {
         let kept = self.retention.keep(entry.kind, expiry, entry.seq, || false);
         let is_delete = entry.kind == EntryKind::Delete as u8;
         let expired = kept != Kept::Whole && !is_delete;
-        if expired && canary::breaks(Canary::ExpiredDropped) {
-            return Ok(Placed::Yes(0));
-        }
-        if (expired || is_delete) && canary::breaks(Canary::DrainTombstone) {
-            return Ok(Placed::Yes(0));
-        }
+        failpoint!(ExpiredDropped if expired => return Ok(Placed::Yes(0)));
+        failpoint!(DrainTombstone if expired || is_delete => return Ok(Placed::Yes(0)));
         if entry.kind == EntryKind::RangeDelete as u8 {
-            if canary::breaks(Canary::RangeDropped) {
-                return Ok(Placed::Yes(0));
-            }
+            failpoint!(RangeDropped => return Ok(Placed::Yes(0)));
             let off = body.list.head();
             self.brought
                 .push(RangeDelete::from_entry(key.0, key.1, entry.seq, off)?);

@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Purpose};
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{BottomMetrics, Metrics};
 use crate::parts::codec::DecodeError;
@@ -175,9 +175,7 @@ impl Relinker {
         let bytes = list.node(off)?.header.node_bytes() as u64;
         let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
         fingers.unlink(list)?;
-        if !canary::breaks(Canary::DeadFlag) {
-            self.slot.store(link_at(off, 0), link | LINK_DEAD);
-        }
+        failpoint!(DeadFlag skips self.slot.store(link_at(off, 0), link | LINK_DEAD));
         if let Some(original) = self.moved.remove(&off) {
             let link = link_word(list.region(), original, 0)?.load(Ordering::Acquire);
             self.slot.store(link_at(original, 0), link | LINK_DEAD);
@@ -327,9 +325,7 @@ impl Bottom for Repository {
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        if canary::breaks(Canary::ReclaimSkipped) {
-            return Ok(None);
-        }
+        failpoint!(ReclaimSkipped => return Ok(None));
         match sweep::next(&self.body)? {
             Some(job) => Ok(Some(job)),
             None => reclaim::next(&self.body, urgency),
@@ -337,9 +333,7 @@ impl Bottom for Repository {
     }
 
     fn join_space(&self) -> Result<Option<Box<dyn Job>>> {
-        if canary::breaks(Canary::ReclaimSkipped) {
-            return Ok(None);
-        }
+        failpoint!(ReclaimSkipped => return Ok(None));
         reclaim::next_to_join(&self.body)
     }
 

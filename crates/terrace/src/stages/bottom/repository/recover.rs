@@ -28,7 +28,7 @@ use super::reclaim::expiry_of;
 use super::space::Space;
 use super::sweep::Swept;
 use super::{Body, Relinker, Repository};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
@@ -159,9 +159,7 @@ pub(crate) fn recover(
 impl Body {
     /// Sees to it that extents have the word `synced` on `Mapped`, and on no other medium.
     fn keep_synced(&self) -> Result<()> {
-        if canary::breaks(Canary::SyncedStale) {
-            return Ok(());
-        }
+        failpoint!(SyncedStale => return Ok(()));
         let relinker = self.relinker.lock();
         let region = self.list.region();
         let has_word = |off: u64| {

@@ -5,13 +5,14 @@
 //! offsets from the moment a node is written. The filter is built from the hashes in the nodes,
 //! read in the order in which they lie, while they are being copied.
 
+use std::mem::take;
 use std::sync::Arc;
 
 use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
 use super::table::{Body, Table};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit, TableExtent, TableMeta};
@@ -105,6 +106,7 @@ impl CopyIn {
         // crash could leave a table of garbage and no log to rebuild it from.
         region.fence(Purpose::Flush);
         let sync = |off, len: u64| {
+            failpoint!(TableSync => return Ok(()));
             region.sync(off, len as usize).map_err(|e| {
                 Error::new(
                     crate::error::ErrorKind::Io,
@@ -113,20 +115,14 @@ impl CopyIn {
                 .because(e)
             })
         };
-        if !canary::breaks(Canary::TableSync) {
-            sync(sealed.extent.off(), sealed.used)?;
-            if let Some(filter) = &filter {
-                sync(filter.span().off, filter.span().len)?;
-            }
+        sync(sealed.extent.off(), sealed.used)?;
+        if let Some(filter) = &filter {
+            sync(filter.span().off, filter.span().len)?;
         }
         // What is in memory needs its logs until it is drained (B4).
         let outlives = self.ground.pool_outlives();
-        let mut logs = std::mem::take(&mut sealed.logs);
-        if canary::breaks(Canary::LogRetired) {
-            let changes = retired(&logs).collect();
-            self.ground.manifest.commit(Edit { changes })?;
-            logs.clear();
-        }
+        let mut logs = take(&mut sealed.logs);
+        failpoint!(LogRetired => self.ground.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
         let head = sealed.extent.off() + TABLE_HEADER_BYTES as u64;
         let meta = TableMeta {
             id: sealed.id,

@@ -21,7 +21,7 @@ use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
 use super::table::Table;
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
@@ -114,13 +114,12 @@ impl Merge {
         for (level, head) in heads.iter_mut().enumerate() {
             *head = newer.list.next(newer.list.head(), level)?;
         }
+        let mut stripes = ground.snapshots.stripes();
+        failpoint!(MergeStripes => stripes = Stripes::default());
         Ok(Merge {
             fingers: Fingers::at_start(&older.list)?,
             retention: Retention {
-                stripes: match canary::breaks(Canary::MergeStripes) {
-                    true => Stripes::default(),
-                    false => ground.snapshots.stripes(),
-                },
+                stripes,
                 dropped: ground.dropped.all(),
                 // Of what the two tables hold, whose range deletes are as durable as they are.
                 ranges: Vec::from_iter(ground.ranges.settled(newer.ages.newest(), None)),
@@ -171,9 +170,7 @@ impl Merge {
         } else {
             filters.extend(newer_filters.iter().cloned());
         }
-        if !canary::breaks(Canary::MergeFilters) {
-            self.older.filters.store(Arc::new(filters));
-        }
+        failpoint!(MergeFilters skips self.older.filters.store(Arc::new(filters)));
         self.begun = true;
         Ok(())
     }
@@ -332,9 +329,7 @@ impl Merge {
         if self.slot.is_empty() {
             return Ok(());
         }
-        if canary::breaks(Canary::UnlinkFirst) {
-            self.slot.last_first(planned);
-        }
+        failpoint!(UnlinkFirst => self.slot.last_first(planned));
         let _newer = self.newer.gate.relink();
         let _older = self.older.gate.relink();
         if self.taken != 0 {

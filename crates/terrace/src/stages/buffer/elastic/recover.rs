@@ -16,7 +16,7 @@ use terrace_media::{Medium, Shutdown};
 
 use super::Elastic;
 use super::table::{Body, Table};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
@@ -120,11 +120,9 @@ fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
 
 /// Whether links in the pool may be without meaning.
 pub(crate) fn links_lost(ground: &Ground) -> bool {
-    if canary::breaks(Canary::MediumOfNow) {
-        let pool = &ground.pool;
-        return pool.shutdown() == Shutdown::PowerLost && pool.medium() == Medium::Mapped;
-    }
-    ground.pool.pages_lost()
+    let pool = &ground.pool;
+    failpoint!(MediumOfNow => return pool.shutdown() == Shutdown::PowerLost && pool.medium() == Medium::Mapped);
+    pool.pages_lost()
 }
 
 /// Opens a table. `headers` has the ids in the headers of all extents so far: each is the id of the

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_media::{FileSystem, OpenMode};
 
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::metrics::human_bytes;
 use crate::parts::log::{FileLog, Log, LogOf, replay_file};
@@ -255,9 +255,7 @@ impl LogFiles {
 
     /// Syncs the logs that were left unsynced before the call, oldest first.
     pub(super) fn sync_left(&self) -> io::Result<()> {
-        if canary::breaks(Canary::LeftUnsynced) {
-            return Ok(());
-        }
+        failpoint!(LeftUnsynced => return Ok(()));
         let left = self.files.lock().unsynced.clone();
         for (id, left) in left {
             self.sync_one(id, &left)?;

@@ -34,7 +34,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::Extent;
 
-use crate::canary::{self, Canary};
+use crate::canary::{self, Canary, failpoint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
@@ -142,20 +142,15 @@ impl WalMemtable {
         {
             let mut shown = self.tables.0.lock();
             let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
-            if canary::breaks(Canary::FlushTwice) {
-                let memtable = Arc::clone(&sealed);
-                let taken = false;
-                shown.sealed.push(Sealed { memtable, taken });
-            }
-            shown.sealed.push(Sealed {
-                memtable: sealed,
+            let sealed = || Sealed {
+                memtable: Arc::clone(&sealed),
                 taken: false,
-            });
+            };
+            failpoint!(FlushTwice => shown.sealed.push(sealed()));
+            shown.sealed.push(sealed());
         }
         // Readers must be able to see the new memtable before anything in it is published.
-        if !canary::breaks(Canary::ViewSkipped) {
-            install();
-        }
+        failpoint!(ViewSkipped skips install());
         true
     }
 }
@@ -306,9 +301,7 @@ impl Front for WalMemtable {
             // Whoever may see them reads through a view that has them (D1).
             let readable = self.ground.readable();
             self.ground.ranges.add(ranges, &readable, logged);
-            if !canary::breaks(Canary::RangeUnseen) {
-                install();
-            }
+            failpoint!(RangeUnseen skips install());
         }
         if let Some((log, record)) = placed {
             // PERSIST: the record before the entries are visible (W3). Reversed, somebody could

@@ -21,7 +21,7 @@ use terrace_media::{AllocError, Extent};
 use super::files::LogFiles;
 use super::memtable::{Arenas, Memtable};
 use super::{Sealed, Tables, WalMemtable, append_failed};
-use crate::canary::{self, Canary};
+use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
@@ -371,11 +371,7 @@ impl ReplayedLog for Ended {
         if !self.fits {
             // PERSIST: the log before a table that has some of its entries. Reversed, a power loss could leave
             // that table without the rest of the log, and with it a part of a batch.
-            if !canary::breaks(Canary::PartUnsynced) {
-                log_files
-                    .sync_left()
-                    .map_err(|e| append_failed(ground, e))?;
-            }
+            failpoint!(PartUnsynced skips log_files.sync_left().map_err(|e| append_failed(ground, e))?);
             memtable.logs.clear();
             (log.done, log.exact) = (self.taken, None);
         }
