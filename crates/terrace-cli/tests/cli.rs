@@ -375,7 +375,7 @@ fn stat_and_verify_report() {
 /// stages that they do not have; one without them shows none.
 #[test]
 fn table_files_are_reported() {
-    for design in ["leveled", "miodb-ssd", "miodb"] {
+    for (design, has_files) in terrace::Design::ALL.map(|d| (d.name(), d.keeps_table_files())) {
         let place = Place::new();
         let run = |steps: &str, more: &[&str]| {
             let mut run = terrace();
@@ -400,7 +400,6 @@ fn table_files_are_reported() {
         let more = ["--use-existing-db", "--json"];
         let report = report(&run("overwrite,readrandom", &more));
         let stat = place.json("stat", &[]);
-        let has_files = design != "miodb";
         for part in [
             "table files",
             "\n  level ",

@@ -357,8 +357,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let _case = watchdog::case(format!("moments on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);
     let folder = scratch()?;
-    let designs = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
-    let design = designs[rng.usize(..designs.len())];
+    let design = Design::ALL[rng.usize(..Design::ALL.len())];
     let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
     if rng.bool() {
         options.background.workers = settings::workers(seed);

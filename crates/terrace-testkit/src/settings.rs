@@ -54,6 +54,18 @@ pub fn small_of(design: Design, medium: Medium) -> Options {
     options
 }
 
+/// The designs whose data ends in table files.
+pub fn designs_with_files() -> impl Iterator<Item = Design> {
+    let all = Design::ALL.into_iter();
+    all.filter(|design| design.keeps_table_files())
+}
+
+/// The designs whose data stays in the pool.
+pub fn designs_in_pool() -> impl Iterator<Item = Design> {
+    let all = Design::ALL.into_iter();
+    all.filter(|design| design.keeps_data_in_pool())
+}
+
 /// How many variations there are.
 pub const VARIATIONS: u8 = 14;
 

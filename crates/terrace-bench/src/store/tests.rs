@@ -203,7 +203,7 @@ fn every_way(kind: StoreKind, design: Option<Design>) {
 /// Terrace's designs are stores as the benchmark wants them.
 #[test]
 fn terrace_conforms() {
-    for design in [Design::Leveled, Design::MioDb, Design::MioDbSsd] {
+    for design in Design::ALL {
         every_way(StoreKind::Terrace, Some(design));
     }
 }

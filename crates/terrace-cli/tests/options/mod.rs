@@ -97,7 +97,7 @@ fn edited_options_are_refused() {
 /// again: the copy, the compaction, and the reader that changes nothing among them.
 #[test]
 fn a_database_needs_no_pool() {
-    for design in ["miodb", "miodb-ssd", "leveled"] {
+    for design in terrace::Design::ALL {
         let place = Place::new();
         let input: String = (0..500)
             .map(|n| format!("key{n:03}\tvalue {n}\n"))

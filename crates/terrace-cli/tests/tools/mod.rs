@@ -108,7 +108,7 @@ fn files_are_dumped() {
 /// Sorted lines are loaded at once; a line out of order is named, and nothing of the file is there.
 #[test]
 fn sorted_lines_are_ingested() {
-    for design in ["miodb", "miodb-ssd", "leveled"] {
+    for design in terrace::Design::ALL {
         let place = Place::new();
         let command = format!("--design {design} ingest");
         let input = b"a\t1\nb\\x00\t2\nc\t3\n";

@@ -3,15 +3,22 @@
 
 use std::sync::Arc;
 
-use super::Opened;
+use super::{Opened, Recipe};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Ground};
 
+/// The stages begin with nothing on media, and none has links in the pool.
+pub(super) const RECIPE: Recipe = Recipe {
+    create: |_| Ok(()),
+    links_lost: |_| false,
+    open: |ground, folder, _, _| open(ground, folder),
+};
+
 /// Opens the stages; the front comes last, since it takes space.
-pub(super) fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
+fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
     let bottom = leveled::recover::recover(ground, &folder, wal_memtable::shape(ground))?;
     let front = wal_memtable::recover::recover(ground, folder, FlushTo::Bottom)?;
     let pipeline = Pipeline {

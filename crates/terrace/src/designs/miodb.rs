@@ -6,19 +6,21 @@
 
 use std::sync::Arc;
 
-use super::{Opened, RebuildProgress, buffered};
+use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::repository;
+use crate::stages::buffer::elastic;
 use crate::stages::{Folder, Ground};
 
-/// Writes an empty repository; the other stages begin with nothing on media.
-pub(super) fn create(ground: &Arc<Ground>) -> Result<()> {
-    repository::recover::create(ground)
-}
+/// At first there is an empty repository; the other stages begin with nothing on media.
+pub(super) const RECIPE: Recipe = Recipe {
+    create: repository::recover::create,
+    links_lost: elastic::recover::links_lost,
+    open,
+};
 
-/// Opens the stages.
-pub(super) fn open(
+fn open(
     ground: &Arc<Ground>,
     folder: Folder,
     links_lost: bool,

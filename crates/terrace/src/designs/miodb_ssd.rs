@@ -6,15 +6,22 @@
 
 use std::sync::Arc;
 
-use super::{Opened, RebuildProgress, buffered};
+use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
+use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable;
 use crate::stages::{Folder, Ground};
 
-/// Opens the stages.
-pub(super) fn open(
+/// The stages begin with nothing on media.
+pub(super) const RECIPE: Recipe = Recipe {
+    create: |_| Ok(()),
+    links_lost: elastic::recover::links_lost,
+    open,
+};
+
+fn open(
     ground: &Arc<Ground>,
     folder: Folder,
     links_lost: bool,

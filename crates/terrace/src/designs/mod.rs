@@ -6,7 +6,8 @@
 //! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
 //! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
-//! This folder is the only place that names concrete stages together.
+//! This folder is the only place that names concrete stages together. A new design is a file with a `RECIPE` here, its
+//! line in `Design::recipe`, and its name and shape in `options/design.rs`.
 
 mod buffered;
 #[cfg(feature = "decoders")]
@@ -35,24 +36,33 @@ pub(crate) struct Opened {
 /// Called with what is being rebuilt, bytes done and bytes in all.
 pub(crate) type RebuildProgress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
 
+/// How the stages of a design are made and opened.
+struct Recipe {
+    create: fn(&Arc<Ground>) -> Result<()>,
+    links_lost: fn(&Ground) -> bool,
+    open: Open,
+}
+
+/// Opens the stages over what is on media; the flag says that links there are without meaning.
+type Open = fn(&Arc<Ground>, Folder, bool, RebuildProgress<'_>) -> Result<(Pipeline, Opened)>;
+
 impl Design {
+    fn recipe(self) -> Recipe {
+        match self {
+            Design::MioDb => miodb::RECIPE,
+            Design::MioDbSsd => miodb_ssd::RECIPE,
+            Design::Leveled => leveled::RECIPE,
+        }
+    }
+
     /// Writes what the stages need on media before they can be opened for the first time.
     pub(crate) fn create(self, ground: &Arc<Ground>) -> Result<()> {
-        match self {
-            Design::MioDb => miodb::create(ground),
-            // Their stages begin with nothing on media.
-            Design::MioDbSsd | Design::Leveled => Ok(()),
-        }
+        (self.recipe().create)(ground)
     }
 
     /// Whether links in the pool are without meaning and lists must be rebuilt.
     pub(crate) fn links_lost(self, ground: &Ground) -> bool {
-        match self {
-            Design::MioDb | Design::MioDbSsd => {
-                crate::stages::buffer::elastic::recover::links_lost(ground)
-            }
-            Design::Leveled => false,
-        }
+        (self.recipe().links_lost)(ground)
     }
 
     /// Opens the stages over what is on media.
@@ -63,10 +73,6 @@ impl Design {
         links_lost: bool,
         progress: RebuildProgress<'_>,
     ) -> Result<(Pipeline, Opened)> {
-        match self {
-            Design::MioDb => miodb::open(ground, files, links_lost, progress),
-            Design::MioDbSsd => miodb_ssd::open(ground, files, links_lost, progress),
-            Design::Leveled => leveled::open(ground, files),
-        }
+        (self.recipe().open)(ground, files, links_lost, progress)
     }
 }

@@ -1,4 +1,4 @@
-//! Designs by name: which there are, and where each keeps its data.
+//! Designs by name: all of them, and where each keeps its data.
 //!
 //! Options, memory plans and tools ask the shape of a design. Which stages make it up is in `designs/`.
 
@@ -8,47 +8,40 @@ use std::str::FromStr;
 use terrace_media::Medium;
 
 use crate::error::{Error, Result};
+use crate::named::named_enum;
 
-/// A composition of stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Design {
-    /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
-    /// huge skip list at the bottom.
-    MioDb,
-    /// MioDB with its bottom on a block device: levels of SSTables.
-    MioDbSsd,
-    /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
-    Leveled,
+named_enum! {
+    /// A composition of stages.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Design {
+        /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
+        /// huge skip list at the bottom.
+        MioDb => "miodb",
+        /// MioDB with its bottom on a block device: levels of SSTables.
+        MioDbSsd => "miodb-ssd",
+        /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
+        Leveled => "leveled",
+    }
 }
 
-/// The name of a design and where its data is.
+/// Where the data of a design is.
 struct Shape {
-    name: &'static str,
     data_in_pool: bool,
     table_files: bool,
 }
 
 impl Design {
-    /// Every design that is built.
-    pub const ALL: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
-
     const fn shape(self) -> Shape {
-        let (name, data_in_pool, table_files) = match self {
-            Design::MioDb => ("miodb", true, false),
-            Design::MioDbSsd => ("miodb-ssd", true, true),
-            Design::Leveled => ("leveled", false, true),
+        let (data_in_pool, table_files) = match self {
+            Design::MioDb => (true, false),
+            Design::MioDbSsd => (true, true),
+            Design::Leveled => (false, true),
         };
         Shape {
-            name,
             data_in_pool,
             table_files,
         }
-    }
-
-    /// The design's name in lower case.
-    pub fn name(self) -> &'static str {
-        self.shape().name
     }
 
     /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and

@@ -366,7 +366,7 @@ fn a_copy_replaces_nothing() {
 /// database goes on, and a copy is made once there is room.
 #[test]
 fn a_full_disk_leaves_no_copy() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         let fs = FaultFs::new(Arc::new(OsFs));
         let mut place = Place::folder(folder.path().join("db"));

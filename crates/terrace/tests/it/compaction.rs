@@ -242,7 +242,7 @@ fn pairs(iter: terrace::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// changes; where everything is in the range, one level is left.
 #[test]
 fn a_range_goes_as_deep_as_it_can() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         for dynamic in [true, false] {
             let folder = scratch().unwrap();
             let db = tree(design, dynamic, folder.path());
@@ -361,7 +361,7 @@ fn a_close_ends_the_compaction_of_a_range() {
 /// slowed for what is not compacted, there is no limit.
 #[test]
 fn a_limit_on_the_rate_stops_no_writer() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         let mut options = settings::small_of(design, Medium::Dax);
         options.pool.size_bytes = 8 << 20;

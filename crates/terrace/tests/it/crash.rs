@@ -3,7 +3,7 @@
 use terrace::Design;
 use terrace_media::Medium;
 use terrace_testkit::crash::{Case, Tally};
-use terrace_testkit::seeds;
+use terrace_testkit::{seeds, settings};
 
 fn check(medium: Medium, count: u64, every: bool) {
     let mut sum = Tally::default();
@@ -48,7 +48,7 @@ fn mapped_survives_crashes_of_long_scripts() {
 /// The same with levels of files at the bottom, on the same machine as the pool.
 #[test]
 fn levels_of_files_survive_crashes() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         for medium in [Medium::Dax, Medium::Mapped] {
             let mut sum = Tally::default();
             for seed in seeds::seeds(10) {
@@ -71,7 +71,7 @@ fn levels_of_files_survive_crashes() {
 /// The same without a pool: the buffer is memory, and logs, manifest and tables are files.
 #[test]
 fn a_folder_of_files_survives_a_crash_at_every_sync() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         let mut sum = Tally::default();
         for seed in seeds::seeds(24) {
             let (case, script) = match seed % 6 {
@@ -125,7 +125,7 @@ fn cases_that_once_failed() {
 /// on after the delete, and the disk has its reserve again.
 #[test]
 fn full_disks_survive_crashes() {
-    for design in [Design::Leveled, Design::MioDbSsd] {
+    for design in settings::designs_with_files() {
         for seed in seeds::seeds(4) {
             match Case::of_full_disk(seed, design, 30).run_on_full_disk() {
                 Ok(tally) => println!("{design}: {tally:?}"),

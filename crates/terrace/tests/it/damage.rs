@@ -201,7 +201,7 @@ fn drains_and_merges_miss_lost_entries() {
 /// Merges and drains that begin, go on and end while verify reads change nothing of what it finds: that all is sound.
 #[test]
 fn verify_beside_merges_finds_nothing() {
-    for design in [Design::MioDb, Design::MioDbSsd] {
+    for design in settings::designs_in_pool() {
         let folder = scratch().unwrap();
         let mut options = settings::small_of(design, Medium::Dax);
         options.pool.size_bytes = 16 << 20;

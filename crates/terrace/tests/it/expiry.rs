@@ -9,7 +9,6 @@ use terrace_media::Medium;
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-const DESIGNS: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
 const SECOND: Duration = Duration::from_secs(1);
 
 fn keys(db: &Db) -> usize {
@@ -28,7 +27,7 @@ fn settled(db: &Db) {
 /// down meanwhile and however the clock is set back over a restart; a snapshot goes on seeing it.
 #[test]
 fn what_has_expired_stays_away() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Mapped] {
             let folder = scratch().unwrap();
             let place = Place::folder(folder.path());
@@ -76,7 +75,7 @@ fn what_has_expired_stays_away() {
 /// the time of a close, and an entry its own.
 #[test]
 fn expiry_survives_a_restart() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         let folder = scratch().unwrap();
         let place = Place::folder(folder.path());
         let options = settings::small_of(design, Medium::Dax);
@@ -100,7 +99,7 @@ fn expiry_survives_a_restart() {
 /// reads it is gone.
 #[test]
 fn the_space_of_what_has_expired_comes_back() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Mapped] {
             let folder = scratch().unwrap();
             let place = Place::folder(folder.path());
@@ -182,7 +181,7 @@ fn assert_moments(db: &Db, expected: &Moments, what: &str) {
 /// replay, buffer, repository or tables, compaction, checkpoint, ingest.
 #[test]
 fn moments_are_kept_in_every_stage() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
             let what = format!("{design} on {medium}");
             let folder = scratch().unwrap();
@@ -266,7 +265,7 @@ fn moments_are_kept_in_every_stage() {
 /// that is. The database has a time from then on, after a restart too.
 #[test]
 fn what_expires_can_be_ingested() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         for older_is_drained in [false, true] {
             let folder = scratch().unwrap();
             let place = Place::folder(folder.path());

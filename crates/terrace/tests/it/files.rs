@@ -8,8 +8,6 @@ use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-const DESIGNS: [Design; 2] = [Design::MioDbSsd, Design::Leveled];
-
 fn options(design: Design, workers: Workers) -> Options {
     let mut options = settings::small_of(design, Medium::Dax);
     options.background.workers = workers;
@@ -50,7 +48,7 @@ fn filled(folder: &Path, design: Design, count: u32) -> Db {
 /// there is room, everything goes on by itself, and nothing acknowledged is lost.
 #[test]
 fn a_full_disk_refuses_writes_and_comes_back() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         for workers in [Workers::Manual, Workers::Threads(1)] {
             let folder = scratch().unwrap();
             let fs = FaultFs::new(Arc::new(OsFs));
@@ -145,7 +143,7 @@ fn a_flush_beside_a_full_disk_is_refused() {
 /// the same kind of name that is not proved to be the database's stays, and so do other files.
 #[test]
 fn only_own_unnamed_tables_are_removed() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         let open = || Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
         let db = filled(folder.path(), design, 2000);
@@ -191,7 +189,7 @@ fn only_own_unnamed_tables_are_removed() {
 /// A table that is named and not there is an error that names it, when the database is opened.
 #[test]
 fn a_missing_table_is_named() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         filled(folder.path(), design, 2000).close().unwrap();
         let lost = tables(folder.path()).swap_remove(0);
@@ -255,7 +253,7 @@ fn changed_bytes_of_tables_are_found() {
 /// grow the folder.
 #[test]
 fn space_of_files_comes_back() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         let db = Db::open(folder.path(), options(design, Workers::Manual)).unwrap();
         let bytes = || -> u64 { db.metrics().files.iter().map(|level| level.bytes).sum() };
@@ -318,7 +316,7 @@ fn levels_keep_to_their_targets() {
 /// in level 0. Whoever runs the jobs, and however little the last flush brought.
 #[test]
 fn a_drain_leaves_nothing_above_its_place() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         for workers in [Workers::Manual, Workers::Threads(1), Workers::Threads(3)] {
             let folder = scratch().unwrap();
             let mut options = options(design, workers);

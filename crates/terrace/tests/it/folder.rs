@@ -10,8 +10,6 @@ use terrace_media::{FaultFs, Machine, Medium, OsFs, PersistPoint, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-const DESIGNS: [Design; 2] = [Design::MioDbSsd, Design::Leveled];
-
 fn options(design: Design) -> Options {
     settings::small_of(design, Medium::Dram)
 }
@@ -85,7 +83,7 @@ fn a_design_need_not_be_named() {
 /// nothing and knows why. The close says how far it is.
 #[test]
 fn a_close_leaves_nothing_to_replay() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         for mut options in [options(design), threads(design)] {
             options.front.log_bytes_max = 1 << 20;
             let folder = scratch().unwrap();
@@ -138,7 +136,7 @@ fn logs_keep_to_their_cap() {
     let cap = 200 << 10;
     // What is active, spare or waits for another life beside it.
     let bound = cap + 8 * (10 << 10);
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         for mut options in [options(design), threads(design)] {
             options.front.log_bytes_max = cap;
             // The pool alone would hold it all.
@@ -233,7 +231,7 @@ fn waiting_for_logs_has_a_name() {
 #[test]
 fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
     for workers in [Workers::Manual, Workers::Threads(1)] {
-        for design in DESIGNS {
+        for design in settings::designs_with_files() {
             let folder = scratch().unwrap();
             let mut options = options(design);
             options.front.log_bytes_max = 1;
@@ -335,7 +333,7 @@ fn a_disk_without_room_for_a_log_is_asked_now_and_then() {
 /// what the logs have let it go on to files meanwhile.
 #[test]
 fn many_logs_come_back_at_once() {
-    for design in DESIGNS {
+    for design in settings::designs_with_files() {
         let folder = scratch().unwrap();
         let mut options = options(design);
         options.front.log_bytes_max = 64 << 20;

@@ -19,7 +19,7 @@ use crate::room::{fill, on_a_disk_of, value};
 fn a_full_disk_is_not_filled_again_and_again() {
     // Of a compaction's tries one in four is made.
     for (workers, operations_max) in [(Workers::Manual, 40), (Workers::Threads(2), 1000)] {
-        for design in [Design::Leveled, Design::MioDbSsd] {
+        for design in settings::designs_with_files() {
             watch(move |watched| {
                 watched.op(format!("{design}, {workers:?}"), || {
                     let folder = scratch().unwrap();
@@ -96,7 +96,7 @@ fn a_range_delete_makes_room_for_a_log() {
 fn a_small_disk_is_given_back_by_range_deletes() {
     const DISK: u64 = 64 << 20;
     const LIVE: u64 = 21 << 20;
-    for design in [Design::Leveled, Design::MioDbSsd] {
+    for design in settings::designs_with_files() {
         watch(move |watched| {
             watched.op(format!("{design}"), || {
                 let folder = scratch().unwrap();

@@ -110,7 +110,7 @@ fn range_deletes_and_ingests_are_in_order() {
 fn an_ingest_passes_a_range_delete_that_is_alone() {
     let (all, unbounded) = (key(90)..key(2000), key(150)..[255; 4]);
     let (first, last) = (key(0)..key(101), key(199)..key(200));
-    for design in [Design::MioDbSsd, Design::Leveled, Design::MioDb] {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Dram] {
             if design == Design::MioDb && medium == Medium::Dram {
                 continue;
@@ -478,7 +478,7 @@ fn ingests_beside_writers_are_atomic() {
 /// files already: a process that is killed then leaves the batch whole, or nothing of it.
 #[test]
 fn ranges_deleted_before_an_ingest_are_applied_when_they_last() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         let mut options = options(design, Workers::Manual);
         options.bottom.leveled.runs_compact = 1;
         for seed in 0..200 {

@@ -226,7 +226,7 @@ fn records_behind_damage_are_shown() {
 #[test]
 fn a_damaged_manifest_is_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
-        for design in [Design::Leveled, Design::MioDbSsd] {
+        for design in settings::designs_with_files() {
             check_damaged_manifest(design, medium);
         }
     }

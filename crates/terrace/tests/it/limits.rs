@@ -221,7 +221,7 @@ fn puts_do_not_all_wait_for_the_same_readers() {
 #[test]
 fn calls_end_where_a_disk_is_full() {
     watch(|watched| {
-        for design in [Design::MioDbSsd, Design::Leveled] {
+        for design in settings::designs_with_files() {
             for workers in [Workers::Threads(3), Workers::Manual] {
                 let mut options = settings::small_of(design, Medium::Dram);
                 options.background.workers = workers;

@@ -8,8 +8,6 @@ use terrace_testkit::script::{Entry, Key, Op};
 use terrace_testkit::settings;
 use terrace_testkit::value::Value;
 
-const DESIGNS: [Design; 3] = [Design::MioDb, Design::MioDbSsd, Design::Leveled];
-
 fn key(n: u32) -> [u8; 5] {
     let [a, b, c, d] = n.to_be_bytes();
     [b'k', a, b, c, d]
@@ -99,7 +97,7 @@ fn kept_bytes(db: &Db) -> u64 {
 /// snapshot that reads it is gone.
 #[test]
 fn the_space_of_a_deleted_range_comes_back() {
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Mapped] {
             let folder = scratch().unwrap();
             let mut options = settings::small_of(design, medium);
@@ -253,7 +251,7 @@ fn ranges_may_end_at_the_longest_keys() {
         key(0xff, longest),
         vec![0xff; longest],
     ];
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Dram] {
             for (from, to) in [(0, 0), (0, 1), (1, 2), (1, 3), (3, 4), (4, 4)] {
                 for bounds in [
@@ -336,7 +334,7 @@ fn range_deletes_survive_a_crash_at_every_point() {
             Op::Reopen(round == 0, 0),
         ]);
     }
-    for design in DESIGNS {
+    for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Mapped] {
             let (case, _) = Case::every_point(1, medium);
             if let Err(failure) = case.of(design).run(&script) {

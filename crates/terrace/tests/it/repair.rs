@@ -165,7 +165,7 @@ fn flip(path: &Path, at: u64) {
 /// the catalog.
 #[test]
 fn the_manifest_of_files_may_be_lost() {
-    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+    for design in Design::ALL {
         for closed in [true, false] {
             let specimen = specimen(design, Medium::Dram, closed, 5);
             let manifest = specimen.source().join("MANIFEST");
@@ -202,7 +202,7 @@ fn the_superblock_may_be_lost() {
 /// Tables that are gone, or of which a part is damaged, cost what they had, and that is told.
 #[test]
 fn tables_may_be_lost() {
-    for design in [Design::Leveled, Design::MioDbSsd] {
+    for design in settings::designs_with_files() {
         for medium in MEDIA {
             let whole = specimen(design, medium, true, 11);
             let tables: Vec<_> = names(&whole.source())
@@ -389,7 +389,7 @@ fn wrong_calls_are_refused() {
 /// Every failure of the new database's files is an error, and what is left is no database.
 #[test]
 fn every_failure_is_an_error_and_leaves_no_database() {
-    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+    for design in Design::ALL {
         let specimen = specimen(design, Medium::Dram, false, 2);
         for kind in [std::io::ErrorKind::Other, std::io::ErrorKind::StorageFull] {
             let mut n = 1;

@@ -153,7 +153,7 @@ pub(crate) fn on_a_disk_of(bytes: u64, folder: &std::path::Path) -> (Place, Quot
 
 /// Gives `then` a database with manual workers on a disk of 2 MiB, and a way to open it again.
 fn on_a_small_disk(then: fn(Db, &QuotaFs, &dyn Fn() -> Db)) {
-    for design in [Design::Leveled, Design::MioDbSsd] {
+    for design in settings::designs_with_files() {
         watch(move |watched| {
             watched.op(format!("{design}"), || {
                 let folder = scratch().unwrap();
@@ -343,7 +343,7 @@ fn fill_and_delete(design: Design, workers: Workers, cycles: u32) {
 /// and has its room back then.
 #[test]
 fn a_disk_that_is_full_gets_its_room_back() {
-    for design in [Design::Leveled, Design::MioDbSsd] {
+    for design in settings::designs_with_files() {
         for workers in [Workers::Manual, Workers::Auto] {
             watch(move |watched| {
                 watched.op(format!("{design} {workers:?}"), || {
@@ -358,7 +358,7 @@ fn a_disk_that_is_full_gets_its_room_back() {
 /// puts cannot replace.
 #[test]
 fn a_range_delete_empties_a_full_pool() {
-    for design in [Design::MioDb, Design::MioDbSsd] {
+    for design in settings::designs_in_pool() {
         for workers in [Workers::Manual, Workers::Threads(1)] {
             watch(move |watched| {
                 let mut options = settings::small_of(design, Medium::Dax);

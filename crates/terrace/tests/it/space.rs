@@ -518,7 +518,7 @@ fn the_space_of_dropped_keyspaces_comes_back() {
 /// so many runs here that their number alone would let it grow to several times the data.
 #[test]
 fn overwriting_in_table_files_stays_within_the_bound() {
-    for design in [Design::MioDbSsd, Design::Leveled] {
+    for design in settings::designs_with_files() {
         for (medium, workers) in [
             (Medium::Dram, Workers::Manual),
             (Medium::Dram, Workers::Threads(2)),
