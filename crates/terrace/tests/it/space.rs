@@ -74,21 +74,22 @@ fn free_space_in_pieces_is_joined() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
         let folder = scratch().unwrap();
         let mut options = options(workers);
+        options.pool.size_bytes = 8 << 20;
         options.front.memtable_bytes = 8 << 10;
         let extent = u32::try_from(options.bottom.extent_bytes).unwrap();
         let db = Db::open(folder.path(), options.clone()).unwrap();
         let count = fill(&db);
         db.drain().unwrap();
-        // Extents have keys in order, so that every second one goes, or what of it has moved meanwhile.
+        // Extents have keys in order, so that one of four stays, or what of it has moved meanwhile.
         let keys = extent / 1000 + 1;
-        for from in (0..count).step_by(2 * keys as usize) {
-            let range = from.to_be_bytes()..(from + keys).to_be_bytes();
+        for from in (0..count).step_by(4 * keys as usize) {
+            let range = from.to_be_bytes()..(from + 3 * keys).to_be_bytes();
             db.delete_range(range).unwrap();
         }
         db.drain().unwrap();
         db.close().unwrap();
 
-        options.front.memtable_bytes = 256 << 10;
+        options.front.memtable_bytes = 640 << 10;
         let db = Db::open(folder.path(), options).unwrap();
         for round in 0..5u32 {
             for n in 0..20u32 {
@@ -102,7 +103,7 @@ fn free_space_in_pieces_is_joined() {
             }
             db.flush().unwrap();
         }
-        let kept = (0..count).filter(|n| n / keys % 2 == 1);
+        let kept = (0..count).filter(|n| n / keys % 4 == 3);
         assert_eq!(db.iter().unwrap().count(), kept.clone().count() + 100);
         for n in kept {
             let found = db.get(n.to_be_bytes()).unwrap();
