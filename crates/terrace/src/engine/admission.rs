@@ -49,8 +49,8 @@ const STUCK: Duration = Duration::from_millis(5);
 const LOOKS: u32 = 4;
 /// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
 /// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
-/// no clock is read: a machine that stood still has not let readers go on either. Only the first caller waits so
-/// long: until a job has run, those after it look [`LOOKS`] times.
+/// no clock is read: a machine that stood still has not let readers go on either. Until a job has
+/// run, each caller looks half as often as the one before it, and [`LOOKS`] times at least.
 const LOOKS_HELD: u32 = 100;
 /// The same for callers who asked for the work: nothing that others need waits for them.
 const LOOKS_JOBS: u32 = 400;
@@ -170,6 +170,32 @@ impl Awaits {
             Awaits::Space => TURNOVER_MAX,
             _ => JOBS_MAX,
         }
+    }
+}
+
+/// How often callers have waited in vain for readers to let go, since a job has run.
+#[derive(Debug, Default)]
+pub(super) struct VainWaits {
+    count: u32,
+    /// The turnover of jobs then.
+    turnover: u64,
+}
+
+impl VainWaits {
+    /// Returns how often the next caller looks.
+    fn patience(&self, turnover: u64) -> u32 {
+        let halvings = match self.turnover == turnover {
+            true => self.count,
+            false => 0,
+        };
+        LOOKS_HELD.checked_shr(halvings).unwrap_or(0).max(LOOKS)
+    }
+
+    fn count(&mut self, turnover: u64) {
+        if self.turnover != turnover {
+            *self = VainWaits { count: 0, turnover };
+        }
+        self.count = self.count.saturating_add(1);
     }
 }
 
@@ -385,8 +411,8 @@ impl Engine {
         let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
             _ if matches!(awaits, Awaits::Jobs) => LOOKS_JOBS,
-            true if self.held_at.load(Ordering::Relaxed) != turnover => LOOKS_HELD,
-            _ => LOOKS,
+            true => self.vain_waits.lock().patience(turnover),
+            false => LOOKS,
         };
         let left = match awaits {
             Awaits::Space => self.ground.pool.usage().allocated,
@@ -394,8 +420,8 @@ impl Engine {
         };
         let seen = (left, turnover);
         let verdict = wait.judge(stuck, seen, patience, awaits.turnover_max());
-        if verdict == Verdict::Stuck && patience == LOOKS_HELD {
-            self.held_at.store(turnover, Ordering::Relaxed);
+        if verdict == Verdict::Stuck && held {
+            self.vain_waits.lock().count(turnover);
         }
         match verdict {
             Verdict::Work | Verdict::Look if is_manual => {}

@@ -32,8 +32,9 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
+use parking_lot::Mutex;
 use terrace_media::process_id;
 
 use crate::canary::failpoint;
@@ -46,6 +47,7 @@ use crate::stages::{
 };
 use crate::types::SeqNo;
 
+use admission::VainWaits;
 use calls::Calls;
 use jobs::Jobs;
 use throttle::Throttle;
@@ -145,8 +147,8 @@ pub(crate) struct Engine {
     calls: Calls,
     /// Callers that make a memtable larger than usual.
     larger_needed: AtomicUsize,
-    /// The turnover of jobs by which a caller last waited in vain for readers to let go.
-    held_at: AtomicU64,
+    /// The waits in vain for readers to let go.
+    vain_waits: Mutex<VainWaits>,
     /// The process that opened the database; a forked child must not use it.
     process: u32,
     /// An ingest has begun and not ended.
@@ -172,7 +174,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             calls: Calls::default(),
             larger_needed: AtomicUsize::new(0),
-            held_at: AtomicU64::new(u64::MAX),
+            vain_waits: Mutex::default(),
             process: process_id(),
             ingesting: AtomicBool::new(false),
         }

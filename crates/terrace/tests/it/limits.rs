@@ -185,8 +185,8 @@ fn an_ingest_ends_in_a_pool_that_is_nearly_full() {
     });
 }
 
-/// A put waits for readers to let go of a full pool. While no job runs, those after it are refused without that
-/// wait: a loop that writes beside a snapshot of its own would stand for half a second at each put.
+/// A put waits for readers to let go of a full pool. While no job runs, each one after it waits half as long: a loop
+/// that writes beside a snapshot of its own would stand for half a second at each put.
 #[test]
 fn puts_do_not_all_wait_for_the_same_readers() {
     watch(|watched| {
