@@ -1,8 +1,10 @@
 //! Crashes of a simulated machine at every persist point of short scripts, and at some of long ones.
 
-use terrace::Design;
+use terrace::{Design, Durability};
 use terrace_media::Medium;
 use terrace_testkit::crash::{Case, Tally};
+use terrace_testkit::script::{Entry, Key, Op};
+use terrace_testkit::value::Value;
 use terrace_testkit::{seeds, settings};
 
 fn check(medium: Medium, count: u64, every: bool) {
@@ -116,6 +118,61 @@ fn cases_that_once_failed() {
     for (case, script) in [superblock, parts, stale, thinned] {
         if let Err(failure) = case.run(&script) {
             panic!("{failure}");
+        }
+    }
+}
+
+/// A script that leaves the free space of a pool of 2 MiB in pieces: extents of 16 KiB, one of four of them live. Then it
+/// is reopened with memtables that are longer than the pieces, which have to come together before puts go on.
+fn pieces() -> Vec<Op> {
+    let key = |n: u32| Key(n.to_be_bytes().to_vec());
+    let put = |n: u32, tag: u64| Entry {
+        space: 0,
+        key: key(n),
+        value: Some(Value { tag, len: 500 }),
+        until: None,
+        ttl: None,
+    };
+    let write = |entries| Op::Write(entries, Durability::Buffered);
+    let mut script = vec![Op::Reopen(true, 1)];
+    script.extend((0..64).map(|n| {
+        write(
+            (20 * n..20 * n + 20)
+                .map(|n| put(n, u64::from(n)))
+                .collect(),
+        )
+    }));
+    script.push(Op::Drain);
+    let delete = |n: u32| Entry {
+        until: Some(key(120 * n + 90)),
+        value: None,
+        ..put(120 * n, 0)
+    };
+    script.push(write((0..20).map(delete).collect()));
+    script.extend([Op::Drain, Op::Reopen(true, 0)]);
+    for round in 0..4u32 {
+        let new = |n: u32| put(5000 + 100 * round + n, 5000 + u64::from(100 * round + n));
+        script.extend([write((0..20).map(new).collect()), Op::Flush, Op::Drain]);
+    }
+    script
+}
+
+/// After a crash at some points of joining the free space of a pool, everything is there, and puts go on.
+#[test]
+fn joined_space_survives_crashes() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let (mut case, _) = Case::every_point(1, medium);
+        // A simulated sync takes many times as long as a fence.
+        case.percent = match medium {
+            Medium::Dax => 30,
+            _ => 3,
+        };
+        case.options = settings::small(medium);
+        case.options.pool.size_bytes = 2 << 20;
+        case.options.front.memtable_bytes = 72 << 10;
+        match case.run(&pieces()) {
+            Ok(tally) => println!("{medium}: {tally:?}"),
+            Err(failure) => panic!("{medium}: {failure}"),
         }
     }
 }
