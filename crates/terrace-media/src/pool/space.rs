@@ -65,7 +65,7 @@ impl PoolUsage {
     }
 }
 
-/// Where an extent is placed.
+/// The rule by which an extent is placed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fit {
     /// At the lowest place, if possible one that was faulted in.
@@ -445,7 +445,7 @@ impl Pool {
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
-    /// As `alloc`, but only where the extent ends at or before the offset `limit`. Whoever moves data from `limit` to
+    /// As `alloc`, but only where the extent ends at or before the offset `limit`. Moving data from `limit` to
     /// there joins the free space behind it.
     ///
     /// # Errors

@@ -173,7 +173,7 @@ impl Awaits {
     }
 }
 
-/// How often callers have waited in vain for readers to let go, since a job has run.
+/// Counts the callers that have waited in vain for readers to let go since the last job has run.
 #[derive(Debug, Default)]
 pub(super) struct VainWaits {
     count: u32,

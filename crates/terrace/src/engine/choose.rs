@@ -4,12 +4,11 @@
 //! engine takes the first job that one of them has (jobs.rs). What a place has depends on locks and on work that is
 //! begun meanwhile, so the decision does not guess it.
 //!
-//! A compaction may take seconds. A pool or log files that fill meanwhile would stop writers if drains had to
-//! wait for it; level 0, and readers with it, would suffer if compactions always had to wait for
-//! drains. So a thread turns, between two steps, to whatever is nearer to slowing writers: drains while the
-//! pool or the logs press more than the bottom does, compactions otherwise ([`preferred`]). What it leaves is parked and
-//! goes on later, on any thread. Where a thread of its own compacts, the others drain until writers are slowed
-//! for the bottom's sake.
+//! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill meanwhile would stop
+//! writers; if compactions always had to wait for drains, level 0 would grow and reads would slow down. So a thread
+//! turns, between two steps, to the work that is nearer to slowing writers: drains while the pool or the logs press
+//! more than the bottom does, compactions otherwise ([`preferred`]). The job that it leaves is parked and resumes
+//! later, on any thread. If a thread of its own compacts, the others drain until the bottom slows writers.
 
 use super::workers::Class;
 use crate::stages::{JobKind, Urgency};
@@ -17,7 +16,7 @@ use crate::stages::{JobKind, Urgency};
 /// The pressure from which on nothing is merged before something is drained.
 const MERGES_BELOW: f64 = 0.75;
 
-/// Where a thread looks for a job.
+/// A place where a thread looks for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     /// A spare memtable has to be made.
@@ -36,7 +35,7 @@ pub(super) enum Look {
     New(JobKind, Urgency),
 }
 
-/// What callers wait for.
+/// The state that callers wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Nothing.
@@ -53,11 +52,11 @@ pub(super) enum Wanted {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
     pub(super) wanted: Wanted,
-    /// How urgently the pool or the logs need space.
+    /// The urgency of the pool and of the logs.
     pub(super) urgency: Urgency,
-    /// How much these press, from 0 to 1.
+    /// The pressure of these on writers, from 0 to 1.
     pub(super) pressing: f64,
-    /// How near the bottom is to slowing writers, where drains leave the pool.
+    /// The nearness of the bottom; `None` if drains stay in the pool.
     pub(super) bottom: Option<Nearness>,
     /// The last choice put merges first.
     pub(super) merged_first: bool,
@@ -65,7 +64,7 @@ pub(super) struct Now {
     pub(super) has_memory: bool,
 }
 
-/// How near the bottom is to the point where nothing more may come down.
+/// The nearness of the bottom to the point where nothing more may come down.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nearness {
     /// At 1 its work is about to slow writers.
@@ -77,9 +76,9 @@ pub(super) struct Nearness {
 }
 
 impl Nearness {
-    /// As one number: a half where the bottom begins to slow writers, 1 where nothing more may come down. So drains,
-    /// which only then have to stop, are never kept from a pool that is full before. Where another thread compacts, it
-    /// is not near at all before it begins to slow writers.
+    /// Returns the nearness as one number: a half where the bottom begins to slow writers, 1 where nothing more may
+    /// come down. Drains have to stop only at 1, so they are never kept from a pool that is full before. If another
+    /// thread compacts, the nearness is 0 until the bottom begins to slow writers.
     fn part(self) -> f64 {
         let pressure = self.pressure.clamp(0.0, 1.0);
         match self.apart {
@@ -89,7 +88,7 @@ impl Nearness {
     }
 }
 
-/// Returns which of drains and compactions comes first; `None` where nothing presses, or where both work in the pool and
+/// Returns which of drains and compactions comes first; `None` if nothing presses, or if both work in the pool and
 /// the order of jobs says enough.
 pub(super) fn preferred(
     urgency: Urgency,
@@ -104,7 +103,7 @@ pub(super) fn preferred(
     }
 }
 
-/// Where the thread of flushes looks. `is_held_up`: nothing may come down.
+/// Returns the places where the thread of flushes looks. `is_held_up`: nothing may come down.
 pub(super) fn choose_flush(spare_is_due: bool, is_held_up: bool) -> Vec<Look> {
     let mut looks = Vec::with_capacity(4);
     if spare_is_due {
@@ -118,7 +117,7 @@ pub(super) fn choose_flush(spare_is_due: bool, is_held_up: bool) -> Vec<Look> {
     looks
 }
 
-/// Where a thread of another class looks, and whether merges come first.
+/// Returns the places where a thread of another class looks, and whether merges come first.
 pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
     let urgency = match (now.wanted, now.urgency) {
         (Wanted::Rest, Urgency::None) => Urgency::Rest,
@@ -158,7 +157,7 @@ pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
     (looks, merges_first)
 }
 
-/// The kinds of jobs that could be begun, the most wanted first, if space is needed so badly.
+/// Returns the kinds of jobs that can be begun at this urgency, the most wanted first.
 pub(super) fn new_jobs(urgency: Urgency) -> [JobKind; 3] {
     use JobKind::{Drain, Merge, Reclaim};
     match urgency {

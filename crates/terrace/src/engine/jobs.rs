@@ -143,24 +143,24 @@ impl Jobs {
     }
 }
 
-/// What a step of a job has led to.
+/// The outcome of one step of a job.
 enum Advance {
     /// The job has more to do.
     More(Parked),
-    /// So it has, and parts of it may run beside it.
+    /// The job has more to do, and parts of it may run on other threads.
     Split(Parked),
-    /// It waits for something.
+    /// The job waits for something.
     Waits(Parked),
-    /// It has ended.
+    /// The job has ended.
     Ended,
 }
 
 /// One run of a job, as the scheduler's state counts it.
 struct Run {
     class: Class,
-    /// It may yet find room on a disk.
+    /// The job may yet find room on a disk.
     untried: bool,
-    /// It may free space in the pool.
+    /// The job may free space in the pool.
     may_free: bool,
 }
 
@@ -224,7 +224,7 @@ impl Engine {
         let _ = self.end_run(run, result);
     }
 
-    /// Takes one step of a job and does what it has led to. The only place that knows what a step may lead to, but for
+    /// Takes one step of a job and acts on its outcome. All runs of jobs go through here, except for
     /// [`run_apart`](Self::run_apart).
     fn advance(&self, parked: Parked) -> Result<Advance> {
         let vain = self.is_in_vain(&parked);

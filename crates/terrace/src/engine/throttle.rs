@@ -192,7 +192,7 @@ impl Headroom {
         self.pool.is_short() || self.in_pieces
     }
 
-    /// Whether free space of the pool has to come together before puts go on.
+    /// Returns whether free space of the pool has to come together before puts go on.
     pub(super) fn needs_joining(&self) -> bool {
         self.needs_joining
     }

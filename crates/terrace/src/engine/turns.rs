@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// How near the bottom is to slowing writers, where drains leave the pool.
+    /// Returns the nearness of the bottom, or `None` if drains stay in the pool.
     fn nearness(&self) -> Option<Nearness> {
         let bottom = &self.pipeline.bottom;
         let drains_leave = self.pipeline.buffer.is_some() && bottom.is_outside_pool();

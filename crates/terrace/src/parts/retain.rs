@@ -39,8 +39,8 @@
 //!       parts/ranges).
 //!   R3  The horizon never falls, and the manifest records the time before what was dropped as expired is gone.
 //!
-//! What differs between the jobs is what lies below: nothing below the repository, the older levels below a
-//! compaction, and always something below a merge in the buffer, which therefore keeps every tombstone and does not ask
+//! The jobs differ in their older sources. There is nothing below the repository, and a compaction has the older
+//! levels below it. A merge in the buffer always has something below it, so it keeps every tombstone and does not ask
 //! the second question. A reclaim does not ask for range deletes, which the repository's sweep applies beforehand.
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ use super::ranges::Applicable;
 use super::snapshots::Stripes;
 use crate::types::{EntryKind, SeqNo};
 
-/// What a job knows of the readers and deletes that decide what it keeps.
+/// The readers and deletes that decide which versions a job keeps.
 #[derive(Default)]
 pub(crate) struct Retention {
     /// The stripes between snapshots.
@@ -63,7 +63,7 @@ pub(crate) struct Retention {
     pub(crate) horizon: Millis,
 }
 
-/// What is kept of a version that is not hidden.
+/// The part of a version that is kept, if it is not hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// The version as it is.
@@ -75,8 +75,8 @@ pub(crate) enum Kept {
 }
 
 impl Retention {
-    /// Returns whether no reader can see a version. `newer` is the number of the next newer version of the same key that
-    /// was not hidden.
+    /// Returns whether no reader can see a version. `newer` is the number of the next newer version of the same key
+    /// that was not hidden.
     #[inline]
     pub(crate) fn is_hidden(&self, key: (u32, &[u8]), seq: SeqNo, newer: Option<SeqNo>) -> bool {
         let covered = |ranges: &Applicable| ranges.hides(key, seq, &self.stripes);

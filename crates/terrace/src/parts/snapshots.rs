@@ -149,7 +149,7 @@ pub(crate) struct Stripes {
 }
 
 impl Stripes {
-    /// Those between snapshots with these numbers, which ascend.
+    /// Returns the stripes between snapshots with these numbers, which ascend.
     #[cfg(test)]
     pub(crate) fn of(seqs: Vec<SeqNo>) -> Stripes {
         Stripes { seqs }

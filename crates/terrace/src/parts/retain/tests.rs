@@ -42,7 +42,7 @@ fn retention(snapshots: Vec<SeqNo>, ranges: &[SeqNo], horizon: Millis) -> Retent
     }
 }
 
-/// What a job makes of the versions, newest first.
+/// Returns the versions that a job leaves, newest first.
 fn retained(retention: &Retention, versions: &[Version], is_below: bool) -> Vec<Version> {
     let mut newer = None;
     let mut kept = Vec::new();

@@ -31,7 +31,7 @@ pub(super) struct Absorb {
     body: Arc<Body>,
     drain: Option<Drain>,
     retention: Retention,
-    /// How many dropped keyspaces it knows at least.
+    /// The number of dropped keyspaces that `retention` knows at least.
     dropped_before: usize,
     /// Range deletes that are in the list now.
     brought: Vec<RangeDelete>,
