@@ -16,7 +16,7 @@ pub struct Space {
     pub levels: Vec<(u32, u64, u64)>,
     /// Extents of the repository.
     pub bottom_bytes: u64,
-    /// What of them is superseded or deleted.
+    /// The bytes of them that are superseded or deleted.
     pub bottom_dead_bytes: u64,
     /// Extents of the pool, everything included.
     pub pool_allocated_bytes: u64,
@@ -24,15 +24,15 @@ pub struct Space {
     pub pool_committed_bytes: u64,
     /// The pool's cap.
     pub pool_cap_bytes: u64,
-    /// Extents of the repository for each byte that lives in it; `None` where there is none.
+    /// The bytes of the repository's extents for each live byte; `None` without a repository.
     pub space_amp_repository: Option<f64>,
     /// The levels of table files.
     pub files: Vec<FileLevelReport>,
-    /// All table files for each byte on the deepest level; `None` where there is none.
+    /// The bytes of all table files for each byte on the deepest level; `None` without table files.
     pub space_amp_files: Option<f64>,
     /// The cache of their blocks.
     pub cache: CacheReport,
-    /// What the files in the database's folder take of their file system, the pool's included.
+    /// The bytes that files in the database's folder take of their file system, the pool's file included.
     pub folder_bytes: u64,
 }
 

@@ -137,8 +137,8 @@ data_size = "64MiB"
         (comparison, lines)
     }
 
-    /// Data and operations are so much smaller wherever they are stated; a paper's figures are found by
-    /// the smaller size, and nothing else changes.
+    /// A scale divides data and operations everywhere; a paper's figures are found by the smaller size, and nothing
+    /// else changes.
     #[test]
     fn data_and_operations_shrink() {
         let (comparison, lines) = plan(FILE, "1/64");
@@ -169,7 +169,7 @@ data_size = "64MiB"
         assert!(lines[0].contains("--num 3000"), "{}", lines[0]);
     }
 
-    /// What is no part of the whole is refused, and a count that is none.
+    /// Scales that are no part of a whole and counts that are no numbers are refused.
     #[test]
     fn bad_scales_are_refused() {
         for bad in ["", "0", "2", "-1/2", "1/0", "x", "1/x", "0/4"] {

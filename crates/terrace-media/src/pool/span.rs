@@ -38,7 +38,7 @@ pub enum AllocError {
     OutOfRange {
         /// The range.
         span: Span,
-        /// Where the pool's committed bytes end.
+        /// The end of the pool's committed bytes.
         end: u64,
     },
 }

@@ -4,7 +4,7 @@ use super::fs::Files;
 use super::pm::PmImage;
 use crate::pm::medium::Medium;
 
-/// What a machine leaves behind. Images share unchanged content, so they are cheap to keep.
+/// The media of a machine after a crash. Images share unchanged content, so they are cheap to keep.
 #[derive(Clone)]
 pub struct Image {
     pub(super) medium: Medium,

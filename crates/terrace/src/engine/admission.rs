@@ -408,10 +408,14 @@ impl Engine {
         let stuck =
             !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
         let turnover = self.jobs.turnover();
+        let mut for_readers = false;
         let patience = match held || is_held {
             _ if is_manual => LOOKS_MANUAL,
             _ if matches!(awaits, Awaits::Jobs) => LOOKS_JOBS,
-            true => self.vain_waits.lock().patience(turnover),
+            true => {
+                for_readers = true;
+                self.vain_waits.lock().patience(turnover)
+            }
             false => LOOKS,
         };
         let left = match awaits {
@@ -420,7 +424,7 @@ impl Engine {
         };
         let seen = (left, turnover);
         let verdict = wait.judge(stuck, seen, patience, awaits.turnover_max());
-        if verdict == Verdict::Stuck && held {
+        if verdict == Verdict::Stuck && for_readers {
             self.vain_waits.lock().count(turnover);
         }
         match verdict {

@@ -1,8 +1,8 @@
 //! The scheduler's decision: where a thread looks for its next job, in which order.
 //!
 //! [`choose`] is a function of plain numbers, so its cases are a table (tests.rs). It returns places to look at; the
-//! engine takes the first job that one of them has (jobs.rs). What a place has depends on locks and on work that is
-//! begun meanwhile, so the decision does not guess it.
+//! engine takes the first job that it finds there (turns.rs). Whether a place has a job depends on locks and on work that
+//! is begun meanwhile, so the decision does not guess it.
 //!
 //! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill meanwhile would stop
 //! writers; if compactions always had to wait for drains, level 0 would grow and reads would slow down. So a thread
@@ -133,8 +133,8 @@ pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
         }
         return (looks, now.merged_first);
     }
-    // While space is short, every second time: a buffer of many small tables is slow to read and to drain. Not where
-    // writers have all but stopped.
+    // While space is short, merges come first every second time, because a buffer of many small tables is slow to read
+    // and to drain; but not if writers have all but stopped.
     let merges_first = match urgency {
         Urgency::Space => !now.merged_first && now.pressing < MERGES_BELOW,
         Urgency::Rest | Urgency::None | Urgency::Everything => true,

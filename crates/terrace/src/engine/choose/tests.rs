@@ -1,4 +1,4 @@
-//! The decision as a table: what is the case, and where a thread looks then.
+//! The decision as a table: each case and the places where a thread looks.
 
 use super::*;
 use JobKind::{Compact, Drain, Flush, Merge, Reclaim};
@@ -21,7 +21,7 @@ fn nearness(haste: f64, pressure: f64, apart: bool) -> Nearness {
     }
 }
 
-/// A bottom at this nearness, whatever made it so.
+/// Returns a bottom at this nearness.
 fn bottom(part: f64) -> Option<Nearness> {
     Some(nearness(0.0, part, true))
 }
@@ -167,7 +167,7 @@ fn one_thread_only_compacts() {
     }
 }
 
-/// Whatever is nearer to slowing writers comes first; without need neither does.
+/// The work that is nearer to slowing writers comes first; without need neither does.
 #[test]
 fn what_presses_more_comes_first() {
     assert_eq!(preferred(Urgency::None, 1.0, bottom(0.0)), None);
