@@ -32,7 +32,7 @@ use crate::metrics::StallReason;
 use crate::options::Workers;
 use crate::parts::batch::Batch;
 use crate::parts::memory::HeldByReaders;
-use crate::stages::{Spare, SpareBytes};
+use crate::stages::{Deletes, Spare, SpareBytes, SpareSize};
 use crate::types::SeqNo;
 
 use super::Engine;
@@ -129,6 +129,13 @@ impl Rights {
             },
         }
     }
+
+    fn spare_size(self) -> SpareSize {
+        match self.disk {
+            true => SpareSize::UsualOrSmall,
+            false => SpareSize::Usual,
+        }
+    }
 }
 
 /// Decides what is done next.
@@ -213,7 +220,7 @@ struct Wait {
     least: Option<(u64, u64)>,
     /// Memtables that this caller has made.
     spares: u32,
-    /// It has sealed the memtable for the sake of range deletes.
+    /// It has sealed the memtable for the sake of the deletes in it.
     has_flushed: bool,
     /// It may have the buffer drained where the disk has no room for another log.
     drains: bool,
@@ -357,7 +364,7 @@ impl Engine {
             Next::AwaitSpace => Awaits::Space,
             Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Space,
             // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
-            Next::MakeSpare => match self.prepare_spare(batch, rights.disk)? {
+            Next::MakeSpare => match self.prepare_spare(batch, rights.spare_size())? {
                 Spare::Ready => {
                     wait.spares += 1;
                     return match wait.spares > SPARES_MAX {
@@ -386,8 +393,8 @@ impl Engine {
             // Without threads, jobs that a full disk has stopped try again once for each call.
             self.look_for_room();
         }
-        // Range deletes that nobody has flushed may cover most of the pool or of the disk.
-        let frees_by_ranges = match awaits {
+        // Deletes that nobody has flushed may cover most of the pool or of the disk.
+        let frees_by_deletes = match awaits {
             Awaits::Space => true,
             // In place of an empty memtable, each put would take another log from the reserve.
             Awaits::Disk(_) => self.pipeline.front.has_active_before(SeqNo::MAX),
@@ -399,7 +406,9 @@ impl Engine {
             && !is_held
             && let Some(why) = self.await_refusal(wait.refusals)
         {
-            if frees_by_ranges && self.flush_ranges(wait)? || self.drain_logs(&awaits, wait)? {
+            if frees_by_deletes && self.flush_deletes(&awaits, wait)?
+                || self.drain_logs(&awaits, wait)?
+            {
                 return Ok(());
             }
             return Err(why);
@@ -435,7 +444,7 @@ impl Engine {
             }),
             // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
-            Verdict::Stuck if frees_by_ranges && self.flush_ranges(wait)? => {}
+            Verdict::Stuck if frees_by_deletes && self.flush_deletes(&awaits, wait)? => {}
             Verdict::Stuck if self.drain_logs(&awaits, wait)? => {}
             Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
@@ -443,15 +452,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals the active memtable if it has a range delete: what that covers is freed by what becomes of it, and in
-    /// a full pool, or on a full disk, no writer would fill the memtable. False: it has none, or there is no memtable
-    /// to take its place.
-    fn flush_ranges(self: &Arc<Self>, wait: &mut Wait) -> Result<bool> {
+    /// Seals the active memtable if it has deletes that free what the caller waits for: they free it by what becomes of
+    /// them, and in a full pool, or on a full disk, no writer would fill the memtable. False: it has none, or there is
+    /// no memtable to take its place.
+    fn flush_deletes(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let front = &self.pipeline.front;
+        let (least, size) = match awaits {
+            // A put that finds no space must not fill the memtable of another caller, which is on the reserve.
+            Awaits::Space if !self.pipeline.bottom.is_outside_pool() => {
+                (Deletes::Single, SpareSize::Small)
+            }
+            _ => (Deletes::Ranges, SpareSize::UsualOrSmall),
+        };
         // BOUND: each memtable is sealed once, and a caller does this once.
         if std::mem::replace(&mut wait.has_flushed, true)
-            || !front.has_active_ranges()
-            || !matches!(self.prepare_spare(None, true)?, Spare::Ready)
+            || front.active_deletes() < least
+            || !matches!(self.prepare_spare(None, size)?, Spare::Ready)
         {
             return Ok(false);
         }
@@ -536,13 +552,13 @@ impl Engine {
         )
     }
 
-    /// Makes a spare, with `on_reserve` on the reserve if the disk has no other room.
-    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
+    /// Makes a spare of this size.
+    pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare> {
         let Some(spares) = self.pipeline.front.spares() else {
             // Its `rotate` has found no room, or there would be no need.
             return Ok(Spare::PoolFull);
         };
-        let spare = spares.prepare(batch, on_reserve);
+        let spare = spares.prepare(batch, size);
         spare.inspect_err(|e| self.fail(e))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::stages::{Completion, Job, JobKind, Spare, Step};
+use crate::stages::{Completion, Job, JobKind, Spare, SpareSize, Step};
 
 use super::Engine;
 
@@ -22,7 +22,7 @@ impl Job for MakeSpare {
     }
 
     fn step(&mut self) -> Result<Step> {
-        Ok(match self.0.prepare_spare(None, false)? {
+        Ok(match self.0.prepare_spare(None, SpareSize::Usual)? {
             // A full pool is no failure: the writer that needs the spare waits or is told.
             Spare::Ready | Spare::Underway | Spare::PoolFull => Step::Done(Completion::nothing()),
             Spare::DiskFull(why) => Step::Retry(why),

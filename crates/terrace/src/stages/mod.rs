@@ -49,7 +49,7 @@ pub(crate) use crate::metrics::JobKind;
 pub(crate) use bottom::{Bottom, Intake, RangeRequest};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
-pub(crate) use front::{Front, FrontShape, Written};
+pub(crate) use front::{Deletes, Front, FrontShape, Written};
 pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Pressure, Urgency};
@@ -58,4 +58,4 @@ pub(crate) use replay::{
 };
 pub(crate) use sealed::{Readers, SealedTable, retired};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
-pub(crate) use spare::{Spare, SpareBytes, Spares};
+pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};

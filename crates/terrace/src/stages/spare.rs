@@ -12,7 +12,18 @@ pub(crate) trait Spares {
     /// Bytes that one takes, large enough for `batch`.
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes;
     /// Makes one, large enough for `batch`. Slow; runs beside writers.
-    fn prepare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare>;
+    fn prepare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare>;
+}
+
+/// The size of a spare memtable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpareSize {
+    /// That of the options.
+    Usual,
+    /// A small one for deletes only, whose log may be on the reserve.
+    Small,
+    /// The usual one, or a small one if the disk of its log has no room for it.
+    UsualOrSmall,
 }
 
 /// Bytes that a spare memtable takes.

@@ -66,6 +66,52 @@ fn a_full_pool_reads_deletes_and_comes_back() {
     }
 }
 
+/// A full pool takes puts again after single deletes, without a call that flushes them.
+#[test]
+fn single_deletes_give_a_full_pool_back() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        for workers in [Workers::Manual, Workers::Threads(2)] {
+            let folder = scratch().unwrap();
+            let mut options = settings::small(medium);
+            options.pool.size_bytes = 4 << 20;
+            options.front.memtable_bytes = 128 << 10;
+            options.background.workers = workers;
+            let db = Db::open(folder.path(), options).unwrap();
+            let put = |n: u32| db.put(n.to_be_bytes(), vec![n as u8; 20_000]);
+            let mut live = std::collections::BTreeSet::new();
+            let mut keys = 0..;
+            for round in 0..6 {
+                let refused = keys.by_ref().find_map(|n| {
+                    let refused = put(n).err();
+                    if refused.is_none() {
+                        live.insert(n);
+                    }
+                    refused
+                });
+                assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
+                let place = format!("{medium:?}, {workers:?}, round {round}");
+                assert!(live.len() > 60, "{place}: {} values are all", live.len());
+                let gone: Vec<u32> = live.iter().copied().filter(|n| n % 8 > 0).collect();
+                for n in gone {
+                    db.delete(n.to_be_bytes()).unwrap();
+                    live.remove(&n);
+                }
+                for n in keys.by_ref().take(20) {
+                    let usage = db.metrics().pool;
+                    put(n).unwrap_or_else(|e| panic!("{place}: {e}, {usage:?}"));
+                    live.insert(n);
+                }
+            }
+            for n in live {
+                let found = db.get(n.to_be_bytes()).unwrap();
+                assert_eq!(found, Some(vec![n as u8; 20_000]), "key {n}");
+            }
+            let verified = db.verify(&mut |_| {}).unwrap();
+            assert_eq!(verified.problems, Vec::<String>::new());
+        }
+    }
+}
+
 /// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
 /// write took.
 /// Free space that lies in pieces between live data comes together before puts are refused for good.

@@ -31,6 +31,16 @@ pub(crate) enum Written {
     KeyspaceDropped,
 }
 
+/// The deletes of a memtable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Deletes {
+    None,
+    /// Of single keys.
+    Single,
+    /// Of ranges, or the memtable takes nothing but deletes.
+    Ranges,
+}
+
 /// Sizes of a front that other stages and the engine plan with. They never change while the database is open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrontShape {
@@ -67,9 +77,8 @@ pub(crate) trait Front: Send + Sync {
     /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
     /// spare for that, and nothing was taken.
     fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
-    /// Whether the active memtable has a range delete, or takes deletes only: these free nothing before it is
-    /// flushed.
-    fn has_active_ranges(&self) -> bool;
+    /// The deletes in the active memtable, which free nothing before it is flushed.
+    fn active_deletes(&self) -> Deletes;
     /// Whether the active memtable has an entry below `seq`.
     fn has_active_before(&self, seq: SeqNo) -> bool;
     /// Whether a sealed memtable has an entry below `seq`.

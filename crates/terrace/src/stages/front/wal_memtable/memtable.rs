@@ -180,6 +180,8 @@ pub(super) struct Memtable {
     pub(super) deletes_only: bool,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
+    /// Some entries are deletes.
+    deletes: AtomicBool,
     counted: Counted,
     arena: Mutex<Option<Arena>>,
     bytes: u64,
@@ -244,6 +246,7 @@ impl Memtable {
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
             deletes_only: false,
             unlogged: AtomicBool::new(false),
+            deletes: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
                 seq_first: AtomicU64::new(u64::MAX),
@@ -324,6 +327,16 @@ impl Memtable {
     /// Whether some entries are in no log.
     pub(super) fn has_unlogged(&self) -> bool {
         self.unlogged.load(Ordering::Relaxed)
+    }
+
+    /// Notes that some entries are deletes.
+    pub(super) fn mark_deletes(&self) {
+        self.deletes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some entries are deletes.
+    pub(super) fn has_deletes(&self) -> bool {
+        self.deletes.load(Ordering::Relaxed)
     }
 
     /// Entries inserted, or about to be.

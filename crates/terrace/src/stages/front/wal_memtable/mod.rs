@@ -40,7 +40,7 @@ use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Front, FrontShape, Ground, Job, Replay, SealedTable, Source, Sources, Spares, Written,
+    Deletes, Front, FrontShape, Ground, Job, Replay, SealedTable, Source, Sources, Spares, Written,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -260,6 +260,9 @@ impl Front for WalMemtable {
             let newest = &self.ground.newest_unlogged;
             newest.store(first + count - 1, Ordering::Relaxed);
         }
+        if batch.deletes() > 0 {
+            memtable.mark_deletes();
+        }
         let ranges = match batch.ranges() {
             0 => Vec::new(),
             _ => batch.range_deletes(first),
@@ -345,9 +348,13 @@ impl Front for WalMemtable {
         Ok(Some(sequencer.take(upto - first + 1)))
     }
 
-    fn has_active_ranges(&self) -> bool {
+    fn active_deletes(&self) -> Deletes {
         let active = self.active.load();
-        active.late.any() || active.deletes_only
+        match active.late.any() || active.deletes_only {
+            true => Deletes::Ranges,
+            false if active.has_deletes() => Deletes::Single,
+            false => Deletes::None,
+        }
     }
 
     fn has_active_before(&self, seq: SeqNo) -> bool {

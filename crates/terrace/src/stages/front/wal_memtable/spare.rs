@@ -17,7 +17,9 @@ use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{Front, Ground, SealedTable, Source, Spare, SpareBytes, Spares, retired};
+use crate::stages::{
+    Front, Ground, SealedTable, Source, Spare, SpareBytes, SpareSize, Spares, retired,
+};
 use crate::types::SeqNo;
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
@@ -80,14 +82,21 @@ impl WalMemtable {
     }
 
     /// Makes a spare that takes `batch`.
-    pub(super) fn make_spare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Memtable> {
+    pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
+        let usual = || Size::usual(&self.ground, batch);
+        let small = || Size::on_reserve(&self.ground, batch);
+        let (size, or) = match size {
+            SpareSize::Usual => (usual(), None),
+            SpareSize::Small => (small(), None),
+            SpareSize::UsualOrSmall => (usual(), Some(small())),
+        };
         let spare = new_memtable(
             &self.ground,
             &self.log_files,
             &self.arenas,
             self.anchor.as_ref(),
-            Size::usual(&self.ground, batch),
-            on_reserve.then(|| Size::on_reserve(&self.ground, batch)),
+            size,
+            or,
         )?;
         spare.populate(0, spare.bump.capacity());
         spare.prefault_extents(&self.ground.pool);
@@ -126,7 +135,7 @@ impl Spares for WalMemtable {
         }
     }
 
-    fn prepare(&self, batch: Option<&Batch>, on_reserve: bool) -> Result<Spare> {
+    fn prepare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare> {
         let Some(_one) = self.making.try_lock() else {
             return Ok(Spare::Underway);
         };
@@ -164,7 +173,7 @@ impl Spares for WalMemtable {
                 *held = Size::for_next_opening(&self.ground);
             }
         }
-        match self.make_spare(batch, on_reserve) {
+        match self.make_spare(batch, size) {
             Ok(spare) => {
                 let spare = Arc::new(spare);
                 self.cold.add_log(&spare);
