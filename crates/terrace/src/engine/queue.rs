@@ -19,12 +19,14 @@ pub(super) struct Parked {
     pub(super) refused: u32,
 }
 
-/// How full the pool was. It is two numbers, because one that is free would fall when the device turns out to be full,
+/// How full the pool was. Its bytes are two numbers, because one that is free would fall when the device turns out to be full,
 /// and a job that waits for more would miss what is freed after that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLevel {
     allocated: u64,
     limit: u64,
+    /// The longest free piece, which grows while free space comes together, though no more is free then.
+    largest_free: u64,
     /// The number up to which range deletes were durable. A job needs no space for entries that later ones cover.
     durable: SeqNo,
 }
@@ -34,13 +36,17 @@ impl PoolLevel {
         PoolLevel {
             allocated: usage.allocated,
             limit: usage.limit,
+            largest_free: usage.largest_free,
             durable,
         }
     }
 
     /// Returns whether a job that found no space at this level may find enough now.
     pub(super) fn has_eased(self, now: PoolLevel) -> bool {
-        now.allocated < self.allocated || now.limit > self.limit || now.durable > self.durable
+        now.allocated < self.allocated
+            || now.limit > self.limit
+            || now.largest_free > self.largest_free
+            || now.durable > self.durable
     }
 }
 

@@ -130,7 +130,7 @@ impl Engine {
                 None => match self.pipeline.bottom.next_job(urgency)? {
                     // An extent that is emptied is free once the readers of older views are gone. Until then emptying
                     // more of them would only take space.
-                    None if self.headroom().needs_joining() && !self.views.is_older_pinned() => {
+                    None if self.needs_joining() && !self.views.is_older_pinned() => {
                         self.pipeline.bottom.join_space()
                     }
                     found => Ok(found),
@@ -138,6 +138,11 @@ impl Engine {
             },
             _ => Ok(None),
         }
+    }
+
+    /// Returns whether free space of the pool has to come together before puts or drains go on.
+    fn needs_joining(&self) -> bool {
+        self.headroom().needs_joining() || self.pipeline.bottom.awaits_piece()
     }
 
     fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {

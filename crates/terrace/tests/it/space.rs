@@ -112,6 +112,46 @@ fn single_deletes_give_a_full_pool_back() {
     }
 }
 
+/// A drain that needs a longer piece than any that is free has the pieces joined, where puts have no space to ask for
+/// that.
+#[test]
+fn drains_have_free_space_joined() {
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small(Medium::Dram);
+        options.pool.size_bytes = 8 << 20;
+        options.front.memtable_bytes = 320 << 10;
+        options.background.workers = workers;
+        let db = Db::open(folder.path(), options).unwrap();
+        let put = |n: u32, bytes: usize| db.put(n.to_be_bytes(), vec![n as u8; bytes]);
+        let full = |n: &u32, bytes| put(*n, bytes).is_err();
+        // Pieces of 24 KiB between values, and no long one.
+        let count = (0..).find(|n| full(n, 12_000)).unwrap();
+        db.drain().unwrap();
+        for n in (0..count).filter(|n| n % 3 > 0) {
+            db.delete(n.to_be_bytes()).unwrap();
+        }
+        db.drain().unwrap();
+        let end = (count..).find(|n| full(n, 100_000)).unwrap();
+        for n in (0..count).step_by(3) {
+            db.delete(n.to_be_bytes()).unwrap();
+        }
+        for n in end..end + 5 {
+            let usage = db.metrics().pool;
+            put(n, 100_000).unwrap_or_else(|e| {
+                panic!(
+                    "{workers:?}, {count} of 12 KB, {} of 100 KB: {e}, {usage:?}",
+                    n - count
+                )
+            });
+        }
+        db.drain().unwrap();
+        assert_eq!(db.iter().unwrap().count(), (end + 5 - count) as usize);
+        let verified = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+    }
+}
+
 /// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
 /// write took.
 /// Free space that lies in pieces between live data comes together before puts are refused for good.

@@ -62,8 +62,12 @@ pub(crate) trait Bottom: Send + Sync {
     fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
     /// Work inside the bottom: giving garbage back.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
+    /// Whether a drain waits for a longer piece of the pool than any that is free, though as much is free in all.
+    fn awaits_piece(&self) -> bool {
+        false
+    }
     /// Work that moves data so that free space of the pool, which lies in pieces, comes together. For when `next_job`
-    /// finds nothing that frees space, and writers need a longer piece than there is.
+    /// finds nothing that frees space, and writers or drains need a longer piece than there is.
     fn join_space(&self) -> Result<Option<Box<dyn Job>>> {
         Ok(None)
     }

@@ -5,10 +5,12 @@
 //! number and not copied twice; the table is removed from the manifest only at the end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrace_media::Purpose;
 
 use super::Body;
+use super::layout::HEADER_BYTES;
 use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::codec;
@@ -51,7 +53,8 @@ pub(super) struct Absorb {
 /// What became of one entry.
 enum Placed {
     Yes(usize),
-    PoolFull,
+    /// The pool has no room for a node of so many bytes.
+    PoolFull(usize),
 }
 
 impl Absorb {
@@ -111,7 +114,7 @@ impl Absorb {
             self.fingers = None;
         }
         let mut bytes = 0;
-        let mut full = false;
+        let mut awaited = 0;
         let mut finished = false;
         let mut count = 0;
         loop {
@@ -134,8 +137,8 @@ impl Absorb {
             }
             match self.place(&body, &mut relinker, drain)? {
                 Placed::Yes(size) => bytes += size,
-                Placed::PoolFull => {
-                    full = true;
+                Placed::PoolFull(size) => {
+                    awaited = size as u64 + HEADER_BYTES as u64;
                     break;
                 }
             }
@@ -147,10 +150,11 @@ impl Absorb {
             *batch = relinker.batches;
         }
         self.entries += u64::from(count);
-        self.refused = full;
+        body.awaited.store(awaited, Ordering::Relaxed);
+        self.refused = awaited > 0;
         // The engine runs a job that waits when more range deletes become durable. Those that became durable between
         // the last look and now would be missed, so the next step looks at them first.
-        let waits = full && body.ground.ranges.durable() <= self.looked_at;
+        let waits = self.refused && body.ground.ranges.durable() <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }
 
@@ -227,7 +231,7 @@ impl Absorb {
                 size = node.bytes();
                 let links = fingers.links(node.height);
                 let Some(off) = relinker.append(body, &node, links, Purpose::Drain)? else {
-                    return Ok(Placed::PoolFull);
+                    return Ok(Placed::PoolFull(size));
                 };
                 fingers.insert_linked(off, node.height, &mut relinker.plan());
                 relinker.entries += 1;

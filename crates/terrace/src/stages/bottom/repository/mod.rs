@@ -29,7 +29,7 @@ mod sweep;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Purpose};
@@ -74,6 +74,8 @@ pub(super) struct Body {
     gate: Gate,
     ages: Arc<Ages>,
     ranges: Swept,
+    /// Bytes of the extent that a drain waits for, if the pool has no room for it.
+    awaited: AtomicU64,
     /// LOCK: taken before the gate; held for one step of a job.
     relinker: Mutex<Relinker>,
     /// The head extent, whose header counts the entries.
@@ -330,6 +332,12 @@ impl Bottom for Repository {
             Some(job) => Ok(Some(job)),
             None => reclaim::next(&self.body, urgency),
         }
+    }
+
+    fn awaits_piece(&self) -> bool {
+        let awaited = self.body.awaited.load(Ordering::Relaxed);
+        let usage = self.body.ground.pool.usage();
+        (usage.largest_free + 1..=usage.free).contains(&awaited)
     }
 
     fn join_space(&self) -> Result<Option<Box<dyn Job>>> {

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Purpose};
@@ -137,6 +137,7 @@ pub(crate) fn recover(
             gate: Gate::default(),
             ages: Arc::new(Ages::new(ground.manifest.with_state(|s| s.last_seq), None)),
             ranges: Swept::over(found, drained),
+            awaited: AtomicU64::new(0),
             relinker: Mutex::new(Relinker {
                 slot,
                 space,
