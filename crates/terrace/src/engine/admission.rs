@@ -23,7 +23,6 @@
 //! Waits are timed as well, so a wake-up that is lost costs milliseconds.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::canary::{self, Canary};
@@ -306,10 +305,12 @@ impl Engine {
         let drains = Rights::of(need, true).disk;
         let mut wait = Wait::begin(refusals, drains);
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
-        let is_larger = matches!(need, Need::Memtable(batch)
-            if bytes_for(Some(*batch)).is_beyond(bytes_for(None)));
-        self.larger_needed
-            .fetch_add(usize::from(is_larger), Ordering::Relaxed);
+        let larger = match need {
+            Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
+            _ => None,
+        };
+        let larger = larger.filter(|larger| larger.is_beyond(bytes_for(None)));
+        self.larger_needed.lock().extend(larger);
         let result = loop {
             if let Err(e) = self.check_writable() {
                 break Err(e);
@@ -328,8 +329,12 @@ impl Engine {
                 break Err(e);
             }
         };
-        self.larger_needed
-            .fetch_sub(usize::from(is_larger), Ordering::Relaxed);
+        if let Some(larger) = larger {
+            let mut needed = self.larger_needed.lock();
+            if let Some(at) = needed.iter().position(|it| *it == larger) {
+                needed.swap_remove(at);
+            }
+        }
         if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
             self.ground.counters.stall(reason, wait.started.elapsed());
         }
@@ -343,7 +348,14 @@ impl Engine {
     /// Whether a caller needs a memtable of more than the usual size. Spares ahead of need would be too small for it:
     /// it would give each back, and jobs that make them would count as work that goes on.
     pub(super) fn is_larger_needed(&self) -> bool {
-        self.larger_needed.load(Ordering::Relaxed) > 0
+        !self.larger_needed.lock().is_empty()
+    }
+
+    /// Returns the bytes of the largest memtable that a caller needs, or of one of the usual size.
+    pub(super) fn largest_needed(&self) -> SpareBytes {
+        let usual = self.pipeline.spare_bytes(None);
+        let needed = self.larger_needed.lock();
+        needed.iter().copied().fold(usual, SpareBytes::max)
     }
 
     /// Makes what is needed, or waits for the work that does.

@@ -32,7 +32,7 @@ mod workers;
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use parking_lot::Mutex;
 use terrace_media::process_id;
@@ -145,8 +145,8 @@ pub(crate) struct Engine {
     failure: OnceLock<Error>,
     closed: AtomicBool,
     calls: Calls,
-    /// Callers that make a memtable larger than usual.
-    larger_needed: AtomicUsize,
+    /// What callers need who make a memtable larger than usual.
+    larger_needed: Mutex<Vec<SpareBytes>>,
     /// The waits in vain for readers to let go.
     vain_waits: Mutex<VainWaits>,
     /// The process that opened the database; a forked child must not use it.
@@ -173,7 +173,7 @@ impl Engine {
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             calls: Calls::default(),
-            larger_needed: AtomicUsize::new(0),
+            larger_needed: Mutex::default(),
             vain_waits: Mutex::default(),
             process: process_id(),
             ingesting: AtomicBool::new(false),
@@ -256,6 +256,7 @@ impl Engine {
             bottom: pressure,
             log_bytes: logs,
             unflushed_bytes: unflushed,
+            spare: self.largest_needed(),
         };
         self.throttle.headroom(&self.ground, burdens, busy)
     }

@@ -25,8 +25,6 @@ use super::governor::Governor;
 /// The state of the throttle.
 pub(crate) struct Throttle {
     pool: Limits,
-    /// Extents of a memtable of the usual size.
-    spare: [u64; 2],
     /// What log files may take, where draining gives them back.
     logs: Option<Limits>,
     /// The log of a memtable of the usual size.
@@ -46,6 +44,8 @@ pub(crate) struct Burdens {
     pub(crate) log_bytes: u64,
     /// Bytes of memtables that have yet to be written to table files.
     pub(crate) unflushed_bytes: u64,
+    /// What the largest memtable takes that a writer needs.
+    pub(crate) spare: SpareBytes,
 }
 
 /// From how many free bytes on something is done.
@@ -57,6 +57,9 @@ pub(crate) struct Limits {
     reserve: u64,
     /// In one piece, of that: an entry that moves needs one as large as it is.
     piece: u64,
+    /// In one piece, beside what a put takes. Drains of large values need pieces, and they free space only when they
+    /// have ended.
+    beside: u64,
     /// Fewer free ones: data is moved down that need not move yet.
     short: u64,
     /// Fewer free ones: writers are slowed, more and more until there are as few as the second of these.
@@ -88,6 +91,7 @@ impl Limits {
             cap,
             reserve,
             piece: 0,
+            beside: 0,
             short: stop + drain,
             slow: (stop + drain, stop),
         }
@@ -95,6 +99,11 @@ impl Limits {
 }
 
 impl Limits {
+    /// Whether a put may take these extents.
+    fn fits(&self, usage: PoolUsage, [first, second]: [u64; 2]) -> bool {
+        usage.fits([first + self.beside, second])
+    }
+
     /// Those of the pool on a full device, where no more can be kept free than it has grown ahead.
     fn within(self, usage: PoolUsage) -> Limits {
         if !usage.is_device_full() {
@@ -105,6 +114,7 @@ impl Limits {
             cap: usage.limit,
             reserve,
             piece: self.piece.min(reserve),
+            beside: self.beside.min(reserve / 2),
             short: 2 * reserve,
             slow: (reserve + reserve / 2, reserve),
         }
@@ -206,7 +216,7 @@ impl Headroom {
     /// Whether a put may take `bytes` more of the pool, and there is a place for them.
     pub(crate) fn allows(&self, bytes: SpareBytes) -> bool {
         let free = self.pool.free >= self.pool.limits.reserve + bytes.pool();
-        free && self.usage.fits(bytes.extents)
+        free && self.pool.limits.fits(self.usage, bytes.extents)
     }
 
     /// Whether log files may take `bytes` more. A log that is larger than what they may take is let in
@@ -235,7 +245,6 @@ impl Throttle {
         Throttle {
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
             pool: pool_limits(ground, pipeline, spare),
-            spare: spare.extents,
             logs,
             log_bytes: spare.log_file,
             reason: AtomicU8::new(StallReason::PoolNearlyFull as u8),
@@ -257,7 +266,7 @@ impl Throttle {
         let usage = ground.pool.usage();
         let limits = self.pool.within(usage);
         let free = usage.limit.saturating_sub(usage.allocated);
-        let fits = usage.fits(self.spare);
+        let fits = limits.fits(usage, burdens.spare.extents);
         let headroom = Headroom {
             pool: Room {
                 free,
@@ -268,7 +277,7 @@ impl Throttle {
             usage,
             logs_needed: 2 * self.log_bytes,
             in_pieces: !fits || usage.largest_free < limits.piece,
-            needs_joining: !fits && free >= limits.reserve + self.spare.iter().sum::<u64>(),
+            needs_joining: !fits && free >= limits.reserve + burdens.spare.pool(),
             logs: self
                 .logs
                 .map(|limits| room(limits, burdens.log_bytes, credit)),
@@ -296,6 +305,7 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
         cap,
         reserve: 0,
         piece: 0,
+        beside: 0,
         short: 0,
         slow: (cap / 2, 0),
     }
@@ -322,6 +332,7 @@ fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limit
         cap,
         reserve,
         piece: reserve,
+        beside: pipeline.front.shape().memtable_bytes.min(reserve / 2),
         short: 2 * reserve,
         slow: (reserve + reserve / 2, reserve),
     }
@@ -347,6 +358,7 @@ mod tests {
             cap: 512 * MIB,
             reserve: 64 * MIB,
             piece: 0,
+            beside: 0,
             short: 128 * MIB,
             slow: (96 * MIB, 64 * MIB),
         }];

@@ -27,7 +27,7 @@ pub(crate) enum SpareSize {
 }
 
 /// Bytes that a spare memtable takes.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpareBytes {
     /// Bytes of the pool, in one extent each; 0: none.
     pub(crate) extents: [u64; 2],
@@ -39,6 +39,14 @@ impl SpareBytes {
     /// Whether either place takes more than that of `other`.
     pub(crate) fn is_beyond(&self, other: SpareBytes) -> bool {
         self.pool() > other.pool() || self.log_file > other.log_file
+    }
+
+    /// Returns the one that takes more of the pool.
+    pub(crate) fn max(self, other: SpareBytes) -> SpareBytes {
+        match other.pool() > self.pool() {
+            true => other,
+            false => self,
+        }
     }
 
     /// Bytes of the pool.

@@ -101,6 +101,8 @@ pub(super) struct Relinker {
     /// marked dead, since the copies may not be durable yet; so whatever kills a copy before the
     /// extent is removed kills its original too (P3).
     moved: HashMap<u64, u64>,
+    /// Originals of copies that are dead already.
+    moved_dead: Vec<u64>,
     /// How many of the dropped keyspaces have been looked for since the last drain that may have brought nodes
     /// of them.
     purged: usize,
@@ -171,6 +173,15 @@ impl Relinker {
         }
     }
 
+    /// Marks the node at `off` dead, of which there is a copy.
+    fn bury(&mut self, list: &SkipList, off: u64) -> Result<(), DecodeError> {
+        let bytes = list.node(off)?.header.node_bytes() as u64;
+        let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
+        self.slot.store(link_at(off, 0), link | LINK_DEAD);
+        self.space.bury(off, bytes);
+        Ok(())
+    }
+
     /// Unlinks the node at the current place of `fingers`, and marks it dead (P3).
     fn unlink_dead(&mut self, list: &SkipList, fingers: &mut Fingers) -> Result<(), DecodeError> {
         let off = fingers.following();
@@ -181,6 +192,7 @@ impl Relinker {
         if let Some(original) = self.moved.remove(&off) {
             let link = link_word(list.region(), original, 0)?.load(Ordering::Acquire);
             self.slot.store(link_at(original, 0), link | LINK_DEAD);
+            self.moved_dead.push(original);
         }
         self.space.bury(off, bytes);
         self.entries = self.entries.saturating_sub(1);

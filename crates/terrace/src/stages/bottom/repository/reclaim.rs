@@ -62,13 +62,14 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     // While snapshots are held, what they retain counts as dead but would only be copied round.
     let held = body.ground.snapshots.count() > 0;
     let horizon = body.ground.horizon();
+    let usage = body.ground.pool.usage();
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.rooms.get_key_value(&off));
     let best = relinker
         .space
         .rooms
         .iter()
-        .filter(|(_, room)| room.has_garbage(horizon))
+        .filter(|(_, room)| room.has_garbage(horizon) && room.may_move(usage))
         .map(|(off, room)| (room.dead_percent(held, horizon), off, room))
         .filter(|(percent, ..)| *percent >= least)
         .max_by_key(|(percent, ..)| *percent)
@@ -213,6 +214,29 @@ impl Reclaim {
         Ok(true)
     }
 
+    /// Leaves the extent to a later job, since the pool has no place for the next node. If this job waited, no other
+    /// extent could be moved meanwhile, so that no longer piece came together.
+    fn give_up(&mut self, body: &Body, relinker: &mut Relinker) -> Result<Step> {
+        relinker.commit(body, Purpose::Reclaim)?;
+        // PERSIST: the copies before the flags of their originals. Reversed, a power loss on `Mapped` could lose
+        // both.
+        body.sync(relinker)?;
+        let mut originals = std::mem::take(&mut relinker.moved_dead);
+        originals.extend(relinker.moved.drain().map(|(_, original)| original));
+        originals.sort_unstable();
+        for original in originals {
+            if !relinker.has_room() {
+                relinker.commit(body, Purpose::Reclaim)?;
+            }
+            relinker.bury(&body.list, original)?;
+        }
+        relinker.reclaiming = None;
+        relinker.commit(body, Purpose::Reclaim)?;
+        let usage = body.ground.pool.usage();
+        relinker.space.refuse(self.extent.off(), usage);
+        Ok(Step::Done(nothing_changed(self.entries)))
+    }
+
     /// Whether the node under `fingers` is needed, or a leftover for a snapshot that is gone.
     fn need(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
@@ -295,6 +319,7 @@ impl Job for Reclaim {
                         let mut relinker = done.relinker.lock();
                         relinker.reclaiming = None;
                         relinker.moved.clear();
+                        relinker.moved_dead.clear();
                         relinker.space.remove(off);
                     }),
                     garbage: vec![Arc::clone(&self.extent) as Garbage],
@@ -302,14 +327,25 @@ impl Job for Reclaim {
                 }));
             };
             if !self.move_node(&body, &mut relinker, &node)? {
-                relinker.commit(&body, Purpose::Reclaim)?;
-                return Ok(Step::Wait);
+                return self.give_up(&body, &mut relinker);
             }
             // Each node is found from the head, so its neighbours' changes must be made by then.
             relinker.commit(&body, Purpose::Reclaim)?;
             self.at = walk.position();
         }
         Ok(Step::More)
+    }
+}
+
+/// The end of a job whose edit has nothing to say.
+fn nothing_changed(entries: u64) -> Completion {
+    Completion {
+        edit: Edit {
+            changes: Vec::new(),
+        },
+        apply: Box::new(|| {}),
+        garbage: Vec::new(),
+        entries,
     }
 }
 
@@ -344,14 +380,7 @@ impl Job for Purge {
                 relinker.settle(&mut fingers);
                 relinker.commit(&body, Purpose::Reclaim)?;
                 relinker.reclaiming = None;
-                return Ok(Step::Done(Completion {
-                    edit: Edit {
-                        changes: Vec::new(),
-                    },
-                    apply: Box::new(|| {}),
-                    garbage: Vec::new(),
-                    entries: self.entries,
-                }));
+                return Ok(Step::Done(nothing_changed(self.entries)));
             }
             relinker.unlink_dead(&body.list, &mut fingers)?;
             self.entries += 1;

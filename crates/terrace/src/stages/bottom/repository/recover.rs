@@ -148,6 +148,7 @@ pub(crate) fn recover(
                 reclaiming_word,
                 resume,
                 moved,
+                moved_dead: Vec::new(),
                 purged: 0,
             }),
             head,

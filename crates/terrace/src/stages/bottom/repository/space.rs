@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use terrace_media::{AllocError, Extent, Medium, Purpose};
+use terrace_media::{AllocError, Extent, Medium, PoolUsage, Purpose};
 
 use super::layout::{self, DEAD_AT, EXPIRING_AT, HEADER_BYTES, USED_AT};
 use crate::error::{Error, Result};
@@ -26,6 +26,8 @@ pub(super) struct Room {
     /// Bytes of nodes that expire, and when the last of them does. What of them is dead is not taken off.
     expiring: u64,
     expiry_last: Millis,
+    /// How much of the pool was free, and in one piece, when there was no place for a node of it.
+    refused: Option<(u64, u64)>,
     /// Header words differ from what was last planned.
     used_changed: bool,
     dead_changed: bool,
@@ -56,6 +58,7 @@ impl Space {
             retained: 0,
             expiring,
             expiry_last,
+            refused: None,
             used_changed: false,
             dead_changed: false,
             expiring_changed: false,
@@ -217,6 +220,7 @@ impl Space {
             retained: 0,
             expiring: 0,
             expiry_last: 0,
+            refused: None,
             used_changed: false,
             dead_changed: false,
             expiring_changed: false,
@@ -263,6 +267,13 @@ impl Space {
         room.retained += bytes;
         if !std::mem::replace(&mut room.dead_changed, true) {
             self.changed.push(at);
+        }
+    }
+
+    /// Notes that the pool had no place for a node of the extent at `off`.
+    pub(super) fn refuse(&mut self, off: u64, usage: PoolUsage) {
+        if let Some(room) = self.rooms.get_mut(&off) {
+            room.refused = Some((usage.free, usage.largest_free));
         }
     }
 
@@ -321,6 +332,12 @@ impl Space {
 impl Room {
     fn free(&self) -> u64 {
         self.extent.len() - self.used
+    }
+
+    /// Whether there may be a place for each of its nodes.
+    pub(super) fn may_move(&self, usage: PoolUsage) -> bool {
+        self.refused
+            .is_none_or(|(free, longest)| usage.free > free || usage.largest_free > longest)
     }
 
     /// Begins to count anew what expires.
