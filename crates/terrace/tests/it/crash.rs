@@ -157,6 +157,35 @@ fn pieces() -> Vec<Op> {
     script
 }
 
+/// A script that leaves pieces of 24 KiB between values of 12 kB, and then writes values that are longer than these.
+fn large_values() -> Vec<Op> {
+    let put = |n: u32, len| Entry {
+        space: 0,
+        key: Key(n.to_be_bytes().to_vec()),
+        value: Some(Value {
+            tag: u64::from(n),
+            len,
+        }),
+        until: None,
+        ttl: None,
+    };
+    let write = |entry| Op::Write(vec![entry], Durability::Buffered);
+    let mut script = vec![Op::Reopen(true, 1)];
+    script.extend((0..72).map(|n| write(put(n, 12_000))));
+    script.push(Op::Drain);
+    let gone = (0..72).filter(|n| n % 3 > 0);
+    script.extend(gone.map(|n| {
+        write(Entry {
+            value: None,
+            ..put(n, 0)
+        })
+    }));
+    script.push(Op::Drain);
+    script.extend((100..112).map(|n| write(put(n, 50_000))));
+    script.push(Op::Drain);
+    script
+}
+
 /// After a crash at some points of joining the free space of a pool, everything is there, and puts go on.
 #[test]
 fn joined_space_survives_crashes() {
@@ -170,9 +199,11 @@ fn joined_space_survives_crashes() {
         case.options = settings::small(medium);
         case.options.pool.size_bytes = 2 << 20;
         case.options.front.memtable_bytes = 72 << 10;
-        match case.run(&pieces()) {
-            Ok(tally) => println!("{medium}: {tally:?}"),
-            Err(failure) => panic!("{medium}: {failure}"),
+        for script in [pieces(), large_values()] {
+            match case.run(&script) {
+                Ok(tally) => println!("{medium}: {tally:?}"),
+                Err(failure) => panic!("{medium}: {failure}"),
+            }
         }
     }
 }

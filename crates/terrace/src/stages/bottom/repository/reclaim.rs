@@ -390,3 +390,150 @@ impl Job for Purge {
         Ok(Step::More)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use terrace_media::{Backing, Pool, PoolConfig};
+
+    use super::super::{Repository, recover};
+    use super::*;
+    use crate::parts::codec;
+    use crate::parts::manifest::Manifest;
+    use crate::parts::redo::RedoArea;
+    use crate::parts::skiplist::node::height_for;
+    use crate::stages::Ground;
+    use crate::types::key_hash;
+
+    const LEN: usize = 3000;
+
+    fn ground() -> Arc<Ground> {
+        let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
+        config.granule = 4096;
+        let pool = Pool::create(config).unwrap();
+        let manifest = Manifest::create(&pool, crate::types::DbId::default(), 64 << 10).unwrap();
+        let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
+        let ground = Arc::new(Ground::new(
+            pool,
+            manifest,
+            redo,
+            crate::testing::small_options(),
+            Arc::new(terrace_media::ManualClock::new()),
+        ));
+        recover::create(&ground).unwrap();
+        ground
+    }
+
+    fn target(key: &[u8]) -> Target<'_> {
+        Target::first_of(0, key)
+    }
+
+    fn insert(body: &Body, key: &[u8]) {
+        let mut relinker = body.relinker.lock();
+        let mut fingers = Fingers::at(&body.list, &target(key)).unwrap();
+        let value = vec![key[0]; LEN];
+        let (hash, seq) = (key_hash(0, key), u64::from(key[0]));
+        let node = NewNode {
+            keyspace: 0,
+            seq,
+            kind: EntryKind::Put as u8,
+            hash,
+            height: height_for(hash, seq),
+            key,
+            value: &value,
+            value_crc: codec::checksum(&value),
+        };
+        let links = fingers.links(node.height);
+        let off = relinker.append(body, &node, links, Purpose::Drain).unwrap();
+        fingers.insert_linked(off.unwrap(), node.height, &mut relinker.plan());
+        relinker.entries += 1;
+        relinker.settle(&mut fingers);
+        relinker.commit(body, Purpose::Drain).unwrap();
+    }
+
+    fn remove(body: &Body, key: &[u8]) {
+        let mut relinker = body.relinker.lock();
+        let mut fingers = Fingers::at(&body.list, &target(key)).unwrap();
+        relinker.unlink_dead(&body.list, &mut fingers).unwrap();
+        relinker.settle(&mut fingers);
+        relinker.commit(body, Purpose::Drain).unwrap();
+    }
+
+    fn keys(body: &Body) -> Vec<u8> {
+        let mut keys = Vec::new();
+        let mut off = body.list.next(body.list.head(), 0).unwrap();
+        while off != 0 {
+            let node = body.list.node(off).unwrap();
+            assert_eq!(node.checked_value().unwrap().0, [node.key[0]; LEN]);
+            keys.push(node.key[0]);
+            off = body.list.next(off, 0).unwrap();
+        }
+        keys
+    }
+
+    fn run(mut job: Box<dyn Job>) -> Completion {
+        loop {
+            match job.step().unwrap() {
+                Step::More => {}
+                Step::Done(done) => return done,
+                _ => panic!("the job waits"),
+            }
+        }
+    }
+
+    /// A reclaim that finds no place for a node ends. What it has moved is marked dead at the old place, so that no rebuild
+    /// brings it back after its copy has died.
+    #[test]
+    fn a_reclaim_without_a_place_gives_up() {
+        let ground = ground();
+        let Repository { body } = recover::recover(&ground, false, &mut |_, _| {}).unwrap();
+        for key in 1..=5 {
+            insert(&body, &[key]);
+        }
+        remove(&body, &[1]);
+        assert_eq!(body.relinker.lock().space.rooms.len(), 1);
+        let first = *body.relinker.lock().space.rooms.keys().next().unwrap();
+
+        // Place for two of the four nodes.
+        let piece = 2 * (LEN as u64 + 200) + HEADER_BYTES as u64;
+        let kept = ground.pool.alloc(piece).unwrap();
+        let mut blockers = Vec::new();
+        while let Ok(blocker) = ground.pool.alloc(4096) {
+            blockers.push(blocker);
+        }
+        drop(kept);
+        let job = next(&body, Urgency::Space).unwrap().unwrap();
+        assert!(
+            next(&body, Urgency::Space).unwrap().is_none(),
+            "one at a time"
+        );
+        let done = run(job);
+        assert!(done.edit.changes.is_empty());
+        assert_eq!(keys(&body), [2, 3, 4, 5]);
+        let dead = body.relinker.lock().space.rooms[&first].dead;
+        assert!(
+            (3 * LEN as u64..4 * LEN as u64).contains(&dead),
+            "{dead} bytes are dead"
+        );
+        let job = next(&body, Urgency::Space).unwrap();
+        assert!(job.is_none(), "the pool has no place that is longer");
+
+        // A rebuild takes every node that is not marked.
+        let region = body.list.region();
+        let end = first + body.relinker.lock().space.rooms[&first].used;
+        let mut walk = Walk::new(region, first + HEADER_BYTES as u64, end);
+        let mut unmarked = Vec::new();
+        while let Some(node) = walk.next_node().unwrap() {
+            if !is_dead(region, node.off).unwrap() {
+                unmarked.push(node.key[0]);
+            }
+        }
+        assert_eq!(unmarked, [4, 5]);
+
+        drop(blockers);
+        let done = run(next(&body, Urgency::Space).unwrap().unwrap());
+        assert_eq!(done.entries, 2);
+        (done.apply)();
+        assert!(!body.relinker.lock().space.rooms.contains_key(&first));
+        assert_eq!(keys(&body), [2, 3, 4, 5]);
+    }
+}
