@@ -23,7 +23,7 @@
 //! Waits are timed as well, so a wake-up that is lost costs milliseconds.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::canary::{self, Canary};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +36,11 @@ use crate::types::SeqNo;
 
 use super::Engine;
 use super::throttle::{Headroom, Lack};
+use patience::{JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, TURNOVER_MAX, Verdict, Wait};
+
+mod patience;
+
+pub(super) use patience::{RELEASE, VainWaits};
 
 /// How long a stopped caller sleeps before it looks again, when nothing wakes it.
 const WAIT: Duration = Duration::from_millis(20);
@@ -43,26 +48,6 @@ const WAIT: Duration = Duration::from_millis(20);
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// How long a caller waits while no job runs or can run, before it looks again.
 const STUCK: Duration = Duration::from_millis(5);
-/// BOUND: how often it looks in vain before it gives up. More than once, since a lock that is held for a moment
-/// may hide a job.
-const LOOKS: u32 = 4;
-/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
-/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
-/// no clock is read: a machine that stood still has not let readers go on either. Until a job has
-/// run, each caller looks half as often as the one before it, and [`LOOKS`] times at least.
-const LOOKS_HELD: u32 = 100;
-/// The same for callers who asked for the work: nothing that others need waits for them.
-const LOOKS_JOBS: u32 = 400;
-/// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
-const LOOKS_MANUAL: u32 = 1;
-/// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
-/// up.
-const TURNOVER_MAX: u64 = 4096;
-/// For how many runs one counts that gave space back, which others took. The rest, as merges, may have to be
-/// many before one can.
-pub(super) const RELEASE: u64 = 16;
-/// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
-const JOBS_MAX: u64 = 1 << 20;
 /// BOUND: how often other writers may take the memtable that a caller made for itself.
 const SPARES_MAX: u32 = 1000;
 
@@ -175,111 +160,6 @@ impl Awaits {
         match self {
             Awaits::Space => TURNOVER_MAX,
             _ => JOBS_MAX,
-        }
-    }
-}
-
-/// Counts the callers that have waited in vain for readers to let go since the last job has run.
-#[derive(Debug, Default)]
-pub(super) struct VainWaits {
-    count: u32,
-    /// The turnover of jobs then.
-    turnover: u64,
-}
-
-impl VainWaits {
-    /// Returns how often the next caller looks.
-    fn patience(&self, turnover: u64) -> u32 {
-        let halvings = match self.turnover == turnover {
-            true => self.count,
-            false => 0,
-        };
-        LOOKS_HELD.checked_shr(halvings).unwrap_or(0).max(LOOKS)
-    }
-
-    fn count(&mut self, turnover: u64) {
-        if self.turnover != turnover {
-            *self = VainWaits { count: 0, turnover };
-        }
-        self.count = self.count.saturating_add(1);
-    }
-}
-
-/// How one caller's wait has gone.
-struct Wait {
-    /// A wait counts as a stall of writers if it has come to this.
-    stalled: Option<StallReason>,
-    started: Instant,
-    is_first: bool,
-    /// The caller is refused when each job was refused by a disk after this refusal.
-    refusals: u64,
-    /// Looks in vain since something ran.
-    looks: u32,
-    /// The least that was left to do, and the turnover by then.
-    least: Option<(u64, u64)>,
-    /// Memtables that this caller has made.
-    spares: u32,
-    /// It has sealed the memtable for the sake of the deletes in it.
-    has_flushed: bool,
-    /// It may have the buffer drained where the disk has no room for another log.
-    drains: bool,
-    /// How many edits jobs had completed when it last did so.
-    drained_at: Option<u64>,
-}
-
-/// What a caller does after a look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// Waits for the work that goes on.
-    Work,
-    /// Looks again: nothing runs, but readers may let go.
-    Look,
-    /// Gives up: nothing runs or can run.
-    Stuck,
-    /// Gives up: jobs run and bring no progress.
-    Starved,
-}
-
-impl Wait {
-    fn begin(refusals: u64, drains: bool) -> Wait {
-        Wait {
-            stalled: None,
-            started: Instant::now(),
-            is_first: true,
-            refusals,
-            looks: 0,
-            least: None,
-            spares: 0,
-            has_flushed: false,
-            drains,
-            drained_at: None,
-        }
-    }
-
-    /// Judges a look: whether nothing runs or can, how much is left, and how far jobs have come.
-    fn judge(
-        &mut self,
-        stuck: bool,
-        (left, turnover): (u64, u64),
-        patience: u32,
-        turnover_max: u64,
-    ) -> Verdict {
-        match self.least {
-            Some((least, since)) if left >= least => {
-                if turnover.saturating_sub(since) > turnover_max {
-                    return Verdict::Starved;
-                }
-            }
-            _ => self.least = Some((left, turnover)),
-        }
-        if !stuck {
-            self.looks = 0;
-            return Verdict::Work;
-        }
-        self.looks += 1;
-        match self.looks > patience {
-            true => Verdict::Stuck,
-            false => Verdict::Look,
         }
     }
 }

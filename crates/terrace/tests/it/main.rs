@@ -31,6 +31,7 @@ mod model;
 mod moments;
 mod options;
 mod persist_count;
+mod pieces;
 mod ranges;
 mod read_only;
 mod refusals;

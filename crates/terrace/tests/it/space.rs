@@ -11,7 +11,7 @@ use terrace_testkit::place::scratch;
 use terrace_testkit::space::{Overwriting, overwrite};
 use terrace_testkit::{seeds, settings};
 
-fn options(workers: Workers) -> Options {
+pub(crate) fn options(workers: Workers) -> Options {
     let mut options = settings::small(Medium::Dax);
     options.pool.size_bytes = 4 << 20;
     options.front.memtable_bytes = 32 << 10;
@@ -19,7 +19,7 @@ fn options(workers: Workers) -> Options {
     options
 }
 
-fn fill(db: &Db) -> u32 {
+pub(crate) fn fill(db: &Db) -> u32 {
     for n in 0..100_000u32 {
         if let Err(e) = db.put(n.to_be_bytes(), vec![n as u8; 1000]) {
             assert_eq!(e.kind(), ErrorKind::Full, "{e}");
@@ -66,140 +66,8 @@ fn a_full_pool_reads_deletes_and_comes_back() {
     }
 }
 
-/// A full pool takes puts again after single deletes, without a call that flushes them.
-#[test]
-fn single_deletes_give_a_full_pool_back() {
-    for medium in [Medium::Dax, Medium::Dram] {
-        for workers in [Workers::Manual, Workers::Threads(2)] {
-            let folder = scratch().unwrap();
-            let mut options = settings::small(medium);
-            options.pool.size_bytes = 4 << 20;
-            options.front.memtable_bytes = 128 << 10;
-            options.background.workers = workers;
-            let db = Db::open(folder.path(), options).unwrap();
-            let put = |n: u32| db.put(n.to_be_bytes(), vec![n as u8; 20_000]);
-            let mut live = std::collections::BTreeSet::new();
-            let mut keys = 0..;
-            for round in 0..6 {
-                let refused = keys.by_ref().find_map(|n| {
-                    let refused = put(n).err();
-                    if refused.is_none() {
-                        live.insert(n);
-                    }
-                    refused
-                });
-                assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
-                let place = format!("{medium:?}, {workers:?}, round {round}");
-                assert!(live.len() > 60, "{place}: {} values are all", live.len());
-                let gone: Vec<u32> = live.iter().copied().filter(|n| n % 8 > 0).collect();
-                for n in gone {
-                    db.delete(n.to_be_bytes()).unwrap();
-                    live.remove(&n);
-                }
-                for n in keys.by_ref().take(20) {
-                    let usage = db.metrics().pool;
-                    put(n).unwrap_or_else(|e| panic!("{place}: {e}, {usage:?}"));
-                    live.insert(n);
-                }
-            }
-            for n in live {
-                let found = db.get(n.to_be_bytes()).unwrap();
-                assert_eq!(found, Some(vec![n as u8; 20_000]), "key {n}");
-            }
-            let verified = db.verify(&mut |_| {}).unwrap();
-            assert_eq!(verified.problems, Vec::<String>::new());
-        }
-    }
-}
-
-/// A drain that needs a longer piece than any that is free has the pieces joined, where puts have no space to ask for
-/// that.
-#[test]
-fn drains_have_free_space_joined() {
-    for workers in [Workers::Manual, Workers::Threads(2)] {
-        let folder = scratch().unwrap();
-        let mut options = settings::small(Medium::Dram);
-        options.pool.size_bytes = 8 << 20;
-        options.front.memtable_bytes = 320 << 10;
-        options.background.workers = workers;
-        let db = Db::open(folder.path(), options).unwrap();
-        let put = |n: u32, bytes: usize| db.put(n.to_be_bytes(), vec![n as u8; bytes]);
-        let full = |n: &u32, bytes| put(*n, bytes).is_err();
-        // Pieces of 24 KiB between values, and no long one.
-        let count = (0..).find(|n| full(n, 12_000)).unwrap();
-        db.drain().unwrap();
-        for n in (0..count).filter(|n| n % 3 > 0) {
-            db.delete(n.to_be_bytes()).unwrap();
-        }
-        db.drain().unwrap();
-        let end = (count..).find(|n| full(n, 100_000)).unwrap();
-        for n in (0..count).step_by(3) {
-            db.delete(n.to_be_bytes()).unwrap();
-        }
-        for n in end..end + 5 {
-            let usage = db.metrics().pool;
-            put(n, 100_000).unwrap_or_else(|e| {
-                panic!(
-                    "{workers:?}, {count} of 12 KB, {} of 100 KB: {e}, {usage:?}",
-                    n - count
-                )
-            });
-        }
-        db.drain().unwrap();
-        assert_eq!(db.iter().unwrap().count(), (end + 5 - count) as usize);
-        let verified = db.verify(&mut |_| {}).unwrap();
-        assert_eq!(verified.problems, Vec::<String>::new());
-    }
-}
-
 /// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
 /// write took.
-/// Free space that lies in pieces between live data comes together before puts are refused for good.
-#[test]
-fn free_space_in_pieces_is_joined() {
-    for workers in [Workers::Manual, Workers::Threads(2)] {
-        let folder = scratch().unwrap();
-        let mut options = options(workers);
-        options.pool.size_bytes = 8 << 20;
-        options.front.memtable_bytes = 8 << 10;
-        let extent = u32::try_from(options.bottom.extent_bytes).unwrap();
-        let db = Db::open(folder.path(), options.clone()).unwrap();
-        let count = fill(&db);
-        db.drain().unwrap();
-        // Extents have keys in order, so that one of four stays, or what of it has moved meanwhile.
-        let keys = extent / 1000 + 1;
-        for from in (0..count).step_by(4 * keys as usize) {
-            let range = from.to_be_bytes()..(from + 3 * keys).to_be_bytes();
-            db.delete_range(range).unwrap();
-        }
-        db.drain().unwrap();
-        db.close().unwrap();
-
-        options.front.memtable_bytes = 640 << 10;
-        let db = Db::open(folder.path(), options).unwrap();
-        for round in 0..5u32 {
-            for n in 0..20u32 {
-                let key = [b"new".as_slice(), &round.to_be_bytes(), &n.to_be_bytes()].concat();
-                let put = db.put(key, vec![1; 1000]);
-                let usage = db.metrics().pool;
-                assert!(
-                    put.is_ok(),
-                    "{workers:?}, round {round}: {put:?}, {usage:?}"
-                );
-            }
-            db.flush().unwrap();
-        }
-        let kept = (0..count).filter(|n| n / keys % 4 == 3);
-        assert_eq!(db.iter().unwrap().count(), kept.clone().count() + 100);
-        for n in kept {
-            let found = db.get(n.to_be_bytes()).unwrap();
-            assert_eq!(found, Some(vec![n as u8; 1000]), "key {n}");
-        }
-        let verified = db.verify(&mut |_| {}).unwrap();
-        assert_eq!(verified.problems, Vec::<String>::new());
-    }
-}
-
 fn overwrite_some(db: &Db) -> Option<(ErrorKind, Duration)> {
     overwrite_until_full(db, 20_000)
 }

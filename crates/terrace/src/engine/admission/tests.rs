@@ -1,5 +1,6 @@
 //! Tests of the rules by which callers wait and give up.
 
+use super::patience::*;
 use super::*;
 use crate::types::EntryKind;
 

@@ -1,0 +1,132 @@
+//! Patience: how long a caller waits while nothing that it sees brings it nearer to what it needs. Looks and runs of jobs
+//! are counted, and no clock is read (A2).
+
+use std::time::Instant;
+
+use crate::metrics::StallReason;
+
+/// BOUND: how often a caller looks in vain before it gives up. More than once, since a lock that is held for a moment
+/// may hide a job.
+pub(super) const LOOKS: u32 = 4;
+/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
+/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
+/// no clock is read: a machine that stood still has not let readers go on either. Until a job has
+/// run, each caller looks half as often as the one before it, and [`LOOKS`] times at least.
+pub(super) const LOOKS_HELD: u32 = 100;
+/// The same for callers who asked for the work: nothing that others need waits for them.
+pub(super) const LOOKS_JOBS: u32 = 400;
+/// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
+pub(super) const LOOKS_MANUAL: u32 = 1;
+/// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
+/// up.
+pub(super) const TURNOVER_MAX: u64 = 4096;
+/// For how many runs one counts that gave space back, which others took. The rest, as merges, may have to be
+/// many before one can.
+pub(in crate::engine) const RELEASE: u64 = 16;
+/// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
+pub(super) const JOBS_MAX: u64 = 1 << 20;
+
+/// Counts the callers that have waited in vain for readers to let go since the last job has run.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct VainWaits {
+    count: u32,
+    /// The turnover of jobs then.
+    turnover: u64,
+}
+
+impl VainWaits {
+    /// Returns how often the next caller looks.
+    pub(super) fn patience(&self, turnover: u64) -> u32 {
+        let halvings = match self.turnover == turnover {
+            true => self.count,
+            false => 0,
+        };
+        LOOKS_HELD.checked_shr(halvings).unwrap_or(0).max(LOOKS)
+    }
+
+    pub(super) fn count(&mut self, turnover: u64) {
+        if self.turnover != turnover {
+            *self = VainWaits { count: 0, turnover };
+        }
+        self.count = self.count.saturating_add(1);
+    }
+}
+
+/// How one caller's wait has gone.
+pub(super) struct Wait {
+    /// A wait counts as a stall of writers if it has come to this.
+    pub(super) stalled: Option<StallReason>,
+    pub(super) started: Instant,
+    pub(super) is_first: bool,
+    /// The caller is refused when each job was refused by a disk after this refusal.
+    pub(super) refusals: u64,
+    /// Looks in vain since something ran.
+    pub(super) looks: u32,
+    /// The least that was left to do, and the turnover by then.
+    pub(super) least: Option<(u64, u64)>,
+    /// Memtables that this caller has made.
+    pub(super) spares: u32,
+    /// It has sealed the memtable for the sake of the deletes in it.
+    pub(super) has_flushed: bool,
+    /// It may have the buffer drained where the disk has no room for another log.
+    pub(super) drains: bool,
+    /// How many edits jobs had completed when it last did so.
+    pub(super) drained_at: Option<u64>,
+}
+
+/// What a caller does after a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Waits for the work that goes on.
+    Work,
+    /// Looks again: nothing runs, but readers may let go.
+    Look,
+    /// Gives up: nothing runs or can run.
+    Stuck,
+    /// Gives up: jobs run and bring no progress.
+    Starved,
+}
+
+impl Wait {
+    pub(super) fn begin(refusals: u64, drains: bool) -> Wait {
+        Wait {
+            stalled: None,
+            started: Instant::now(),
+            is_first: true,
+            refusals,
+            looks: 0,
+            least: None,
+            spares: 0,
+            has_flushed: false,
+            drains,
+            drained_at: None,
+        }
+    }
+
+    /// Judges a look: whether nothing runs or can, how much is left, and how far jobs have come.
+    pub(super) fn judge(
+        &mut self,
+        stuck: bool,
+        (left, turnover): (u64, u64),
+        patience: u32,
+        turnover_max: u64,
+    ) -> Verdict {
+        match self.least {
+            Some((least, since)) if left >= least => {
+                if turnover.saturating_sub(since) > turnover_max {
+                    return Verdict::Starved;
+                }
+            }
+            _ => self.least = Some((left, turnover)),
+        }
+        if !stuck {
+            self.looks = 0;
+            return Verdict::Work;
+        }
+        self.looks += 1;
+        match self.looks > patience {
+            true => Verdict::Stuck,
+            false => Verdict::Look,
+        }
+    }
+}
