@@ -36,7 +36,7 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
-use crate::stages::{Completion, Intake, SealedTable, SpareBytes};
+use crate::stages::{Completion, Intake, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
@@ -422,34 +422,30 @@ impl Engine {
         })
     }
 
-    /// Writes a table of the entries of `batch`, which nothing names yet.
+    /// Writes a table of the entries of `batch`, which nothing names yet. It takes space that a put might take too: so it
+    /// waits for that by the rule of puts, for as long as background work can free some. It holds nothing that this
+    /// work or writers need.
     fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
         let Some(buffer) = &self.pipeline.buffer else {
             return Err(Error::invalid(
                 "this design has no buffer that takes tables",
             ));
         };
-        let job = buffer.admit(self.seal_apart(batch, seq)?)?;
-        self.run_apart(job, &mut || {})
-    }
-
-    /// A table of the entries of `batch`, in space that a put might take too: so it waits for that by the rule of
-    /// puts, for as long as background work can free some. It holds nothing that this work or writers need.
-    fn seal_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
         let bytes = SpareBytes {
             extents: [batch.payload.len_bytes() as u64, 0],
             log_file: 0,
         };
-        self.admit(&Need::Pool, &mut || {
+        let job = self.admit(&Need::Pool, &mut || {
             if !self.headroom().allows(bytes) {
                 return Ok(None);
             }
-            match self.pipeline.front.seal_apart(batch, seq) {
+            match buffer.build(batch, seq) {
                 // Another writer was first.
                 Err(e) if is_pool_full(&e) => Ok(None),
-                sealed => sealed.map(Some),
+                job => job.map(Some),
             }
-        })
+        })?;
+        self.run_apart(job, &mut || {})
     }
 }
 

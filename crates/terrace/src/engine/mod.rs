@@ -42,9 +42,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
 use crate::parts::batch::Batch;
-use crate::stages::{
-    Bottom, Buffer, Front, FrontShape, Ground, Job, SealedTable, Sources, SpareBytes,
-};
+use crate::stages::{Bottom, Buffer, Front, FrontShape, Ground, Job, Sealed, Sources, SpareBytes};
 use crate::types::SeqNo;
 
 use admission::VainWaits;
@@ -83,7 +81,7 @@ impl Pipeline {
     }
 
     /// The job that takes a sealed memtable further.
-    fn admit(&self, ground: &Ground, sealed: SealedTable) -> Result<Box<dyn Job>> {
+    fn admit(&self, ground: &Ground, sealed: Sealed) -> Result<Box<dyn Job>> {
         match &self.buffer {
             Some(buffer) => buffer.admit(sealed),
             None => self.bottom.absorb(sealed.into_drain(&ground.flush_credits)),

@@ -5,7 +5,7 @@
 //! drain (buffer to bottom).
 //!
 //! ```text
-//!   Front   --- SealedTable --->  Buffer  --- Drain --->  Bottom      hand-overs
+//!   Front   ----- Sealed ----->  Buffer  --- Drain --->  Bottom      hand-overs
 //!     |                             |                       |
 //!     +---------- Job ------------- + --------- Job --------+         background work: Step ... Completion
 //!     |                             |                       |
@@ -56,6 +56,6 @@ pub(crate) use need::{Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
 };
-pub(crate) use sealed::{Readers, SealedTable, retired};
+pub(crate) use sealed::{Form, ListImage, Readers, Sealed, retired};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};

@@ -13,49 +13,55 @@ use crate::types::SeqNo;
 
 use super::drain::{Credits, Drain, EntryCount};
 
-/// A memtable that is no longer written, on its way to the buffer.
-pub(crate) struct SealedTable {
+/// A memtable that is no longer written, on its way to the next stage.
+pub(crate) struct Sealed {
     pub(crate) id: u64,
-    /// The table's bytes in DRAM, by the offsets that they will have in the pool.
-    pub(crate) image: Region,
-    /// The image is in the extent already: where the pool is memory, it is where writers put it.
-    pub(crate) in_place: bool,
-    /// Where the bytes go; their first offset is the extent's.
-    pub(crate) extent: Arc<Extent>,
-    pub(crate) used: u64,
     pub(crate) entries: u64,
+    /// Bytes of the entries as the front holds them.
+    pub(crate) bytes: u64,
     pub(crate) seq_first: SeqNo,
     pub(crate) seq_last: SeqNo,
     /// Keys written into ranges after they were deleted in the same memtable.
     pub(crate) late: Option<Arc<LateKeys>>,
     /// The logs that have its entries, needed until those are durable elsewhere.
     pub(crate) logs: Vec<u64>,
-    /// Whether anybody still reads the memtable as such.
-    pub(crate) readers: Arc<Readers>,
+    /// Makes a cursor over its entries, after `settle`.
+    pub(crate) open: Box<dyn Fn() -> Box<dyn Cursor> + Send + Sync>,
+    pub(crate) form: Form,
     /// Waits until every entry is in place. Returns whether each is durable by a log that is synced.
     pub(crate) settle: Box<dyn FnOnce() -> Result<bool> + Send>,
-    /// Lets the front forget the memtable, once the buffer shows the table.
+    /// Lets the front forget the memtable, once the next stage shows its entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
-    /// A cursor off the memtable, for designs without a buffer.
-    pub(crate) cursor: Box<dyn Cursor>,
 }
 
-impl SealedTable {
+/// What the next stage can take over of a sealed memtable in place of reading its entries. A stage that has no use for
+/// a form opens a cursor.
+pub(crate) enum Form {
+    Entries,
+    List(ListImage),
+}
+
+/// The bytes of a skip list that are to lie in the pool.
+pub(crate) struct ListImage {
+    /// They are at the offsets that they will have in the pool.
+    pub(crate) region: Region,
+    /// Where they go; their first offset is the extent's.
+    pub(crate) extent: Arc<Extent>,
+    /// They are in the extent already: where the pool is memory, it is where writers put them.
+    pub(crate) in_place: bool,
+    /// Whether anybody still reads the list as a memtable.
+    pub(crate) readers: Arc<Readers>,
+}
+
+impl Sealed {
     /// The memtable as a drain, for designs without a buffer. What it has of `credits` is how much of the
     /// memtable is written.
     pub(crate) fn into_drain(self, credits: &Credits) -> Drain {
-        let credit = credits.open(self.used, self.entries);
-        let SealedTable {
-            logs,
-            settle,
-            forget,
-            cursor,
-            seq_last,
-            ..
-        } = self;
+        let credit = credits.open(self.bytes, self.entries);
+        let seq_last = self.seq_last;
         Drain {
-            settle: Some(settle),
-            cursor: MergeCursor::new(vec![cursor]),
+            settle: Some(self.settle),
+            cursor: MergeCursor::new(vec![(self.open)()]),
             newer: None,
             seq_last,
             // What of it is applied becomes durable by the edit that applies it.
@@ -63,11 +69,11 @@ impl SealedTable {
             edit: Edit {
                 changes: vec![Change::LastSeq { seq: seq_last }],
             },
-            logs,
+            logs: self.logs,
             credit,
             put_back: None,
             count: EntryCount::default(),
-            forget,
+            forget: self.forget,
         }
     }
 }

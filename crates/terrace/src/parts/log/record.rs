@@ -8,7 +8,9 @@ use crate::parts::log::layout::{
     ENTRY_HEADER_BYTES, EntryHeader, KEY_SIZE_MAX, PAYLOAD_BYTES_MAX, RECORD_ALIGN,
     RECORD_HEADER_BYTES, RecordHeader,
 };
-use crate::types::SEQ_MAX;
+use crate::parts::skiplist::NewNode;
+use crate::parts::skiplist::node::height_for;
+use crate::types::{SEQ_MAX, SeqNo};
 
 /// One put or delete of a record, borrowed from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,23 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) value: &'a [u8],
     /// The crc32c of `value`.
     pub(crate) value_crc: u32,
+}
+
+impl<'a> LogEntry<'a> {
+    /// Returns the node of the entry in a list, with the number `seq`. `hash` is that of its key.
+    #[inline]
+    pub(crate) fn node(&self, hash: u64, seq: SeqNo) -> NewNode<'a> {
+        NewNode {
+            keyspace: self.keyspace,
+            seq,
+            kind: self.kind,
+            hash,
+            height: height_for(hash, seq),
+            key: self.key,
+            value: self.value,
+            value_crc: self.value_crc,
+        }
+    }
 }
 
 /// The entries of one record, encoded as they are pushed. Reused from batch to batch.

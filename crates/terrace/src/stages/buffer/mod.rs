@@ -8,17 +8,22 @@ pub(crate) mod elastic;
 
 use crate::error::Result;
 use crate::metrics::Metrics;
+use crate::parts::batch::Batch;
+use crate::types::SeqNo;
 
 use super::drain::Drain;
 use super::job::Job;
 use super::need::Urgency;
-use super::sealed::SealedTable;
+use super::sealed::Sealed;
 use super::source::Sources;
 
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
-    fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>>;
+    fn admit(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
+    /// Makes a table of the entries of `batch`, whose keys ascend, all of them with the number `seq`. No log has them,
+    /// and nobody sees them before the completion of the job is applied.
+    fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are due too, up to

@@ -14,7 +14,7 @@ use crate::types::{Durability, SeqNo};
 
 use super::job::Job;
 use super::replay::Replay;
-use super::sealed::SealedTable;
+use super::sealed::Sealed;
 use super::source::Sources;
 use super::spare::Spares;
 
@@ -83,9 +83,6 @@ pub(crate) trait Front: Send + Sync {
     fn has_active_before(&self, seq: SeqNo) -> bool;
     /// Whether a sealed memtable has an entry below `seq`.
     fn has_sealed_before(&self, seq: SeqNo) -> bool;
-    /// A table of the entries of `batch`, all of them with the number `seq`, that nobody reads and no
-    /// log has: for a buffer to take.
-    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable>;
     /// Work inside the front that makes writers faster, for when there is no other.
     fn next_job(&self) -> Option<Box<dyn Job>> {
         None
@@ -95,7 +92,7 @@ pub(crate) trait Front: Send + Sync {
         None
     }
     /// The oldest sealed memtable that no flush has taken yet.
-    fn next_sealed(&self) -> Result<Option<SealedTable>>;
+    fn next_sealed(&self) -> Result<Option<Sealed>>;
     /// How many sealed memtables wait for the end of their flush.
     fn sealed_count(&self) -> usize;
     /// Bytes that all memtables have in use, the active one and those that wait for the end of their flush.

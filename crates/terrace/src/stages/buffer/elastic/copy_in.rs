@@ -19,7 +19,7 @@ use crate::parts::manifest::{Change, Edit, TableExtent, TableMeta};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Completion, Ground, Job, JobKind, SealedTable, Step, retired};
+use crate::stages::{Completion, Ground, Job, JobKind, ListImage, Sealed, Step, retired};
 
 /// Bytes copied in one step: about 20 us, so that a flush never holds a thread for long.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -29,7 +29,7 @@ pub(super) struct CopyIn {
     ground: Arc<Ground>,
     tables: Arc<Tables>,
     /// Taken by the last step.
-    sealed: Option<SealedTable>,
+    sealed: Option<(Sealed, ListImage)>,
     /// All entries are in the image.
     settled: bool,
     /// Each is in a log that is synced.
@@ -41,13 +41,18 @@ pub(super) struct CopyIn {
 }
 
 impl CopyIn {
-    pub(super) fn begin(ground: Arc<Ground>, tables: Arc<Tables>, sealed: SealedTable) -> CopyIn {
+    pub(super) fn begin(
+        ground: Arc<Ground>,
+        tables: Arc<Tables>,
+        sealed: Sealed,
+        list: ListImage,
+    ) -> CopyIn {
         let bits = ground.options.buffer.filter_bits_per_key;
         let filter = (bits > 0).then(|| FilterBuilder::new(sealed.entries, bits));
         CopyIn {
             ground,
             tables,
-            sealed: Some(sealed),
+            sealed: Some((sealed, list)),
             settled: false,
             synced: false,
             copied: 0,
@@ -58,23 +63,23 @@ impl CopyIn {
 
     /// Copies the next piece, if it is not where it should be, and reads the hashes of its nodes. False
     /// when all is done.
-    fn copy_piece(&mut self, sealed: &SealedTable) -> Result<bool> {
-        let left = sealed.used - self.copied;
+    fn copy_piece(&mut self, used: u64, list: &ListImage) -> Result<bool> {
+        let left = used - self.copied;
         if left == 0 {
             return Ok(false);
         }
         let len = left.min(STEP_BYTES) as usize;
-        let at = sealed.extent.off() + self.copied;
+        let at = list.extent.off() + self.copied;
         let outside = || Error::corruption("a memtable is larger than its extent in the pool");
-        let bytes = sealed.image.bytes(at, len).ok_or_else(outside)?;
-        if !sealed.in_place {
-            let mut claim = sealed.extent.claim(self.copied, len).ok_or_else(outside)?;
+        let bytes = list.region.bytes(at, len).ok_or_else(outside)?;
+        if !list.in_place {
+            let mut claim = list.extent.claim(self.copied, len).ok_or_else(outside)?;
             claim.write_streaming(0, bytes, Purpose::Flush);
         }
         self.copied += len as u64;
         if let Some(filter) = &mut self.filter {
-            let base = sealed.extent.off();
-            let mut walk = Walk::new(&sealed.image, base + self.hashed, base + sealed.used);
+            let base = list.extent.off();
+            let mut walk = Walk::new(&list.region, base + self.hashed, base + used);
             while walk.position() < base + self.copied {
                 match walk.next_node()? {
                     Some(node) => filter.insert(node.header.hash),
@@ -99,7 +104,7 @@ impl CopyIn {
         Ok(Some(Arc::new(builder.finish(&extent, Purpose::Flush))))
     }
 
-    fn complete(&mut self, mut sealed: SealedTable) -> Result<Completion> {
+    fn complete(&mut self, mut sealed: Sealed, list: ListImage) -> Result<Completion> {
         let filter = self.write_filter()?;
         let region = self.ground.pool.region();
         // PERSIST: the table's bytes and its filter before the edit that names them. Reversed, a
@@ -115,7 +120,7 @@ impl CopyIn {
                 .because(e)
             })
         };
-        sync(sealed.extent.off(), sealed.used)?;
+        sync(list.extent.off(), sealed.bytes)?;
         if let Some(filter) = &filter {
             sync(filter.span().off, filter.span().len)?;
         }
@@ -123,18 +128,18 @@ impl CopyIn {
         let outlives = self.ground.pool_outlives();
         let mut logs = take(&mut sealed.logs);
         failpoint!(LogRetired => self.ground.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
-        let head = sealed.extent.off() + TABLE_HEADER_BYTES as u64;
+        let head = list.extent.off() + TABLE_HEADER_BYTES as u64;
         let meta = TableMeta {
             id: sealed.id,
             level: 0,
             head,
             extents: vec![TableExtent {
-                span: sealed.extent.span(),
-                used: sealed.used,
+                span: list.extent.span(),
+                used: sealed.bytes,
             }],
             filter: filter.as_ref().map(|f| f.span()),
             entries: sealed.entries,
-            bytes: sealed.used,
+            bytes: sealed.bytes,
             seq_first: sealed.seq_first,
             seq_last: sealed.seq_last,
             merging_into: None,
@@ -147,22 +152,22 @@ impl CopyIn {
         }
         let body = Body {
             level: 0,
-            extents: vec![(Arc::clone(&sealed.extent), sealed.used)],
+            extents: vec![(Arc::clone(&list.extent), sealed.bytes)],
             entries: sealed.entries,
-            bytes: sealed.used,
+            bytes: sealed.bytes,
             seq_first: sealed.seq_first,
             seq_last: sealed.seq_last,
             logs,
             unsynced: !outlives && !self.synced,
-            readers: sealed.in_place.then_some(sealed.readers),
+            readers: list.in_place.then_some(list.readers),
             busy: false,
             named_filter: filter.clone(),
             merging_into: None,
         };
-        let list = SkipList::new(region.clone(), head);
+        let nodes = SkipList::new(region.clone(), head);
         let table = Arc::new(Table::new(
             sealed.id,
-            list,
+            nodes,
             filter.into_iter().collect(),
             sealed.late.clone(),
             body,
@@ -187,7 +192,7 @@ impl Job for CopyIn {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let Some(mut sealed) = self.sealed.take() else {
+        let Some((mut sealed, list)) = self.sealed.take() else {
             return Ok(Step::More);
         };
         if !self.settled {
@@ -207,10 +212,10 @@ impl Job for CopyIn {
                 entries: 0,
             }));
         }
-        if self.copy_piece(&sealed)? {
-            self.sealed = Some(sealed);
+        if self.copy_piece(sealed.bytes, &list)? {
+            self.sealed = Some((sealed, list));
             return Ok(Step::More);
         }
-        Ok(Step::Done(self.complete(sealed)?))
+        Ok(Step::Done(self.complete(sealed, list)?))
     }
 }

@@ -21,6 +21,7 @@
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
+mod build;
 mod copy_in;
 mod merge;
 pub(crate) mod recover;
@@ -31,17 +32,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::canary::{self, Canary};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::{LevelMetrics, Metrics};
+use crate::parts::batch::Batch;
 use crate::parts::iter::MergeCursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{
-    Buffer, Completion, Drain, EntryCount, Ground, Job, JobKind, NewerVersions, SealedTable,
+    Buffer, Completion, Drain, EntryCount, Form, Ground, Job, JobKind, NewerVersions, Sealed,
     Source, Sources, Step, Urgency,
 };
 use crate::types::SeqNo;
 
+use copy_in::CopyIn;
 use table::Table;
 
 /// BOUND: so many tables of a level wait for a reader of the oldest two, before these give way.
@@ -162,13 +165,19 @@ impl Elastic {
 }
 
 impl Buffer for Elastic {
-    fn admit(&self, sealed: SealedTable) -> Result<Box<dyn Job>> {
+    fn admit(&self, mut sealed: Sealed) -> Result<Box<dyn Job>> {
+        let Form::List(list) = std::mem::replace(&mut sealed.form, Form::Entries) else {
+            return Err(Error::invalid(
+                "this buffer takes over lists, and the front has none",
+            ));
+        };
         let ground = Arc::clone(&self.ground);
-        Ok(Box::new(copy_in::CopyIn::begin(
-            ground,
-            Arc::clone(&self.tables),
-            sealed,
-        )))
+        let tables = Arc::clone(&self.tables);
+        Ok(Box::new(CopyIn::begin(ground, tables, sealed, list)))
+    }
+
+    fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
+        self.admit(build::list_of(&self.ground, batch, seq)?)
     }
 
     fn next_job(&self) -> Result<Option<Box<dyn Job>>> {

@@ -19,9 +19,9 @@ use crate::parts::log::{Log, LogEntry};
 use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
-use crate::parts::skiplist::node::{head_bytes, height_for};
+use crate::parts::skiplist::node::head_bytes;
 use crate::parts::skiplist::shortcuts::Shortcuts;
-use crate::parts::skiplist::{Approach, NewNode, SkipList};
+use crate::parts::skiplist::{Approach, SkipList};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
@@ -273,14 +273,14 @@ impl Memtable {
 
     /// Bytes of the node of an entry with the number `seq`.
     pub(super) fn entry_bytes(entry: &LogEntry<'_>, seq: SeqNo) -> usize {
-        new_node(entry, key_hash(entry.keyspace, entry.key), seq).bytes()
+        entry.node(key_hash(entry.keyspace, entry.key), seq).bytes()
     }
 
     /// Bytes of the nodes of `batch`, if its first entry gets the number `first`.
     pub(super) fn node_bytes(batch: &Batch, first: SeqNo) -> usize {
         let mut bytes = 0;
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
-            bytes += new_node(&entry, hash, seq).bytes();
+            bytes += entry.node(hash, seq).bytes();
         }
         bytes
     }
@@ -371,7 +371,7 @@ impl Memtable {
         hash: u64,
         seq: SeqNo,
     ) -> Result<usize> {
-        let node = new_node(entry, hash, seq);
+        let node = entry.node(hash, seq);
         let target = Target {
             keyspace: entry.keyspace,
             key: entry.key,
@@ -396,7 +396,7 @@ impl Memtable {
         ranges: &mut Vec<RangeDelete>,
     ) -> Result<bool> {
         let hash = key_hash(entry.keyspace, entry.key);
-        let Some(mut claim) = self.bump.lend(new_node(entry, hash, seq).bytes(), 8) else {
+        let Some(mut claim) = self.bump.lend(entry.node(hash, seq).bytes(), 8) else {
             return Ok(false);
         };
         if entry.kind == EntryKind::RangeDelete as u8 {
@@ -407,20 +407,6 @@ impl Memtable {
         self.count(seq, 1);
         self.insert(self.approach(entry), &mut claim, 0, entry, hash, seq)?;
         Ok(true)
-    }
-}
-
-#[inline]
-fn new_node<'a>(entry: &LogEntry<'a>, hash: u64, seq: SeqNo) -> NewNode<'a> {
-    NewNode {
-        keyspace: entry.keyspace,
-        seq,
-        kind: entry.kind,
-        hash,
-        height: height_for(hash, seq),
-        key: entry.key,
-        value: entry.value,
-        value_crc: entry.value_crc,
     }
 }
 

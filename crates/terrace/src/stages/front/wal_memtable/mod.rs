@@ -40,7 +40,8 @@ use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Deletes, Front, FrontShape, Ground, Job, Replay, SealedTable, Source, Sources, Spares, Written,
+    Deletes, Form, Front, FrontShape, Ground, Job, ListImage, Replay, Sealed, Source, Sources,
+    Spares, Written,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -112,10 +113,10 @@ pub(super) struct Tables(Mutex<Shown>);
 pub(super) struct Shown {
     active: Arc<Memtable>,
     /// Oldest first.
-    sealed: Vec<Sealed>,
+    sealed: Vec<Waiting>,
 }
 
-struct Sealed {
+struct Waiting {
     memtable: Arc<Memtable>,
     /// A flush has taken it.
     taken: bool,
@@ -142,7 +143,7 @@ impl WalMemtable {
         {
             let mut shown = self.tables.0.lock();
             let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
-            let sealed = || Sealed {
+            let sealed = || Waiting {
                 memtable: Arc::clone(&sealed),
                 taken: false,
             };
@@ -366,10 +367,6 @@ impl Front for WalMemtable {
         shown.sealed.iter().any(|s| s.memtable.seqs().0 < seq)
     }
 
-    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
-        self.sealed_apart(batch, seq)
-    }
-
     fn next_job(&self) -> Option<Box<dyn Job>> {
         self.cold.next_job()
     }
@@ -378,7 +375,7 @@ impl Front for WalMemtable {
         Some(self)
     }
 
-    fn next_sealed(&self) -> Result<Option<SealedTable>> {
+    fn next_sealed(&self) -> Result<Option<Sealed>> {
         let memtable = {
             let mut shown = self.tables.0.lock();
             // One flush at a time: tables must reach the buffer in the order of their age.
@@ -394,19 +391,26 @@ impl Front for WalMemtable {
         let ground = Arc::clone(&self.ground);
         let log_files = Arc::clone(&self.log_files);
         let flush_to = self.flush_to;
-        Ok(Some(SealedTable {
+        let form = match flush_to {
+            FlushTo::Bottom => Form::Entries,
+            FlushTo::Pool => Form::List(ListImage {
+                region: memtable.bump.region().clone(),
+                extent: Arc::clone(&memtable.extent),
+                in_place: memtable.is_in_place(),
+                readers: Arc::clone(&memtable.readers),
+            }),
+        };
+        let opened = Arc::clone(&memtable);
+        Ok(Some(Sealed {
             id,
-            image: memtable.bump.region().clone(),
-            in_place: memtable.is_in_place(),
-            extent: Arc::clone(&memtable.extent),
-            used: memtable.bump.used(),
             entries: memtable.entry_count(),
+            bytes: memtable.bump.used(),
             seq_first,
             seq_last,
-            logs: memtable.logs.clone(),
-            readers: Arc::clone(&memtable.readers),
-            cursor: memtable.cursor(),
             late: memtable.late.any().then(|| Arc::clone(&memtable.late)),
+            logs: memtable.logs.clone(),
+            open: Box::new(move || opened.cursor()),
+            form,
             settle: Box::new(move || settle(&ground, &log_files, &memtable, flush_to)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;

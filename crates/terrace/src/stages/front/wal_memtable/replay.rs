@@ -20,7 +20,7 @@ use terrace_media::{AllocError, Extent};
 
 use super::files::LogFiles;
 use super::memtable::{Arenas, Memtable};
-use super::{Sealed, Tables, WalMemtable, append_failed};
+use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
@@ -378,7 +378,7 @@ impl ReplayedLog for Ended {
         let ranges = std::mem::take(&mut self.ranges);
         ground.ranges.add(ranges, &Readable::later(), true);
         ground.sequencer.start_after(self.seq_last);
-        let sealed = Sealed {
+        let sealed = Waiting {
             memtable: Arc::new(memtable),
             taken: false,
         };

@@ -16,11 +16,7 @@ use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
-use crate::parts::skiplist::layout::TABLE_NODES_AT;
-use crate::stages::{
-    Front, Ground, SealedTable, Source, Spare, SpareBytes, SpareSize, Spares, retired,
-};
-use crate::types::SeqNo;
+use crate::stages::{Front, Ground, Spare, SpareBytes, SpareSize, Spares, retired};
 
 /// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
 /// their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -46,41 +42,6 @@ fn no_room(e: Error) -> Spare {
 }
 
 impl WalMemtable {
-    /// See `Front::seal_apart`.
-    pub(super) fn sealed_apart(&self, batch: &Batch, seq: SeqNo) -> Result<SealedTable> {
-        let nodes = batch.payload.iter();
-        let nodes: usize = nodes.map(|entry| Memtable::entry_bytes(&entry, seq)).sum();
-        let bytes = (TABLE_NODES_AT + nodes) as u64;
-        let extent = self.ground.pool.alloc(bytes)?;
-        let id = self.ground.next_id();
-        let in_place = !self.ground.pool_outlives();
-        let memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
-        for entry in batch.payload.iter() {
-            if !memtable.replay(&entry, seq, &mut Vec::new())? {
-                return Err(Error::corruption("a table is larger than its entries"));
-            }
-        }
-        let memtable = Arc::new(memtable);
-        Ok(SealedTable {
-            id: memtable.id,
-            image: memtable.bump.region().clone(),
-            extent: Arc::clone(&memtable.extent),
-            used: memtable.bump.used(),
-            entries: memtable.entry_count(),
-            seq_first: seq,
-            seq_last: seq,
-            logs: Vec::new(),
-            in_place,
-            readers: Arc::clone(&memtable.readers),
-            late: None,
-            cursor: memtable.cursor(),
-            // It is in no log.
-            settle: Box::new(|| Ok(false)),
-            // The arena is used again when the copy is done.
-            forget: Box::new(move || drop(memtable)),
-        })
-    }
-
     /// Makes a spare that takes `batch`.
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
         let usual = || Size::usual(&self.ground, batch);
