@@ -1,16 +1,18 @@
 //! Enums whose values have names: each value, its number and its name stand on one line.
 
-/// Declares an enum whose values have names, with `ALL` and `name`.
+/// Declares an enum whose values have names, with `ALL` and `name`. One value behind a semicolon is not in `ALL`.
 macro_rules! named_enum {
     (
         $(#[$of_enum:meta])*
         $vis:vis enum $Enum:ident {
             $($(#[$of_value:meta])* $Value:ident $(= $number:literal)? => $name:literal,)*
+            $(; #[cfg($cfg:meta)] $Unlisted:ident => $unlisted:literal,)?
         }
     ) => {
         $(#[$of_enum])*
         $vis enum $Enum {
             $($(#[$of_value])* $Value $(= $number)?,)*
+            $(#[cfg($cfg)] #[doc(hidden)] $Unlisted,)?
         }
 
         impl $Enum {
@@ -21,6 +23,7 @@ macro_rules! named_enum {
             $vis const fn name(self) -> &'static str {
                 match self {
                     $($Enum::$Value => $name,)*
+                    $(#[cfg($cfg)] $Enum::$Unlisted => $unlisted,)?
                 }
             }
         }

@@ -9,6 +9,8 @@
 //! This folder is the only place that names concrete stages together. A new design is a file with a `RECIPE` here, its
 //! line in `Design::recipe`, and its name and shape in `options/design.rs`.
 
+#[cfg(feature = "test-design")]
+mod buffer_only;
 mod buffered;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
@@ -52,6 +54,8 @@ impl Design {
             Design::MioDb => miodb::RECIPE,
             Design::MioDbSsd => miodb_ssd::RECIPE,
             Design::Leveled => leveled::RECIPE,
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => buffer_only::RECIPE,
         }
     }
 

@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
+use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
-use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source};
-use crate::types::SeqNo;
+use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Takes};
+use crate::types::{EntryKind, SeqNo};
 
 use super::Engine;
 use super::view::View;
@@ -69,7 +70,7 @@ impl Engine {
         Ok(Frozen { moment, view })
     }
 
-    /// Moves all of `cursor` into the bottom, whose entries are all older, and takes the numbers up to
+    /// Moves all of `cursor` to the lowest stage, whose entries are all older, and takes the numbers up to
     /// `seq`. For an engine that nobody else uses yet. `moved` is called after each step.
     pub(crate) fn absorb_all(
         self: &Arc<Self>,
@@ -77,6 +78,9 @@ impl Engine {
         seq: SeqNo,
         moved: &mut dyn FnMut(),
     ) -> Result<()> {
+        if self.pipeline.bottom.takes() == Takes::Nothing {
+            return self.build_all(cursor, seq, moved);
+        }
         let job = self.pipeline.bottom.absorb(Drain {
             settle: None,
             cursor: MergeCursor::new(vec![cursor]),
@@ -95,6 +99,48 @@ impl Engine {
         let completion = self.run_apart(job, moved)?;
         self.ground.manifest.commit(completion.edit)?;
         (completion.apply)();
+        self.install_view();
+        self.ground.sequencer.start_after(seq);
+        Ok(())
+    }
+
+    /// The same where the buffer keeps all data: makes tables of the newest values, all with the number `seq`.
+    fn build_all(
+        self: &Arc<Self>,
+        mut cursor: Box<dyn Cursor>,
+        seq: SeqNo,
+        moved: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let mut batch = Batch::default();
+        let mut end = |batch: &mut Batch| -> Result<()> {
+            let completion = self.table_apart(batch, seq)?;
+            batch.clear();
+            self.ground.manifest.commit(completion.edit)?;
+            (completion.apply)();
+            moved();
+            Ok(())
+        };
+        cursor.hold();
+        cursor.seek(&Target::first_of(0, &[]))?;
+        // What deletes has nothing below it to delete.
+        while let Some(entry) = cursor.entry()? {
+            let (keyspace, kind) = (entry.keyspace, entry.kind);
+            if keyspace < SHADOW && kind != EntryKind::Delete as u8 {
+                let Value { bytes, expiry } = cursor.value()?;
+                match expiry {
+                    0 => batch.push(EntryKind::Put, keyspace, entry.key, bytes),
+                    expiry => batch.push_expiring(keyspace, entry.key, bytes, expiry),
+                }
+            }
+            if batch.payload.len_bytes() as u64 > self.shape.memtable_bytes {
+                end(&mut batch)?;
+            }
+            cursor.advance()?;
+        }
+        cursor.release();
+        if batch.len() > 0 {
+            end(&mut batch)?;
+        }
         self.install_view();
         self.ground.sequencer.start_after(seq);
         Ok(())

@@ -425,7 +425,7 @@ impl Engine {
     /// Writes a table of the entries of `batch`, which nothing names yet. It takes space that a put might take too: so it
     /// waits for that by the rule of puts, for as long as background work can free some. It holds nothing that this
     /// work or writers need.
-    fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
+    pub(super) fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
         let Some(buffer) = &self.pipeline.buffer else {
             return Err(Error::invalid(
                 "this design has no buffer that takes tables",

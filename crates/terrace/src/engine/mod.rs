@@ -42,7 +42,9 @@ use crate::error::{Error, Result};
 use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
 use crate::parts::batch::Batch;
-use crate::stages::{Bottom, Buffer, Front, FrontShape, Ground, Job, Sealed, Sources, SpareBytes};
+use crate::stages::{
+    Bottom, Buffer, Front, FrontShape, Ground, Job, Sealed, Sources, SpareBytes, Takes,
+};
 use crate::types::SeqNo;
 
 use admission::VainWaits;
@@ -111,8 +113,16 @@ impl Pipeline {
         sources
     }
 
-    /// Whether the buffer has an entry up to `seq`.
+    /// Whether what is in the buffer goes down in time.
+    fn drains(&self) -> bool {
+        self.buffer.is_some() && self.bottom.takes() != Takes::Nothing
+    }
+
+    /// Whether the buffer has an entry up to `seq` that goes down in time.
     fn buffers_up_to(&self, seq: SeqNo) -> bool {
+        if !self.drains() {
+            return false;
+        }
         let tables = self.buffer.iter().flat_map(|buffer| buffer.sources());
         tables.into_iter().any(|table| table.seqs().0 <= seq)
     }
@@ -123,9 +133,9 @@ impl Pipeline {
         buffer.map_or(0, |buffer| buffer.table_bytes())
     }
 
-    /// Whether the buffer has tables, or the bottom has yet to put what came down at its place.
+    /// Whether the buffer has tables that go down, or the bottom has yet to put what came down at its place.
     fn is_buffering(&self) -> bool {
-        let buffer = self.buffer.as_ref();
+        let buffer = self.buffer.as_ref().filter(|_| self.drains());
         buffer.is_some_and(|buffer| buffer.table_count() > 0) || !self.bottom.is_drained()
     }
 }

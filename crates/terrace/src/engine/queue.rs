@@ -29,15 +29,18 @@ pub(super) struct PoolLevel {
     largest_free: u64,
     /// The number up to which range deletes were durable. A job needs no space for entries that later ones cover.
     durable: SeqNo,
+    /// The newest number in the buffer. Nor does it for entries that later ones replace or delete.
+    buffered: SeqNo,
 }
 
 impl PoolLevel {
-    pub(super) fn of(usage: PoolUsage, durable: SeqNo) -> PoolLevel {
+    pub(super) fn of(usage: PoolUsage, durable: SeqNo, buffered: SeqNo) -> PoolLevel {
         PoolLevel {
             allocated: usage.allocated,
             limit: usage.limit,
             largest_free: usage.largest_free,
             durable,
+            buffered,
         }
     }
 
@@ -47,6 +50,7 @@ impl PoolLevel {
             || now.limit > self.limit
             || now.largest_free > self.largest_free
             || now.durable > self.durable
+            || now.buffered > self.buffered
     }
 }
 

@@ -149,7 +149,7 @@ impl Engine {
         let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
             return Ok(None);
         };
-        if bottom.pressure().part >= 1.0 {
+        if !self.pipeline.drains() || bottom.pressure().part >= 1.0 {
             return Ok(None);
         }
         // What rests in memory keeps its logs: more of them than writers need next are not worth it.

@@ -100,7 +100,10 @@ impl Engine {
 
     /// Returns how full the pool is.
     pub(super) fn pool_level(&self) -> PoolLevel {
-        PoolLevel::of(self.ground.pool.usage(), self.ground.ranges.durable())
+        let buffer = self.pipeline.buffer.as_ref();
+        let buffered = buffer.map_or(0, |buffer| buffer.newest());
+        let durable = self.ground.ranges.durable();
+        PoolLevel::of(self.ground.pool.usage(), durable, buffered)
     }
 
     /// The places in the queue of the jobs that may take a step.

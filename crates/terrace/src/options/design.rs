@@ -22,6 +22,9 @@ named_enum! {
         MioDbSsd => "miodb-ssd",
         /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
         Leveled => "leveled",
+        ;
+        #[cfg(feature = "test-design")]
+        BufferOnly => "buffer-only",
     }
 }
 
@@ -37,6 +40,8 @@ impl Design {
             Design::MioDb => (true, false),
             Design::MioDbSsd => (true, true),
             Design::Leveled => (false, true),
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => (true, false),
         };
         Shape {
             data_in_pool,
@@ -74,6 +79,8 @@ impl FromStr for Design {
         let known = Design::ALL
             .into_iter()
             .find(|d| d.name().eq_ignore_ascii_case(name));
+        #[cfg(feature = "test-design")]
+        let known = known.or((name == Design::BufferOnly.name()).then_some(Design::BufferOnly));
         known.ok_or_else(|| {
             let names: Vec<_> = Design::ALL.iter().map(|d| d.name()).collect();
             Error::invalid(format!(

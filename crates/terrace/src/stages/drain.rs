@@ -91,6 +91,19 @@ impl Drain {
             None => Ok(None),
         }
     }
+
+    /// The number of the newest version of a key in the buffer.
+    pub(crate) fn newest_of_all(
+        &self,
+        keyspace: u32,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<Option<SeqNo>> {
+        match &self.newer {
+            Some(newer) => newer.newest_of_all(keyspace, key, hash),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Durable entries that are newer than all of a drain, and that every reader asks first.
@@ -98,6 +111,10 @@ pub(crate) trait NewerVersions: Send {
     /// The number of the newest version of a key, of those that were there when the drain began.
     /// May miss one that a merge is replacing.
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
+    /// The same of all tables of the buffer, those included that drain.
+    fn newest_of_all(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
+    /// From now on all tables are asked that are there now. False: they are the same as before.
+    fn look_again(&mut self) -> bool;
 }
 
 /// How many entries there are where data moves from, if that is known, and how many came.

@@ -11,7 +11,7 @@ use terrace_media::{AllocError, Clock, Extent, FileSystem, Medium, Pool};
 
 use crate::error::Result;
 use crate::metrics::{Counters, LifeMetrics, OpCounter};
-use crate::options::{FrontOptions, Options};
+use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
 use crate::parts::memory::Memory;
@@ -51,9 +51,9 @@ pub(crate) struct Ground {
     pub(crate) memory: Arc<Memory>,
     /// Room on the disk that is kept for getting room back.
     pub(crate) reserve: Arc<Reserve>,
-    /// As stated, but for sizes of the front that do not fit the disk.
+    /// As stated, but for sizes that do not fit the disk.
     pub(crate) options: Options,
-    pub(crate) stated_front: FrontOptions,
+    pub(crate) stated: Options,
     /// Of this opening of the database, and of no other in the process.
     pub(crate) opening: u64,
     ids: AtomicU64,
@@ -102,7 +102,7 @@ impl Ground {
             flush_credits: Credits::default(),
             memory: Memory::of(&options),
             reserve: Reserve::none(),
-            stated_front: options.front.clone(),
+            stated: options.clone(),
             options,
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
             ids: AtomicU64::new(ids),
@@ -144,14 +144,6 @@ impl Ground {
             drains: if tables > 0 { DRAIN_BYTES } else { 0 },
             tables,
         });
-    }
-
-    /// The options as they were stated.
-    pub(crate) fn stated_options(&self) -> Options {
-        Options {
-            front: self.stated_front.clone(),
-            ..self.options.clone()
-        }
     }
 
     /// What may be read from now on.

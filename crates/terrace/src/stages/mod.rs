@@ -46,7 +46,7 @@ mod source;
 mod spare;
 
 pub(crate) use crate::metrics::JobKind;
-pub(crate) use bottom::{Bottom, Intake, RangeRequest};
+pub(crate) use bottom::{Bottom, Intake, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Deletes, Front, FrontShape, Written};

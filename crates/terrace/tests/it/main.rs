@@ -4,6 +4,7 @@
     reason = "a test may stop at the first surprise, in its helpers too"
 )]
 
+mod buffer_only;
 mod checkpoint;
 mod compaction;
 mod crash;

@@ -4,8 +4,11 @@
 //! |---|---|---|---|---|
 //! | `repository` | one skip list in the pool | replace old ones in place | extents emptied when half dead | MioDB, 4.4 |
 //! | `leveled` | runs and levels of table files | supersede old ones in levels below | compaction rewrites levels | LevelDB |
+//! | `none` | nothing | stay in the buffer | is what the buffer makes of it | |
 
 pub(crate) mod leveled;
+#[cfg(feature = "test-design")]
+pub(crate) mod none;
 pub(crate) mod repository;
 
 use std::sync::Arc;
@@ -46,8 +49,21 @@ pub(crate) struct RangeRequest {
     pub(crate) id: u64,
 }
 
+/// What a bottom takes from the stage above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// Nothing: the buffer keeps all data.
+    Nothing,
+    /// Runs of sorted entries, all of them newer than what it has.
+    Runs,
+}
+
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
+    /// What it takes. Never changes.
+    fn takes(&self) -> Takes {
+        Takes::Runs
+    }
     /// Bytes that one drain should have at most, so that what it needs or keeps of the pool until it
     /// ends is bounded.
     fn drain_bytes_max(&self) -> u64;

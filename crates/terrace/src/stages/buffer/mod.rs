@@ -31,6 +31,8 @@ pub(crate) trait Buffer: Send + Sync {
     fn next_drain(&self, urgency: Urgency, bytes_max: u64, durable: bool) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;
+    /// The number of its newest entry; 0: it has none.
+    fn newest(&self) -> SeqNo;
     /// How many tables there are.
     fn table_count(&self) -> usize;
     /// Bytes of their nodes, superseded ones included.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use terrace_media::Purpose;
 
 use super::Body;
+use super::hidden::Hidden;
 use super::layout::HEADER_BYTES;
 use crate::canary::failpoint;
 use crate::error::Result;
@@ -46,7 +47,9 @@ pub(super) struct Absorb {
     /// The last step has found no room.
     refused: bool,
     /// The number up to which range deletes were durable when it last looked at them.
-    looked_at: SeqNo,
+    looked_at: Option<SeqNo>,
+    /// What newer tables hide is being taken out of the list.
+    hidden: Option<Hidden>,
     entries: u64,
 }
 
@@ -79,19 +82,25 @@ impl Absorb {
             kept: None,
             started: false,
             refused: false,
-            looked_at: 0,
+            looked_at: None,
+            hidden: None,
             entries: 0,
         }
     }
 
-    /// Looks again at what need not be copied: range deletes that have come since may be all that gives a full pool
+    /// Looks again at what need not be copied: deletes that have come since may be all that gives a full pool
     /// its room back.
-    fn look_again(&mut self, drain: &Drain) {
+    fn look_again(&mut self, drain: &mut Drain) {
         let ground = &self.body.ground;
+        let has_more = drain.newer.as_mut().is_some_and(|it| it.look_again());
+        if has_more || self.looked_at.is_none() {
+            self.hidden = Some(Hidden::begin());
+        }
         // PERSIST: of range deletes above the table only those in synced logs. A crash would take another one,
         // and not give back what it had hidden.
-        self.looked_at = ground.ranges.durable();
-        let durable = drain.durable.max(self.looked_at);
+        let looked_at = ground.ranges.durable();
+        self.looked_at = Some(looked_at);
+        let durable = drain.durable.max(looked_at);
         // After that: a snapshot that comes later has each of these range deletes. Of the table it has all,
         // as every snapshot since the drain began.
         self.retention.stripes = ground.snapshots.stripes();
@@ -105,6 +114,12 @@ impl Absorb {
         }
         let body = Arc::clone(&self.body);
         let mut relinker = body.relinker.lock();
+        if let Some(hidden) = &mut self.hidden {
+            if hidden.step(&body, &mut relinker, drain, &self.retention)? {
+                self.hidden = None;
+            }
+            return Ok(Some(false));
+        }
         // Another job may have changed the list since the last step.
         if self
             .fingers
@@ -154,7 +169,7 @@ impl Absorb {
         self.refused = awaited > 0;
         // The engine runs a job that waits when more range deletes become durable. Those that became durable between
         // the last look and now would be missed, so the next step looks at them first.
-        let waits = self.refused && body.ground.ranges.durable() <= self.looked_at;
+        let waits = self.refused && Some(body.ground.ranges.durable()) <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }
 

@@ -19,6 +19,7 @@ mod absorb;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod fresh;
+mod hidden;
 mod layout;
 mod reclaim;
 pub(crate) mod recover;
@@ -364,8 +365,8 @@ impl Bottom for Repository {
     fn compact_range(&self, _: &Arc<RangeRequest>) {}
 
     fn is_compacted(&self, _: &RangeRequest) -> bool {
-        // One list: what was drained into it is as deep as it can be, without tombstones.
-        true
+        // One list: what was drained into it is as deep as it can be. What it replaced or deleted is still to go.
+        !sweep::is_due(&self.body) && !reclaim::is_due(&self.body)
     }
 
     fn is_drained(&self) -> bool {

@@ -14,6 +14,7 @@ use terrace_media::{Extent, Purpose};
 
 use super::absorb::end_of_keyspace;
 use super::layout::HEADER_BYTES;
+use super::space::Room;
 use super::{Body, Relinker};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
@@ -59,26 +60,35 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         }
         Urgency::Space => u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT),
     };
-    // While snapshots are held, what they retain counts as dead but would only be copied round.
-    let held = body.ground.snapshots.count() > 0;
-    let horizon = body.ground.horizon();
-    let usage = body.ground.pool.usage();
     let resume = relinker.resume.take();
-    let resume = resume.and_then(|off| relinker.space.rooms.get_key_value(&off));
-    let best = relinker
-        .space
-        .rooms
-        .iter()
-        .filter(|(_, room)| room.has_garbage(horizon) && room.may_move(usage))
-        .map(|(off, room)| (room.dead_percent(held, horizon), off, room))
-        .filter(|(percent, ..)| *percent >= least)
-        .max_by_key(|(percent, ..)| *percent)
-        .map(|(_, off, room)| (off, room));
-    let Some((_, room)) = resume.or(best) else {
+    let resume = resume.and_then(|off| relinker.space.rooms.get(&off));
+    let Some(room) = resume.or_else(|| emptiest(body, &relinker, least)) else {
         return Ok(None);
     };
     let (extent, used) = (Arc::clone(&room.extent), room.used);
     Ok(Some(empty(body, &mut relinker, extent, used)))
+}
+
+/// The extent with the largest part of garbage, if that is `least` percent or more.
+fn emptiest<'r>(body: &Body, relinker: &'r Relinker, least: u64) -> Option<&'r Room> {
+    // While snapshots are held, what they retain counts as dead but would only be copied round.
+    let held = body.ground.snapshots.count() > 0;
+    let horizon = body.ground.horizon();
+    let usage = body.ground.pool.usage();
+    let rooms = relinker.space.rooms.values();
+    rooms
+        .filter(|room| room.has_garbage(horizon) && room.may_move(usage))
+        .map(|room| (room.dead_percent(held, horizon), room))
+        .filter(|(percent, _)| *percent >= least)
+        .max_by_key(|(percent, _)| *percent)
+        .map(|(_, room)| room)
+}
+
+/// Whether a reclaim runs or is due, though space is not short.
+pub(super) fn is_due(body: &Body) -> bool {
+    let relinker = body.relinker.lock();
+    let least = u64::from(body.ground.options.bottom.garbage_percent);
+    relinker.reclaiming.is_some() || emptiest(body, &relinker, least).is_some()
 }
 
 /// The job that moves the last extent for which there is a free place further to the start of the pool. Free space lies

@@ -85,6 +85,20 @@ impl Swept {
     }
 }
 
+/// The range deletes that can be applied now.
+fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
+    let stripes = body.ground.snapshots.stripes();
+    let upto = held.drained.min(body.ground.ranges.settled_upto());
+    let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
+    held.ranges.iter().filter(ready).cloned().collect()
+}
+
+/// Whether a sweep runs or is due.
+pub(super) fn is_due(body: &Body) -> bool {
+    let held = body.ranges.0.lock();
+    held.sweeping || !ready(body, &held).is_empty()
+}
+
 /// The sweep of all range deletes that can be applied now.
 pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     let mut held = body.ranges.0.lock();
@@ -99,10 +113,7 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     if relinker.reclaiming.is_some() || relinker.resume.is_some() {
         return Ok(None);
     }
-    let stripes = body.ground.snapshots.stripes();
-    let upto = held.drained.min(body.ground.ranges.settled_upto());
-    let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
-    let ranges: Vec<RangeDelete> = held.ranges.iter().filter(ready).cloned().collect();
+    let ranges = ready(body, &held);
     if ranges.is_empty() {
         return Ok(None);
     }

@@ -42,7 +42,7 @@ use crate::stages::{
     Buffer, Completion, Drain, EntryCount, Form, Ground, Job, JobKind, NewerVersions, Sealed,
     Source, Sources, Step, Urgency,
 };
-use crate::types::SeqNo;
+use crate::types::{SEQ_MAX, SeqNo};
 
 use copy_in::CopyIn;
 use table::Table;
@@ -230,7 +230,15 @@ impl Buffer for Elastic {
             return Ok(None);
         };
         let seq_last = newest.body.lock().seq_last;
-        let newer = NewerTables::before(&tables[..tables.len() - taken.len()], bottom_is_durable);
+        let newer = &tables[..tables.len() - taken.len()];
+        let (newer, seq_max) = NewerTables::before(newer, bottom_is_durable, ASKED_MAX);
+        let newer = NewerTables {
+            all: Arc::clone(&self.tables),
+            bottom_is_durable,
+            tables: newer,
+            seq_max,
+            drained: taken.iter().rev().cloned().collect(),
+        };
         let durable = newer.seq_max.max(seq_last);
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
         let removed = ids.iter().map(|&id| Change::TableRemoved { id });
@@ -275,6 +283,11 @@ impl Buffer for Elastic {
             .collect()
     }
 
+    fn newest(&self) -> SeqNo {
+        let tables = self.tables.0.lock();
+        tables.first().map_or(0, |table| table.body.lock().seq_last)
+    }
+
     fn table_count(&self) -> usize {
         self.tables.0.lock().len()
     }
@@ -306,48 +319,75 @@ impl Buffer for Elastic {
     }
 }
 
-/// The tables that are next newer than those that drain, newest first, as they were when the drain began.
+/// The tables that are next newer than those that drain, newest first, as they were when the drain began or looked again.
 /// They may merge meanwhile, with one another and with tables that are newer still.
 ///
 /// What they hide is not drained, and its log is not needed any more. So where the pool is memory, what
 /// hides it must be in a log that was synced when its memtable became the table.
 struct NewerTables {
+    all: Arc<Tables>,
+    bottom_is_durable: bool,
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot that the drain does not know of may hide them.
     seq_max: SeqNo,
+    /// Newest first.
+    drained: Vec<Arc<Table>>,
 }
 
 impl NewerTables {
-    /// What of these hides older versions. Where the bottom is not durable either, all logs are kept, and
-    /// nothing is forgotten.
-    fn before(newer: &[Arc<Table>], bottom_is_durable: bool) -> NewerTables {
+    /// What of these hides older versions, but for the `asked_max` next by age. Where the bottom is not durable either,
+    /// all logs are kept, and nothing is forgotten.
+    fn before(
+        newer: &[Arc<Table>],
+        bottom_is_durable: bool,
+        asked_max: usize,
+    ) -> (Vec<Arc<Table>>, SeqNo) {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
         let all_hide = !bottom_is_durable || canary::breaks(Canary::HidesUnsynced);
         let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
         let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
-        let newer = &newer[newer.len().saturating_sub(ASKED_MAX)..];
-        NewerTables {
-            seq_max: newer.first().map_or(0, |t| t.body.lock().seq_last),
-            tables: newer.to_vec(),
+        let newer = &newer[newer.len().saturating_sub(asked_max)..];
+        let seq_max = newer.first().map_or(0, |t| t.body.lock().seq_last);
+        (newer.to_vec(), seq_max)
+    }
+
+    fn newest_in(tables: &[Arc<Table>], target: &Target<'_>, hash: u64) -> Result<Option<SeqNo>> {
+        for table in tables {
+            if let Some(seq) = table.newest_version(target, hash)? {
+                return Ok(Some(seq));
+            }
         }
+        Ok(None)
     }
 }
 
 impl NewerVersions for NewerTables {
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
-        let target = Target {
-            keyspace,
-            key,
-            seq: self.seq_max,
-        };
-        for table in &self.tables {
-            if let Some(seq) = table.newest_version(&target, hash)? {
-                return Ok(Some(seq));
-            }
+        let seq = self.seq_max;
+        NewerTables::newest_in(&self.tables, &Target { keyspace, key, seq }, hash)
+    }
+
+    fn newest_of_all(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
+        let newer = self.newest(keyspace, key, hash)?;
+        let seq = SEQ_MAX;
+        match newer {
+            Some(newer) => Ok(Some(newer)),
+            None => NewerTables::newest_in(&self.drained, &Target { keyspace, key, seq }, hash),
         }
-        Ok(None)
+    }
+
+    fn look_again(&mut self) -> bool {
+        let all = self.all.0.lock();
+        let newest = self.drained.first().map(|table| table.id);
+        let Some(at) = all.iter().position(|table| Some(table.id) == newest) else {
+            return false;
+        };
+        let (tables, seq_max) = NewerTables::before(&all[..at], self.bottom_is_durable, usize::MAX);
+        let is_new = (seq_max, tables.len()) != (self.seq_max, self.tables.len());
+        (self.tables, self.seq_max) = (tables, seq_max);
+        is_new
     }
 }
 

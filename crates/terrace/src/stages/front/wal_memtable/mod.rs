@@ -98,7 +98,7 @@ pub(crate) fn shape(ground: &Ground) -> FrontShape {
     // A memtable of its own, its log, and its copy in the bottom must fit at one time. A small disk makes no batch
     // invalid.
     let batch_bytes =
-        (ground.options.pool.size_bytes / 8).max(ground.stated_front.memtable_bytes / 2);
+        (ground.options.pool.size_bytes / 8).max(ground.stated.front.memtable_bytes / 2);
     FrontShape {
         memtable_bytes: front.memtable_bytes,
         sealed_count_max: front.sealed_count_max,

@@ -1,0 +1,29 @@
+//! A test design: MioDB's front and buffer over no bottom. It gives no space back, since nothing is ever drained, and
+//! shows that the engine can do without a bottom.
+
+use std::sync::Arc;
+
+use super::{Opened, RebuildProgress, Recipe, buffered};
+use crate::engine::Pipeline;
+use crate::error::Result;
+use crate::stages::bottom::none::NoBottom;
+use crate::stages::buffer::elastic;
+use crate::stages::{Folder, Ground};
+
+/// The stages begin with nothing on media.
+pub(super) const RECIPE: Recipe = Recipe {
+    create: |_| Ok(()),
+    links_lost: elastic::recover::links_lost,
+    open,
+};
+
+fn open(
+    ground: &Arc<Ground>,
+    folder: Folder,
+    links_lost: bool,
+    progress: RebuildProgress<'_>,
+) -> Result<(Pipeline, Opened)> {
+    buffered::open(ground, folder, links_lost, progress, |_, _| {
+        Ok(Box::new(NoBottom::new(ground)))
+    })
+}

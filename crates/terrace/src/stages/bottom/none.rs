@@ -1,0 +1,82 @@
+//! A bottom that takes nothing: the buffer is the home of all data.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::parts::ranges::Spans;
+use crate::stages::{
+    Bottom, Drain, Ground, Intake, Job, Pressure, RangeRequest, Sources, Takes, Urgency,
+};
+use crate::types::SeqNo;
+
+/// The bottom of a database whose buffer keeps all data.
+pub(crate) struct NoBottom {
+    ground: Arc<Ground>,
+}
+
+impl NoBottom {
+    pub(crate) fn new(ground: &Arc<Ground>) -> NoBottom {
+        NoBottom {
+            ground: Arc::clone(ground),
+        }
+    }
+}
+
+impl Bottom for NoBottom {
+    fn takes(&self) -> Takes {
+        Takes::Nothing
+    }
+
+    fn drain_bytes_max(&self) -> u64 {
+        0
+    }
+
+    fn absorb(&self, _: Drain) -> Result<Box<dyn Job>> {
+        Err(Error::invalid("this design has nothing below its buffer"))
+    }
+
+    fn intake(&self, _: SeqNo) -> Option<Box<dyn Intake>> {
+        None
+    }
+
+    fn next_job(&self, _: Urgency) -> Result<Option<Box<dyn Job>>> {
+        Ok(None)
+    }
+
+    fn compact_range(&self, _: &Arc<RangeRequest>) {}
+
+    fn is_compacted(&self, _: &RangeRequest) -> bool {
+        true
+    }
+
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    fn is_durable(&self) -> bool {
+        self.ground.pool_outlives()
+    }
+
+    fn is_outside_pool(&self) -> bool {
+        false
+    }
+
+    fn pressure(&self) -> Pressure {
+        Pressure::default()
+    }
+
+    fn haste(&self) -> f64 {
+        0.0
+    }
+
+    fn ranges(&self) -> Option<Arc<Spans>> {
+        None
+    }
+
+    fn sources(&self) -> Sources {
+        Sources::new()
+    }
+
+    fn measure(&self, _: &mut Metrics) {}
+}

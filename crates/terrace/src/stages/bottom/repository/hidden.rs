@@ -1,0 +1,77 @@
+//! This file takes out of the repository what newer tables of the buffer hide. A drain does so for the keys that it
+//! brings. But where it waits for space, what would free some may be hidden by tables behind it.
+//!
+//! CRASH: a node that is dead here is hidden by a durable version above it, which drains later.
+
+use terrace_media::Purpose;
+
+use super::{Body, Relinker};
+use crate::error::Result;
+use crate::parts::key::Target;
+use crate::parts::ranges::layout::SHADOW;
+use crate::parts::retain::Retention;
+use crate::parts::skiplist::fingers::Fingers;
+use crate::stages::Drain;
+
+/// Nodes looked at in one step.
+const STEP_NODES: u32 = 128;
+
+/// A walk over the repository.
+pub(super) struct Hidden {
+    /// The place from which on it has not looked.
+    at: (u32, Vec<u8>),
+}
+
+impl Hidden {
+    pub(super) fn begin() -> Hidden {
+        Hidden {
+            at: (0, Vec::new()),
+        }
+    }
+
+    /// Looks at some nodes. True: those were the last.
+    pub(super) fn step(
+        &mut self,
+        body: &Body,
+        relinker: &mut Relinker,
+        drain: &Drain,
+        retention: &Retention,
+    ) -> Result<bool> {
+        let mut fingers = Fingers::at(&body.list, &Target::first_of(self.at.0, &self.at.1))?;
+        let mut looked_at = 0;
+        // BOUND: the rest of a key, and STEP_NODES.
+        let ended = loop {
+            if !relinker.has_room() {
+                relinker.settle(&mut fingers);
+                relinker.commit(body, Purpose::Reclaim)?;
+            }
+            let off = fingers.following();
+            if off == 0 {
+                break true;
+            }
+            let node = body.list.node(off)?;
+            let (keyspace, seq, hash) = (node.header.keyspace, node.header.seq, node.header.hash);
+            if keyspace >= SHADOW {
+                break true;
+            }
+            looked_at += 1;
+            if (self.at.0, self.at.1.as_slice()) != (keyspace, node.key) {
+                self.at.0 = keyspace;
+                self.at.1.clear();
+                self.at.1.extend_from_slice(node.key);
+                if looked_at > STEP_NODES {
+                    break false;
+                }
+            }
+            let newer = drain.newest_of_all(keyspace, node.key, hash)?;
+            let newer = newer.filter(|newer| *newer > seq);
+            match retention.is_superseded(newer, seq) {
+                true => relinker.unlink_dead(&body.list, &mut fingers)?,
+                false => fingers.pass(&body.list, &mut relinker.plan())?,
+            }
+        };
+        relinker.settle(&mut fingers);
+        relinker.commit(body, Purpose::Reclaim)?;
+        Ok(ended)
+    }
+}

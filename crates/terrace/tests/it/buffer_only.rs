@@ -1,0 +1,100 @@
+//! A design whose buffer keeps all data passes the suites of the others: the engine does without a bottom.
+
+use terrace::{Db, Design, Workers};
+use terrace_media::Medium;
+use terrace_testkit::crash::{Case, Tally};
+use terrace_testkit::model::run;
+use terrace_testkit::place::scratch;
+use terrace_testkit::script::Profile;
+use terrace_testkit::{seeds, settings};
+
+const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
+
+/// After random calls, with steps by hand and beside threads, the store equals an ordered map.
+#[test]
+fn random_calls_agree_with_a_map() {
+    for medium in MEDIA {
+        for seed in seeds::seeds(12) {
+            let mut options = settings::small_of(Design::BufferOnly, medium);
+            options = settings::varied(&options, seed as u8);
+            // Nothing gives space back.
+            options.pool.size_bytes = 32 << 20;
+            let mut script = Profile::everything(800).generate(seed);
+            if seed % 3 == 2 {
+                options.background.workers = Workers::Threads(1);
+                script.retain(|op| !matches!(op, terrace_testkit::script::Op::Step(..)));
+            }
+            run(&options, medium, &script)
+                .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+        }
+    }
+}
+
+/// After a crash at any point of short scripts, and at some of long ones, nothing acknowledged is lost.
+#[test]
+fn crashes_lose_nothing() {
+    for medium in MEDIA {
+        let mut sum = Tally::default();
+        for seed in seeds::seeds(12) {
+            let (mut case, script) = match seed % 6 {
+                5 => Case::some_points(seed, medium),
+                _ => Case::every_point(seed, medium),
+            };
+            case.options.pool.size_bytes = 8 << 20;
+            match case.of(Design::BufferOnly).run(&script) {
+                Ok(tally) => sum.add(&tally),
+                Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+            }
+        }
+        println!("{medium}: {sum:?}");
+    }
+}
+
+/// Calls that ask for a bottom end: a drain and a compaction have nothing to do, and a checkpoint, a copy of it and a
+/// repair have everything.
+#[test]
+fn calls_that_move_data_down_end() {
+    for medium in MEDIA {
+        let folder = scratch().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut options = settings::small_of(Design::BufferOnly, medium);
+        options.pool.size_bytes = 16 << 20;
+        options.background.workers = Workers::Threads(1);
+        let db = Db::open(at("db"), options.clone()).unwrap();
+        let events = db.create_keyspace("events").unwrap();
+        for n in 0..3000u32 {
+            db.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+            events.put(n.to_be_bytes(), b"event").unwrap();
+        }
+        db.delete_range(500u32.to_be_bytes()..1000u32.to_be_bytes())
+            .unwrap();
+        for n in 1000..1200u32 {
+            db.delete(n.to_be_bytes()).unwrap();
+        }
+        db.flush().unwrap();
+        db.drain().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        let metrics = db.metrics();
+        assert!(metrics.levels.iter().any(|level| level.table_count > 0));
+        assert_eq!(metrics.bottom.used_bytes, 0);
+        let all = |db: &Db| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let pairs = db.iter().unwrap().map(|pair| pair.unwrap());
+            pairs
+                .map(|pair| (pair.key().to_vec(), pair.value().to_vec()))
+                .collect()
+        };
+        let before = all(&db);
+        assert_eq!(before.len(), 3000 - 500 - 200, "{medium}");
+        db.checkpoint(at("copy")).unwrap();
+        db.close().unwrap();
+        let copy = Db::open(at("copy"), options.clone()).unwrap();
+        assert_eq!(all(&copy), before, "the checkpoint on {medium}");
+        let events = copy.keyspace("events").unwrap().unwrap();
+        assert_eq!(events.iter().unwrap().count(), 3000);
+        let verified = copy.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+        copy.close().unwrap();
+        let db = Db::open(at("db"), options).unwrap();
+        assert_eq!(all(&db), before, "reopened on {medium}");
+    }
+}
