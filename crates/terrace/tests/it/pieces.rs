@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace::{Db, ErrorKind, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
+use terrace_testkit::{seeds, settings};
 
 use crate::space::{fill, options};
 
@@ -136,6 +136,57 @@ fn free_space_in_pieces_is_joined() {
             let found = db.get(n.to_be_bytes()).unwrap();
             assert_eq!(found, Some(vec![n as u8; 1000]), "key {n}");
         }
+        let verified = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+    }
+}
+
+/// Where values are larger than a memtable and no free piece is as long, a drain waits for space that deletes in newer
+/// tables would free: what these hide goes before they are drained.
+#[test]
+fn deletes_behind_a_drain_that_waits_free_space() {
+    for seed in seeds::seeds(12) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let folder = scratch().unwrap();
+        let mut options = settings::small(Medium::Mapped);
+        options.pool.size_bytes = 4 << 20;
+        options.front.memtable_bytes = 25 << 10;
+        options.bottom.extent_bytes = 32 << 10;
+        if seed % 2 == 0 {
+            options.background.workers = Workers::Threads(2);
+        }
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut live = BTreeSet::new();
+        for round in 0..3 {
+            let mut refused = 0;
+            while refused < 8 {
+                let key = rng.u32(..5000);
+                match db.put(key.to_be_bytes(), vec![7; rng.usize(33_000..37_000)]) {
+                    Ok(()) => drop(live.insert(key)),
+                    Err(_) => refused += 1,
+                }
+            }
+            let gone: Vec<u32> = live.iter().copied().filter(|key| key % 3 > 0).collect();
+            for key in gone {
+                db.delete(key.to_be_bytes()).unwrap();
+                live.remove(&key);
+            }
+            for n in 0..600u32 {
+                let key = [b"new".as_slice(), &n.to_be_bytes()].concat();
+                // The first ones may come before what was deleted is gone.
+                let put = (0..20).find_map(|_| db.put(&key, [n as u8; 1000]).ok());
+                let usage = db.metrics().pool;
+                assert!(
+                    put.is_some(),
+                    "seed {seed}, round {round}, put {n}: {usage:?}"
+                );
+            }
+            for n in 0..600u32 {
+                db.delete([b"new".as_slice(), &n.to_be_bytes()].concat())
+                    .unwrap();
+            }
+        }
+        assert_eq!(db.iter().unwrap().count(), live.len());
         let verified = db.verify(&mut |_| {}).unwrap();
         assert_eq!(verified.problems, Vec::<String>::new());
     }
