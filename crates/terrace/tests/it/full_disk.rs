@@ -129,7 +129,9 @@ fn a_small_disk_is_given_back_by_range_deletes() {
                 db.close().unwrap();
                 // What is kept for the next opening is what was stated.
                 let kept = std::fs::read_to_string(folder.path().join("db/OPTIONS")).unwrap();
-                assert!(kept.contains("memtable_bytes = 67108864"), "{kept}");
+                assert!(kept.contains("\nmemtable_bytes = 67108864"), "{kept}");
+                let table_bytes = "\nbottom.leveled.table_bytes = 67108864";
+                assert!(kept.contains(table_bytes), "{kept}");
             });
         });
     }

@@ -66,6 +66,32 @@ fn a_full_pool_reads_deletes_and_comes_back() {
     }
 }
 
+/// Compacting a range gives back what was deleted there, whoever runs the jobs.
+#[test]
+fn a_compaction_gives_the_space_of_deletes_back() {
+    for design in settings::designs_in_pool() {
+        for workers in [Workers::Manual, Workers::Threads(1)] {
+            let folder = scratch().unwrap();
+            let mut options = Options {
+                design: Some(design),
+                ..options(workers)
+            };
+            options.pool.size_bytes = 16 << 20;
+            let db = Db::open(folder.path(), options).unwrap();
+            for n in 0..5000u32 {
+                db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+            }
+            db.drain().unwrap();
+            db.delete_range(250u32.to_be_bytes()..).unwrap();
+            db.compact_range::<&[u8]>(..).unwrap();
+            let metrics = db.metrics();
+            let used = metrics.bottom.used_bytes.max(metrics.pool.allocated_bytes);
+            assert!(used < 2 << 20, "{design}, {workers:?}: {metrics}");
+            assert_eq!(db.iter().unwrap().count(), 250);
+        }
+    }
+}
+
 /// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
 /// write took.
 fn overwrite_some(db: &Db) -> Option<(ErrorKind, Duration)> {
