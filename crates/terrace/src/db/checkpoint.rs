@@ -190,7 +190,7 @@ impl DbBuilder {
         };
         let (pipeline, _) = design.open(ground, folder, false, &mut |_, _, _| {})?;
         let engine = Arc::new(Engine::new(Arc::clone(ground), pipeline));
-        if design.keeps_bottom(ground.pool.medium()) {
+        if ground.survival().frees_logs() {
             engine.absorb_all(cursor, seq, watch)?;
         } else {
             write_all(&engine, cursor, watch)?;

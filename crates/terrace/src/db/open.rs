@@ -420,7 +420,7 @@ impl DbBuilder {
 
     /// Keeps the options in use for the next open, if they are not those of the one before.
     fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let mut now = Fixed::of(&ground.stated.clone(), before.id, before.pool_uuid.clone());
+        let mut now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
         now.kept.carry(&before.kept);
         if now == *before {
             return Ok(());

@@ -24,6 +24,6 @@ fn open(
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
     buffered::open(ground, folder, links_lost, progress, |_, _| {
-        Ok(Box::new(NoBottom::new(ground)))
+        Ok(Box::new(NoBottom))
     })
 }

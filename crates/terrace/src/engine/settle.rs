@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{RangeRequest, retired};
+use crate::stages::{RangeRequest, Survival, retired};
 use crate::types::SeqNo;
 
 use super::Engine;
@@ -51,7 +51,7 @@ impl Engine {
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
         let front = &self.pipeline.front;
-        if self.ground.pool_outlives() || !self.pipeline.bottom.is_durable() {
+        if self.ground.survival() != Survival::Files {
             let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
             return if wanted { self.flush() } else { Ok(()) };
         }
@@ -81,8 +81,7 @@ impl Engine {
             return true;
         }
         // Without a pool the buffer is memory. A bottom that is memory too keeps nothing in any case.
-        let buffer_goes = !self.ground.pool_outlives() && self.pipeline.bottom.is_durable();
-        buffer_goes && self.pipeline.buffers_up_to(newest)
+        self.ground.survival() == Survival::Files && self.pipeline.buffers_up_to(newest)
     }
 
     /// After the last write: makes the logs durable and says so, with those that nobody needs.

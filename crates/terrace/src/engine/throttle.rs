@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_media::PoolUsage;
 
 use crate::metrics::StallReason;
-use crate::stages::{Ground, Pressure, SpareBytes, Urgency};
+use crate::stages::{Ground, Pressure, SpareBytes, Survival, Urgency};
 
 use super::Pipeline;
 use super::governor::Governor;
@@ -236,7 +236,7 @@ impl Throttle {
         let spare = pipeline.spare_bytes(None);
         // Those of the active memtable, of the spare, of what is being sealed or flushed, and one table.
         let least = (front.sealed_count_max as u64 + 4) * spare.log_file;
-        let drains_free_logs = !ground.pool_outlives() && pipeline.bottom.is_durable();
+        let drains_free_logs = ground.survival() == Survival::Files;
         let drain = pipeline.bottom.drain_bytes_max();
         let logs = drains_free_logs.then(|| {
             let cap = front.log_bytes_max.max(least);

@@ -162,7 +162,7 @@ impl Engine {
             true => 0,
             false => bottom.drain_bytes_now(),
         };
-        let drain = buffer.next_drain(urgency, bytes_max, bottom.is_durable())?;
+        let drain = buffer.next_drain(urgency, bytes_max)?;
         drain.map(|drain| bottom.absorb(drain)).transpose()
     }
 

@@ -5,8 +5,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use terrace_media::Medium;
-
 use crate::error::{Error, Result};
 use crate::named::named_enum;
 
@@ -58,11 +56,6 @@ impl Design {
     /// Whether data ends in table files, in the database's folder.
     pub fn keeps_table_files(self) -> bool {
         self.shape().table_files
-    }
-
-    /// Whether what the bottom takes outlives the process when the pool is on `medium`.
-    pub(crate) fn keeps_bottom(self, medium: Medium) -> bool {
-        self.keeps_table_files() || medium != Medium::Dram
     }
 }
 

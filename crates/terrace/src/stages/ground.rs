@@ -24,6 +24,7 @@ use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
 use super::drain::Credits;
+use super::survival::Survival;
 
 /// Bytes of a pool for the small memtables of an opening and of deletes, and for filters of what is flushed.
 const OPENING_BYTES: u64 = 16 * LOG_BYTES;
@@ -203,6 +204,11 @@ impl Ground {
     /// files.
     pub(crate) fn pool_outlives(&self) -> bool {
         self.pool.medium() != Medium::Dram
+    }
+
+    /// What of the database outlives the process.
+    pub(crate) fn survival(&self) -> Survival {
+        Survival::of(self.options.design_of_new(), self.pool.medium())
     }
 
     /// Allocates space for data that moves within the pool. On a full device this leaves what an opening and memtables

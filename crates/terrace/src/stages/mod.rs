@@ -44,6 +44,7 @@ mod replay;
 mod sealed;
 mod source;
 mod spare;
+mod survival;
 
 pub(crate) use crate::metrics::JobKind;
 pub(crate) use bottom::{Bottom, Intake, RangeRequest, Takes};
@@ -59,3 +60,4 @@ pub(crate) use replay::{
 pub(crate) use sealed::{Form, ListImage, Readers, Sealed, retired};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};
+pub(crate) use survival::Survival;

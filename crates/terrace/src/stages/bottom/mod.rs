@@ -94,8 +94,6 @@ pub(crate) trait Bottom: Send + Sync {
     /// Whether everything that came down is where it belongs: nothing waits to be moved on before
     /// readers find it as they should.
     fn is_drained(&self) -> bool;
-    /// Whether what it has taken outlives the process.
-    fn is_durable(&self) -> bool;
     /// Whether what comes down leaves the pool, so that a drain needs no room there.
     fn is_outside_pool(&self) -> bool;
     /// How far it is behind with its own work.

@@ -5,23 +5,11 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::parts::ranges::Spans;
-use crate::stages::{
-    Bottom, Drain, Ground, Intake, Job, Pressure, RangeRequest, Sources, Takes, Urgency,
-};
+use crate::stages::{Bottom, Drain, Intake, Job, Pressure, RangeRequest, Sources, Takes, Urgency};
 use crate::types::SeqNo;
 
 /// The bottom of a database whose buffer keeps all data.
-pub(crate) struct NoBottom {
-    ground: Arc<Ground>,
-}
-
-impl NoBottom {
-    pub(crate) fn new(ground: &Arc<Ground>) -> NoBottom {
-        NoBottom {
-            ground: Arc::clone(ground),
-        }
-    }
-}
+pub(crate) struct NoBottom;
 
 impl Bottom for NoBottom {
     fn takes(&self) -> Takes {
@@ -52,10 +40,6 @@ impl Bottom for NoBottom {
 
     fn is_drained(&self) -> bool {
         true
-    }
-
-    fn is_durable(&self) -> bool {
-        self.ground.pool_outlives()
     }
 
     fn is_outside_pool(&self) -> bool {

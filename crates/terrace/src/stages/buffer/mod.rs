@@ -27,8 +27,8 @@ pub(crate) trait Buffer: Send + Sync {
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are due too, up to
-    /// `bytes_max` together. With `durable`, the bottom is durable, so logs go when it has their entries.
-    fn next_drain(&self, urgency: Urgency, bytes_max: u64, durable: bool) -> Result<Option<Drain>>;
+    /// `bytes_max` together.
+    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;
     /// The number of its newest entry; 0: it has none.

@@ -290,10 +290,6 @@ impl Bottom for Leveled {
             .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
     }
 
-    fn is_durable(&self) -> bool {
-        true
-    }
-
     fn compact_range(&self, request: &Arc<RangeRequest>) {
         self.body.busy.lock().requests.push(Arc::downgrade(request));
     }

@@ -358,10 +358,6 @@ impl Bottom for Repository {
         reclaim::next_to_join(&self.body)
     }
 
-    fn is_durable(&self) -> bool {
-        self.body.ground.pool_outlives()
-    }
-
     fn compact_range(&self, _: &Arc<RangeRequest>) {}
 
     fn is_compacted(&self, _: &RangeRequest) -> bool {

@@ -40,7 +40,7 @@ use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{
     Buffer, Completion, Drain, EntryCount, Form, Ground, Job, JobKind, NewerVersions, Sealed,
-    Source, Sources, Step, Urgency,
+    Source, Sources, Step, Survival, Urgency,
 };
 use crate::types::{SEQ_MAX, SeqNo};
 
@@ -201,12 +201,7 @@ impl Buffer for Elastic {
         Ok(None)
     }
 
-    fn next_drain(
-        &self,
-        urgency: Urgency,
-        bytes_max: u64,
-        bottom_is_durable: bool,
-    ) -> Result<Option<Drain>> {
+    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>> {
         let tables = self.tables.0.lock();
         let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();
@@ -231,15 +226,15 @@ impl Buffer for Elastic {
         };
         let seq_last = newest.body.lock().seq_last;
         let newer = &tables[..tables.len() - taken.len()];
-        let (newer, seq_max) = NewerTables::before(newer, bottom_is_durable, ASKED_MAX);
+        let (newer, seq_max) = NewerTables::before(newer, self.ground.survival(), ASKED_MAX);
         let newer = NewerTables {
             all: Arc::clone(&self.tables),
-            bottom_is_durable,
+            survival: self.ground.survival(),
             tables: newer,
             seq_max,
             drained: taken.iter().rev().cloned().collect(),
         };
-        let durable = newer.seq_max.max(seq_last);
+        let durable = seq_max.max(seq_last);
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
         let removed = ids.iter().map(|&id| Change::TableRemoved { id });
         let mut changes: Vec<Change> = removed.collect();
@@ -326,7 +321,7 @@ impl Buffer for Elastic {
 /// hides it must be in a log that was synced when its memtable became the table.
 struct NewerTables {
     all: Arc<Tables>,
-    bottom_is_durable: bool,
+    survival: Survival,
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot that the drain does not know of may hide them.
     seq_max: SeqNo,
@@ -335,16 +330,16 @@ struct NewerTables {
 }
 
 impl NewerTables {
-    /// What of these hides older versions, but for the `asked_max` next by age. Where the bottom is not durable either,
-    /// all logs are kept, and nothing is forgotten.
+    /// What of these hides older versions, but for the `asked_max` next by age. Where all logs are
+    /// kept, nothing is forgotten.
     fn before(
         newer: &[Arc<Table>],
-        bottom_is_durable: bool,
+        survival: Survival,
         asked_max: usize,
     ) -> (Vec<Arc<Table>>, SeqNo) {
         // A table with such entries may be merged into an older one: only those that are older than all
         // of these hide anything, and no versions that are newer than theirs.
-        let all_hide = !bottom_is_durable || canary::breaks(Canary::HidesUnsynced);
+        let all_hide = !survival.frees_logs() || canary::breaks(Canary::HidesUnsynced);
         let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
         let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
@@ -384,7 +379,7 @@ impl NewerVersions for NewerTables {
         let Some(at) = all.iter().position(|table| Some(table.id) == newest) else {
             return false;
         };
-        let (tables, seq_max) = NewerTables::before(&all[..at], self.bottom_is_durable, usize::MAX);
+        let (tables, seq_max) = NewerTables::before(&all[..at], self.survival, usize::MAX);
         let is_new = (seq_max, tables.len()) != (self.seq_max, self.tables.len());
         (self.tables, self.seq_max) = (tables, seq_max);
         is_new

@@ -1,0 +1,60 @@
+//! Survival: what outlives the process, and so when a log may go.
+//!
+//! | survival | pool | bottom | the log of an entry goes when the entry is |
+//! |---|---|---|---|
+//! | `Pool` | on a medium | anywhere | in a table in the pool, or below |
+//! | `Files` | memory | table files | in a table file: flushed there, or drained |
+//! | `Logs` | memory | memory | in no place that outlives the process: it stays |
+//!
+//! A wrong answer here loses data only when the power fails or the process is killed. So the rule stands in one place,
+//! and everything that asks when a log goes, what a close has to write out, or what hides an older entry for good,
+//! asks this.
+
+use terrace_media::Medium;
+
+use crate::options::Design;
+
+/// What of a database outlives the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Survival {
+    Pool,
+    Files,
+    Logs,
+}
+
+impl Survival {
+    /// That of a database of `design` whose pool is on `medium`.
+    pub(crate) fn of(design: Design, medium: Medium) -> Survival {
+        match medium {
+            Medium::Dax | Medium::Mapped => Survival::Pool,
+            Medium::Dram if design.keeps_table_files() => Survival::Files,
+            Medium::Dram => Survival::Logs,
+        }
+    }
+
+    /// Whether an entry that has come down as far as it can needs its log no more.
+    pub(crate) fn frees_logs(self) -> bool {
+        self != Survival::Logs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every cell. `Leveled` without a pool has no buffer, but its flushes end in files all the same.
+    #[test]
+    fn each_design_survives_on_each_medium_as_the_table_says() {
+        for medium in [Medium::Dax, Medium::Mapped] {
+            for design in Design::ALL {
+                assert_eq!(Survival::of(design, medium), Survival::Pool);
+            }
+        }
+        let without_a_pool = Design::ALL.map(|design| Survival::of(design, Medium::Dram));
+        let expected = Design::ALL.map(|design| match design {
+            Design::MioDb => Survival::Logs,
+            _ => Survival::Files,
+        });
+        assert_eq!(without_a_pool, expected);
+    }
+}
