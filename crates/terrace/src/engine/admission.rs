@@ -364,7 +364,7 @@ impl Engine {
             return Ok(false);
         }
         wait.looks = 0;
-        let sealed = front.rotate(None, &|| self.install_view())?;
+        let sealed = self.rotate(None)?;
         self.jobs.wake_all();
         Ok(sealed)
     }

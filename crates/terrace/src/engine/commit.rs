@@ -10,7 +10,7 @@ use crate::options::Workers;
 use crate::parts::batch::Batch;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::pieces_bytes;
-use crate::stages::Written;
+use crate::stages::{Rotated, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
 use super::admission::Need;
@@ -35,25 +35,30 @@ impl Engine {
         failpoint!(BatchSplit if batch.len() > 1 => return batch.in_two(|half| self.write(half, durability)));
         // BOUND: a turn for each drop of a keyspace and for each lack of room.
         loop {
-            let install = || self.install_view();
             let refusals = self.check_keyspaces(batch)?;
+            let failed = |e: &Error| match e.kind() {
+                // Closed meanwhile: nothing was written.
+                ErrorKind::Closed => {}
+                // The record may be half written, and numbers after it are taken.
+                _ => self.fail(e),
+            };
             let front = &self.pipeline.front;
-            match front.write(batch, durability, refusals, &install) {
-                Ok(Written::Done { spare_due }) => {
-                    if spare_due || batch.ranges() > 0 {
+            let written = front.write(batch, durability, refusals);
+            match written.inspect_err(failed)? {
+                Written::Pending(pending) => {
+                    let wakes = pending.spare_due || pending.needs_view;
+                    if pending.needs_view {
+                        failpoint!(RangeUnseen skips self.install_view());
+                    }
+                    // PERSIST: the record before the entries are visible; it is in its log since `write` (W3).
+                    front.publish(pending, durability).inspect_err(failed)?;
+                    if wakes {
                         self.jobs.wake_workers();
                     }
                     break;
                 }
-                Ok(Written::KeyspaceDropped) => {}
-                Ok(Written::NeedsRoom(memtable)) => self.make_room(batch, memtable)?,
-                // Closed meanwhile: nothing was written.
-                Err(e) if e.kind() == ErrorKind::Closed => return Err(e),
-                Err(e) => {
-                    // The record may be half written, and numbers after it are taken.
-                    self.fail(&e);
-                    return Err(e);
-                }
+                Written::KeyspaceDropped => {}
+                Written::NeedsRoom(memtable) => self.make_room(batch, memtable)?,
             }
         }
         let counters = &self.ground.counters;
@@ -189,10 +194,20 @@ impl Engine {
 
     /// Seals the memtable, waiting for a spare one if need be.
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
-        let front = &self.pipeline.front;
         self.admit(&Need::Memtable(batch), &mut || {
-            let rotated = front.rotate(Some((batch, full)), &|| self.install_view())?;
+            let rotated = self.rotate(Some((batch, full)))?;
             Ok(rotated.then_some(()))
         })
+    }
+
+    /// Replaces the memtable as [`Front::rotate`](crate::stages::Front::rotate) does, and shows its successor. False:
+    /// there is no spare.
+    pub(super) fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<bool> {
+        match self.pipeline.front.rotate(full)? {
+            Rotated::NoSpare => return Ok(false),
+            Rotated::Unneeded => {}
+            Rotated::Sealed(_held) => failpoint!(ViewSkipped skips self.install_view()),
+        }
+        Ok(true)
     }
 }

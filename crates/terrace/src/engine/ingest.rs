@@ -418,7 +418,11 @@ impl Engine {
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
         let front = &self.pipeline.front;
         self.admit(&Need::Numbers, &mut || {
-            front.reserve(seq, &|| self.install_view())
+            let reserved = front.reserve(seq)?;
+            Ok(reserved.map(|(taking, _held)| {
+                self.install_view();
+                taking
+            }))
         })
     }
 

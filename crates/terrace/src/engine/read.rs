@@ -296,12 +296,10 @@ impl Engine {
         if let Some(moment) = snapshots.register(sequencer, time, LOOKS_MAX) {
             return moment;
         }
-        let mut moment = None;
+        let _held = self.pipeline.front.hold_off_writers();
+        // BOUND: meanwhile no number is taken, and only those on their way become visible.
         loop {
-            // BOUND: meanwhile no number is taken, and only those on their way become visible.
-            let register = &mut || moment = snapshots.register(sequencer, time, u32::MAX);
-            self.pipeline.front.hold_off_writers(register);
-            if let Some(moment) = moment {
+            if let Some(moment) = snapshots.register(sequencer, time, u32::MAX) {
                 return moment;
             }
         }

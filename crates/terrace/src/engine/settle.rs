@@ -28,8 +28,7 @@ impl Engine {
         let front = &self.pipeline.front;
         self.admit(&Need::Flush, &mut || {
             // Another writer may have replaced the memtable that had the entries.
-            let done =
-                !front.has_active_before(seq + 1) || front.rotate(None, &|| self.install_view())?;
+            let done = !front.has_active_before(seq + 1) || self.rotate(None)?;
             Ok(done.then_some(()))
         })?;
         self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))

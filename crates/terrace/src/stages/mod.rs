@@ -50,7 +50,7 @@ pub(crate) use crate::metrics::JobKind;
 pub(crate) use bottom::{Bottom, Intake, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
-pub(crate) use front::{Deletes, Front, FrontShape, Written};
+pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
 pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Pressure, Urgency};

@@ -6,10 +6,12 @@
 
 pub(crate) mod wal_memtable;
 
+use parking_lot::MutexGuard;
+
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::parts::batch::Batch;
-use crate::parts::sequence::Taking;
+use crate::parts::sequence::{Sequencer, Taking};
 use crate::types::{Durability, SeqNo};
 
 use super::job::Job;
@@ -19,16 +21,72 @@ use super::source::Sources;
 use super::spare::Spares;
 
 /// How a front took a write.
-pub(crate) enum Written {
-    /// Durable as asked, and visible.
-    Done {
-        /// The memtable has just filled so far that a spare should be made.
-        spare_due: bool,
-    },
+pub(crate) enum Written<'f> {
+    /// To be published.
+    Pending(Pending<'f>),
     /// The memtable with this id is too full; a new one is needed first.
     NeedsRoom(u64),
     /// A keyspace was dropped since those of the batch were checked.
     KeyspaceDropped,
+}
+
+/// A write that is in its log and in its memtable. Nobody sees it before it is published.
+///
+/// If it is dropped before, the store stops: no later number could become visible.
+pub(crate) struct Pending<'f> {
+    sequencer: &'f Sequencer,
+    taking: Taking,
+    /// The memtable that has it.
+    pub(crate) memtable: u64,
+    /// The memtable has just filled so far that a spare should be made.
+    pub(crate) spare_due: bool,
+    /// It deletes ranges. Whoever sees these reads through a view that has them, so a new view comes first (D1).
+    pub(crate) needs_view: bool,
+    is_published: bool,
+}
+
+impl<'f> Pending<'f> {
+    /// The write that has these numbers.
+    pub(crate) fn new(sequencer: &'f Sequencer, taking: Taking, memtable: u64) -> Pending<'f> {
+        Pending {
+            sequencer,
+            taking,
+            memtable,
+            spare_due: false,
+            needs_view: false,
+            is_published: false,
+        }
+    }
+
+    /// Makes it visible when all before it are. False: one of these has failed.
+    pub(crate) fn publish(mut self) -> bool {
+        self.is_published = true;
+        // PERSIST: the record is in its log since the front took the write (W3).
+        self.sequencer.publish(&self.taking)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if !self.is_published {
+            self.sequencer.break_off();
+        }
+    }
+}
+
+/// While it lives no write takes a number.
+pub(crate) struct WritersHeld<'f> {
+    pub(super) _lock: MutexGuard<'f, ()>,
+}
+
+/// How the replacement of a memtable ended.
+pub(crate) enum Rotated<'f> {
+    /// There is no spare, or it is too small; without spares, no room.
+    NoSpare,
+    /// The memtable has been replaced before, or is empty.
+    Unneeded,
+    /// It is sealed. The view must show its successor before anybody may write to that.
+    Sealed(WritersHeld<'f>),
 }
 
 /// The deletes of a memtable.
@@ -58,25 +116,26 @@ pub(crate) struct FrontShape {
 pub(crate) trait Front: Send + Sync {
     /// The sizes of the front.
     fn shape(&self) -> FrontShape;
-    /// Takes one batch, if no keyspace was refused since `refusals`. Calls `install` before range deletes show.
+    /// Takes one batch, if no keyspace was refused since `refusals`.
     fn write(
         &self,
         batch: &mut Batch,
         durability: Durability,
         refusals: u64,
-        install: &dyn Fn(),
-    ) -> Result<Written>;
-    /// Replaces the memtable by the spare one, and calls `install` before anyone writes to it.
+    ) -> Result<Written<'_>>;
+    /// Makes a write visible, and then durable as asked.
+    fn publish(&self, pending: Pending<'_>, durability: Durability) -> Result<()>;
+    /// Replaces the memtable by the spare one.
     /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
-    /// replaced already there is nothing to do. False: there is no spare, or it is too small; without spares, no room.
-    fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool>;
-    /// Runs `f` while no write can take a number.
-    fn hold_off_writers(&self, f: &mut dyn FnMut());
+    /// replaced already there is nothing to do.
+    fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<Rotated<'_>>;
+    /// Holds off every write that would take a number.
+    fn hold_off_writers(&self) -> WritersHeld<'_>;
     /// Takes every number up to `upto` for entries that come in below the front, and returns the first
     /// of them; they become visible when the caller publishes them. Before that it replaces the
     /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
-    /// spare for that, and nothing was taken.
-    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>>;
+    /// spare for that, and nothing was taken. The view must show the memtable before anybody may write to it.
+    fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>>;
     /// The deletes in the active memtable, which free nothing before it is flushed.
     fn active_deletes(&self) -> Deletes;
     /// Whether the active memtable has an entry below `seq`.
@@ -119,4 +178,21 @@ pub(crate) trait Front: Send + Sync {
     fn sources(&self) -> Sources;
     /// Adds what the front knows.
     fn measure(&self, metrics: &mut Metrics);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers after a hole never become visible, so a write that is lost on its way must end all writing.
+    #[test]
+    fn a_write_that_is_never_published_stops_the_store() {
+        let sequencer = Sequencer::default();
+        assert!(Pending::new(&sequencer, sequencer.take(2), 0).publish());
+        let lost = Pending::new(&sequencer, sequencer.take(1), 0);
+        let next = Pending::new(&sequencer, sequencer.take(1), 0);
+        drop(lost);
+        assert!(!next.publish());
+        assert_eq!(sequencer.visible(), 2);
+    }
 }

@@ -40,8 +40,8 @@ use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Deletes, Form, Front, FrontShape, Ground, Job, ListImage, Replay, Sealed, Source, Sources,
-    Spares, Written,
+    Deletes, Form, Front, FrontShape, Ground, Job, ListImage, Pending, Replay, Rotated, Sealed,
+    Source, Sources, Spares, WritersHeld, Written,
 };
 use crate::types::{Durability, SeqNo};
 
@@ -123,22 +123,19 @@ struct Waiting {
 }
 
 impl WalMemtable {
-    /// As `Front::rotate`, under the commit lock.
-    fn rotate_held(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> bool {
+    /// As `Front::rotate`, under the commit lock. Returns whether a memtable is sealed; `None`: there is no spare.
+    fn rotate_held(&self, full: Option<(&Batch, u64)>) -> Option<bool> {
         let active = self.active.load();
         let batch = full.map(|(batch, _)| batch);
         let replaced = full.is_some_and(|(_, id)| id != active.id);
         let empty = full.is_none() && active.entry_count() == 0;
         if replaced || empty {
-            return true;
+            return Some(false);
         }
         {
             let mut spare = self.spare.lock();
             let fits = |spare: &mut Arc<Memtable>| batch.is_none_or(|batch| fits(spare, batch));
-            let Some(next) = spare.take_if(fits) else {
-                return false;
-            };
-            self.active.store(next);
+            self.active.store(spare.take_if(fits)?);
         }
         {
             let mut shown = self.tables.0.lock();
@@ -150,9 +147,7 @@ impl WalMemtable {
             failpoint!(FlushTwice => shown.sealed.push(sealed()));
             shown.sealed.push(sealed());
         }
-        // Readers must be able to see the new memtable before anything in it is published.
-        failpoint!(ViewSkipped skips install());
-        true
+        Some(true)
     }
 }
 
@@ -222,8 +217,7 @@ impl Front for WalMemtable {
         batch: &mut Batch,
         durability: Durability,
         refusals: u64,
-        install: &dyn Fn(),
-    ) -> Result<Written> {
+    ) -> Result<Written<'_>> {
         let sequencer = &self.ground.sequencer;
         let count = batch.len() as u64;
         let logged = durability != Durability::Volatile;
@@ -254,7 +248,8 @@ impl Front for WalMemtable {
             sequencer.break_off();
             return Err(not_published());
         };
-        let taking = sequencer.take(count);
+        // Dropped on any failure from here on, it stops the store.
+        let mut pending = Pending::new(sequencer, sequencer.take(count), memtable.id);
         memtable.count(first, count);
         if !logged {
             memtable.mark_unlogged();
@@ -270,7 +265,8 @@ impl Front for WalMemtable {
         };
         memtable.late.add(&ranges);
         let due = memtable.spare_due_at();
-        let spare_due = (memtable.bump.used() - bytes as u64..memtable.bump.used()).contains(&due);
+        let used = memtable.bump.used();
+        pending.spare_due = (used - bytes as u64..used).contains(&due);
         drop(commit);
 
         // What the search for its place looks at comes while the record is written.
@@ -293,19 +289,12 @@ impl Front for WalMemtable {
         while let Some((seq, (entry, &hash))) = entries.next() {
             let approach = next.take().unwrap_or_default();
             next = entries.peek().map(|(_, (e, _))| memtable.approach(e));
-            match memtable.insert(approach, &mut claim, at, &entry, hash, seq) {
-                Ok(bytes) => at += bytes,
-                Err(e) => {
-                    sequencer.break_off();
-                    return Err(e);
-                }
-            }
+            at += memtable.insert(approach, &mut claim, at, &entry, hash, seq)?;
         }
         if !ranges.is_empty() {
-            // Whoever may see them reads through a view that has them (D1).
             let readable = self.ground.readable();
             self.ground.ranges.add(ranges, &readable, logged);
-            failpoint!(RangeUnseen skips install());
+            pending.needs_view = true;
         }
         if let Some((log, record)) = placed {
             // PERSIST: the record before the entries are visible (W3). Reversed, somebody could
@@ -313,32 +302,40 @@ impl Front for WalMemtable {
             // to reach the medium, so little is left to wait for.
             log.settle(record);
         }
-        if !sequencer.publish(&taking) {
+        Ok(Written::Pending(pending))
+    }
+
+    fn publish(&self, pending: Pending<'_>, durability: Durability) -> Result<()> {
+        let memtable = pending.memtable;
+        // PERSIST: the record before the entries are visible: `write` has settled it (W3).
+        if !pending.publish() {
             return Err(not_published());
         }
         if durability == Durability::Sync {
             // Earlier logs too: what is durable is a prefix of what was acknowledged.
-            self.sync(memtable.id)?;
+            self.sync(memtable)?;
         }
-        Ok(Written::Done { spare_due })
+        Ok(())
     }
 
-    fn rotate(&self, full: Option<(&Batch, u64)>, install: &dyn Fn()) -> Result<bool> {
-        let _commit = self.commit.lock();
-        Ok(self.rotate_held(full, install))
+    fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<Rotated<'_>> {
+        let commit = self.commit.lock();
+        Ok(match self.rotate_held(full) {
+            None => Rotated::NoSpare,
+            Some(false) => Rotated::Unneeded,
+            Some(true) => Rotated::Sealed(WritersHeld { _lock: commit }),
+        })
     }
 
-    fn hold_off_writers(&self, f: &mut dyn FnMut()) {
-        let _commit = self.commit.lock();
-        f();
+    fn hold_off_writers(&self) -> WritersHeld<'_> {
+        WritersHeld {
+            _lock: self.commit.lock(),
+        }
     }
 
-    fn reserve(&self, upto: SeqNo, install: &dyn Fn()) -> Result<Option<Taking>> {
+    fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>> {
         let sequencer = &self.ground.sequencer;
-        let _commit = self.commit.lock();
-        if !self.rotate_held(None, install) {
-            return Ok(None);
-        }
+        let commit = self.commit.lock();
         let first = sequencer.last_taken() + 1;
         if first > upto {
             return Err(Error::invalid(
@@ -346,7 +343,11 @@ impl Front for WalMemtable {
                  again",
             ));
         }
-        Ok(Some(sequencer.take(upto - first + 1)))
+        if self.rotate_held(None).is_none() {
+            return Ok(None);
+        }
+        let taking = sequencer.take(upto - first + 1);
+        Ok(Some((taking, WritersHeld { _lock: commit })))
     }
 
     fn active_deletes(&self) -> Deletes {
