@@ -26,6 +26,7 @@
 //! | `job.rs` | background work in steps, and its end |
 //! | `sealed.rs`, `drain.rs` | the two hand-overs |
 //! | `spare.rs`, `replay.rs` | optional services of a front: memtables made ahead of need, replay of logs |
+//! | `survival.rs` | what outlives the process, and so when a log goes |
 //! | `need.rs` | how urgently space is needed, and how near a stage is to stopping writers |
 //! | `ground.rs`, `names.rs` | what all stages share: pool, manifest, numbers, time; files in the database's folder |
 //!
