@@ -31,7 +31,7 @@ use crate::metrics::StallReason;
 use crate::options::Workers;
 use crate::parts::batch::Batch;
 use crate::parts::memory::HeldByReaders;
-use crate::stages::{Deletes, Spare, SpareBytes, SpareSize};
+use crate::stages::{Deletes, Spare, SpareBytes, SpareSize, Urgency};
 use crate::types::SeqNo;
 
 use super::Engine;
@@ -182,8 +182,8 @@ impl Engine {
             Need::Pool => 0,
             Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
         };
-        let drains = Rights::of(need, true).disk;
-        let mut wait = Wait::begin(refusals, drains);
+        let is_put = !Rights::of(need, true).disk;
+        let mut wait = Wait::begin(refusals, is_put);
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         let larger = match need {
             Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
@@ -299,7 +299,7 @@ impl Engine {
             && let Some(why) = self.await_refusal(wait.refusals)
         {
             if frees_by_deletes && self.flush_deletes(&awaits, wait)?
-                || self.drain_logs(&awaits, wait)?
+                || self.move_for_room(&awaits, wait)?
             {
                 return Ok(());
             }
@@ -337,7 +337,7 @@ impl Engine {
             // Nothing would notify: no job runs, and readers let go silently.
             Verdict::Look => std::thread::sleep(STUCK),
             Verdict::Stuck if frees_by_deletes && self.flush_deletes(&awaits, wait)? => {}
-            Verdict::Stuck if self.drain_logs(&awaits, wait)? => {}
+            Verdict::Stuck if self.move_for_room(&awaits, wait)? => {}
             Verdict::Stuck => return Err(self.stuck_error(awaits)),
             Verdict::Starved => return Err(self.starved_error()),
         }
@@ -369,20 +369,24 @@ impl Engine {
         Ok(sealed)
     }
 
-    /// Has the buffer drained, which retires logs, where the disk has no room for another log. Nothing else would: logs
-    /// of deletes are small, and far from all that logs may take. False: no drain can begin, or none has brought an
-    /// edit since the caller's last one.
-    fn drain_logs(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
-        if !wait.drains || !matches!(awaits, Awaits::Disk(_)) {
+    /// Has data moved down where the disk has no room for another log, though nothing else asks for that. A drain retires
+    /// logs, and those of deletes are small, and far from all that logs may take. For a put it compacts even the little
+    /// that came down last: its deletes may cover most of the disk. False: nothing can begin, or nothing has brought
+    /// an edit since the caller's last turn.
+    fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
+        if !matches!(awaits, Awaits::Disk(_)) {
             return Ok(false);
         }
         // BOUND: each turn but the first follows an edit.
         let edits = Some(self.jobs.edits());
-        if std::mem::replace(&mut wait.drained_at, edits) == edits {
+        if std::mem::replace(&mut wait.moved_at, edits) == edits {
             return Ok(false);
         }
         wait.looks = 0;
-        self.begin_for_space()
+        self.begin_for(match wait.is_put {
+            true => Urgency::Everything,
+            false => Urgency::Space,
+        })
     }
 
     /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job
@@ -398,7 +402,7 @@ impl Engine {
         }
         // Jobs that a disk has refused try again when their time has come.
         let retries = !is_manual && self.disk_full().is_some();
-        Ok(retries || for_space && self.begin_for_space()?)
+        Ok(retries || for_space && self.begin_for(Urgency::Space)?)
     }
 
     /// Why a caller gives up when nothing runs or can run.

@@ -96,11 +96,11 @@ impl Engine {
         preferred.is_some_and(|preferred| preferred != kind)
     }
 
-    /// Begins a job that frees space, whether or not space is short for everybody. False: there is none.
-    pub(super) fn begin_for_space(&self) -> Result<bool> {
+    /// Begins a job that frees space, whether or not it is this urgent for everybody. False: there is none.
+    pub(super) fn begin_for(&self, urgency: Urgency) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         let kinds = new_jobs(Urgency::Space).into_iter();
-        let found = kinds.map(|kind| self.begin(&mut state.parts, kind, Urgency::Space));
+        let found = kinds.map(|kind| self.begin(&mut state.parts, kind, urgency));
         // The first that is found, or has failed.
         let found = found.filter_map(Result::transpose).next().transpose();
         if let Ok(Some(_)) = &found {

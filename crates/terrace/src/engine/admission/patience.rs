@@ -68,10 +68,10 @@ pub(super) struct Wait {
     pub(super) spares: u32,
     /// It has sealed the memtable for the sake of the deletes in it.
     pub(super) has_flushed: bool,
-    /// It may have the buffer drained where the disk has no room for another log.
-    pub(super) drains: bool,
-    /// How many edits jobs had completed when it last did so.
-    pub(super) drained_at: Option<u64>,
+    /// It has no right to what is kept on a disk.
+    pub(super) is_put: bool,
+    /// How many edits jobs had completed when it last had data moved for room on a disk.
+    pub(super) moved_at: Option<u64>,
 }
 
 /// What a caller does after a look.
@@ -88,7 +88,7 @@ pub(super) enum Verdict {
 }
 
 impl Wait {
-    pub(super) fn begin(refusals: u64, drains: bool) -> Wait {
+    pub(super) fn begin(refusals: u64, is_put: bool) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -98,8 +98,8 @@ impl Wait {
             least: None,
             spares: 0,
             has_flushed: false,
-            drains,
-            drained_at: None,
+            is_put,
+            moved_at: None,
         }
     }
 
