@@ -293,9 +293,11 @@ impl Engine {
             _ => false,
         };
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
-        // Without threads, jobs have tried when none can take a step.
+        // Without threads, jobs have tried when none can take a step. A thread that makes a spare may be refused what this
+        // caller is entitled to, and ends in a moment.
         if !is_manual
             && !is_held
+            && !matches!(awaits, Awaits::Spare)
             && let Some(why) = self.await_refusal(wait.refusals)
         {
             if frees_by_deletes && self.flush_deletes(&awaits, wait)?
