@@ -45,6 +45,7 @@ mod db;
 mod designs;
 mod engine;
 mod error;
+mod events;
 mod metrics;
 mod named;
 mod options;

@@ -3,6 +3,7 @@
 use crate::db::bounds::Bounds;
 use crate::db::{Db, KeyValue, Keyspace, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Count, event};
 use crate::parts::codec;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;
@@ -91,6 +92,15 @@ impl Db {
             problems: census.problems,
         };
         self.verify_scans(&mut report)?;
+        if !report.problems.is_empty() {
+            let problems = Count(report.problems.len() as u64, "problem");
+            event!(
+                warn,
+                "terrace::failure",
+                self.engine().ground.db,
+                "verify has found {problems}, which its report lists"
+            );
+        }
         progress(Progress {
             what: "verifying",
             done: total,

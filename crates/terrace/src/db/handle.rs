@@ -12,6 +12,7 @@ use super::trace::Trace;
 use crate::engine::Engine;
 use crate::engine::recover::RecoveryReport;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Since, event};
 
 /// What all handles of one opening share. It closes with the last of them.
 pub(super) struct Handle {
@@ -41,6 +42,24 @@ impl Handle {
 
     /// Closes, and with `gives_up` also where `Volatile` entries are lost by it.
     pub(super) fn close(&self, gives_up: bool) -> Result<()> {
+        let begun = Since::now();
+        let db = self.engine.ground.db;
+        let result = self.close_once(gives_up);
+        match &result {
+            Ok(()) => event!(info, "terrace::open", db, "closed in {begun}"),
+            // There was nothing left to close.
+            Err(e) if e.kind() == ErrorKind::Closed => {}
+            Err(e) => event!(
+                warn,
+                "terrace::open",
+                db,
+                "a close has failed after {begun}: {e}"
+            ),
+        }
+        result
+    }
+
+    fn close_once(&self, gives_up: bool) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
         if engine.ground.options.read_only {

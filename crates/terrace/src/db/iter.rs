@@ -544,6 +544,7 @@ impl Iter {
                 End::Back => self.fetch_back(),
             };
             if let Err(e) = fetched {
+                self.engine.note_damage(&e);
                 self.fail();
                 return Some(Err(e));
             }

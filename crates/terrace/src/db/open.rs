@@ -18,6 +18,7 @@ use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{self, Every, event};
 use crate::metrics::human_bytes;
 use crate::options::file::{Fixed, NAME as OPTIONS};
 use crate::options::{Design, MediumChoice, Options, Workers};
@@ -51,6 +52,8 @@ pub struct DbBuilder {
     progress: Option<ProgressHook>,
     trace: Option<Arc<Trace>>,
     pub(super) clock: Arc<dyn Clock>,
+    /// When a step that takes long was told of.
+    told: Every,
 }
 
 impl DbBuilder {
@@ -65,6 +68,7 @@ impl DbBuilder {
             progress: None,
             trace: None,
             clock: Arc::new(SystemClock::default()),
+            told: Every::from_now(),
         }
     }
 
@@ -219,6 +223,15 @@ impl DbBuilder {
             keyspace::forget(&engine, &gone)?;
         }
         report.elapsed = started.elapsed();
+        event!(
+            info,
+            "terrace::open",
+            ground.db,
+            "{report}; the database in {} has the id {} and the design {design}; pool: {}",
+            self.path.display(),
+            ground.db,
+            ground.pool.describe()
+        );
         Ok(Db(Arc::new(Handle {
             engine,
             path: self.path,
@@ -233,6 +246,18 @@ impl DbBuilder {
     }
 
     pub(super) fn report(&self, progress: Progress) {
+        if self.told.is_due(events::STEP) {
+            event!(
+                info,
+                "terrace::open",
+                self.path.as_path(),
+                "{}, {} of {} {} so far",
+                progress.what,
+                progress.done,
+                progress.total,
+                progress.unit
+            );
+        }
         if let Some(hook) = &self.progress {
             hook(&progress);
         }

@@ -216,7 +216,7 @@ impl Engine {
             }
         }
         if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
-            self.ground.counters.stall(reason, wait.started.elapsed());
+            self.ground.count_stall(reason, wait.started.elapsed());
         }
         if let Need::Memtable(_) | Need::Flush | Need::Numbers = need {
             // Others may have waited for the same memtable, and what was sealed is to be flushed.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::events::{Since, event};
 use crate::stages::{Completion, Job, JobKind, Spare, SpareSize, Step};
 
 use super::Engine;
@@ -59,11 +60,17 @@ impl Job for SyncRanges {
         if covers || is_full {
             // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a power loss
             // could take them, and not give back what they had hidden.
-            let before = ground.ranges.durable();
+            let (before, begun) = (ground.ranges.durable(), Since::now());
             ground.ranges.mark_synced(pipeline.front.sync_logs()?);
             if ground.ranges.durable() > before {
                 // What waits for room may have what is covered now: it gives that back when it tries again.
                 self.0.look_for_room();
+                event!(
+                    debug,
+                    "terrace::job",
+                    ground.db,
+                    "logs were synced in {begun}, so that range deletes in them give room back"
+                );
             }
         }
         Ok(Step::Done(Completion::nothing()))

@@ -189,7 +189,7 @@ impl Engine {
         let started = Instant::now();
         governor::pass(wait);
         let waited = started.elapsed();
-        self.ground.counters.stall(self.throttle.reason(), waited);
+        self.ground.count_stall(self.throttle.reason(), waited);
     }
 
     /// Seals the memtable, waiting for a spare one if need be.

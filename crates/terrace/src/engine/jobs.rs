@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Count, Since, event};
 use crate::metrics::RetryMetrics;
 use crate::options::Workers;
 use crate::parts::manifest::{Change, ManifestError};
@@ -229,13 +230,17 @@ impl Engine {
     fn advance(&self, parked: Parked) -> Result<Advance> {
         let vain = self.is_in_vain(&parked);
         let Parked {
-            mut job, refused, ..
+            mut job,
+            refused,
+            begun,
+            ..
         } = parked;
+        let kind = job.kind();
         let step = match vain {
             Some(why) => Step::Retry(why),
             None => self.step_job(&mut job)?,
         };
-        let parked = |job, waits| Parked::new(job, waits, refused);
+        let parked = |job, waits| Parked::new(job, waits, refused, begun);
         Ok(match step {
             Step::More => Advance::More(parked(job, Waits::Nothing)),
             Step::Split(parts) => {
@@ -243,8 +248,11 @@ impl Engine {
                 Advance::Split(parked(job, Waits::Nothing))
             }
             Step::Wait => Advance::Waits(parked(job, Waits::Pool(self.pool_level()))),
-            Step::Retry(why) => Advance::Waits(parked(job, self.wait_for_room(why, refused))),
-            Step::Done(completion) => match self.complete(job, completion, refused)? {
+            Step::Retry(why) => {
+                let waits = self.wait_for_room(kind, why, refused);
+                Advance::Waits(parked(job, waits))
+            }
+            Step::Done(completion) => match self.complete(job, completion, refused, begun)? {
                 Some(parked) => Advance::Waits(parked),
                 None => Advance::Ended,
             },
@@ -315,6 +323,7 @@ impl Engine {
         job: Box<dyn Job>,
         mut completion: Completion,
         refused: u32,
+        begun: Since,
     ) -> Result<Option<Parked>> {
         let kind = job.kind();
         let edits = !completion.edit.is_empty();
@@ -334,9 +343,9 @@ impl Engine {
                         return Err(why);
                     }
                     completion.edit.changes.truncate(own);
-                    let waits = self.wait_for_room(why, refused);
+                    let waits = self.wait_for_room(kind, why, refused);
                     let job = Box::new(Finish::begin(job, completion));
-                    return Ok(Some(Parked::new(job, waits, refused)));
+                    return Ok(Some(Parked::new(job, waits, refused, begun)));
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -363,6 +372,17 @@ impl Engine {
             self.jobs.state.lock().edited();
         }
         self.ground.counters.job_done(kind, completion.entries);
+        // What makes a spare, looks whether range deletes are to be synced, or is a part of a job has nothing to tell.
+        if edits || completion.entries > 0 {
+            let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);
+            event!(
+                debug,
+                "terrace::job",
+                self.ground.db,
+                "a {} job has moved {moved} in {begun}{edit}",
+                kind.name()
+            );
+        }
         self.headroom();
         Ok(None)
     }

@@ -38,7 +38,8 @@ use parking_lot::Mutex;
 use terrace_media::process_id;
 
 use crate::canary::failpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Once, event};
 use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
 use crate::parts::batch::Batch;
@@ -161,6 +162,8 @@ pub(crate) struct Engine {
     process: u32,
     /// An ingest has begun and not ended.
     ingesting: AtomicBool,
+    /// A read has found damage.
+    damage: Once,
 }
 
 impl Engine {
@@ -185,14 +188,36 @@ impl Engine {
             vain_waits: Mutex::default(),
             process: process_id(),
             ingesting: AtomicBool::new(false),
+            damage: Once::default(),
         }
     }
 
     /// Stops all writing, keeping the first cause. Reads go on.
     pub(crate) fn fail(&self, error: &Error) {
-        let _ = self.failure.set(error.clone());
+        let is_first = self.failure.set(error.clone()).is_ok();
         self.ground.sequencer.break_off();
         self.jobs.wake_all();
+        if is_first {
+            event!(
+                error,
+                "terrace::failure",
+                self.ground.db,
+                "the store has stopped and takes no writes until it is opened again: {error}"
+            );
+        }
+    }
+
+    /// Tells of the first damage that reads find. Errors of reads may have keys in them, and callers get each.
+    #[cold]
+    pub(crate) fn note_damage(&self, error: &Error) {
+        if error.kind() == ErrorKind::Corruption && self.damage.is_first() {
+            event!(
+                warn,
+                "terrace::failure",
+                self.ground.db,
+                "a read has found damage, as its error says; run verify, since what later reads find is not told of"
+            );
+        }
     }
 
     /// An error when the database takes no writes.

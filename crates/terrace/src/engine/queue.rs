@@ -8,6 +8,7 @@ use terrace_media::PoolUsage;
 
 use super::rest::Rest;
 use crate::error::Error;
+use crate::events::Since;
 use crate::stages::{Job, JobKind};
 use crate::types::SeqNo;
 
@@ -17,6 +18,8 @@ pub(super) struct Parked {
     pub(super) waits: Waits,
     /// How often it has found no room on a disk.
     pub(super) refused: u32,
+    /// When it was begun.
+    pub(super) begun: Since,
 }
 
 /// How full the pool was. Its bytes are two numbers, because one that is free would fall when the device turns out to be full,
@@ -87,16 +90,17 @@ impl Waits {
 impl Parked {
     /// A job that may take its first step.
     pub(super) fn ready(job: Box<dyn Job>) -> Parked {
-        Parked::new(job, Waits::Nothing, 0)
+        Parked::new(job, Waits::Nothing, 0, Since::now())
     }
 
     /// A job that was refused room `refused` times before.
-    pub(super) fn new(job: Box<dyn Job>, waits: Waits, refused: u32) -> Parked {
+    pub(super) fn new(job: Box<dyn Job>, waits: Waits, refused: u32, begun: Since) -> Parked {
         let again = u32::from(matches!(waits, Waits::Room { .. }));
         Parked {
             job,
             waits,
             refused: refused + again,
+            begun,
         }
     }
 

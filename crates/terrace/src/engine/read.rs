@@ -87,7 +87,7 @@ impl Engine {
         self.check_still_open()?;
         // After the search: see `check_keyspace`.
         self.check_keyspace(keyspace)?;
-        let found = found?;
+        let found = found.inspect_err(|e| self.note_damage(e))?;
         self.count_reads(1, u64::from(found.is_some()), &stats);
         Ok(found)
     }

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use crate::error::Error;
+use crate::events::{Count, event};
 use crate::options::Workers;
 use crate::stages::{JobKind, Urgency};
 
@@ -42,17 +43,30 @@ impl Engine {
     }
 
     /// When a job that found a disk full, and had `refused` times before, may try again.
-    pub(super) fn wait_for_room(&self, why: Error, refused: u32) -> Waits {
+    pub(super) fn wait_for_room(&self, kind: JobKind, why: Error, refused: u32) -> Waits {
         // What it has to write may be covered by range deletes that only have to be synced.
         self.ground.ranges.look_again();
         let room = self.ground.reserve.room();
         let now = Instant::now();
         let mut state = self.jobs.state.lock();
         state.refuse(&why, room);
+        let turn = state.turn;
+        drop(state);
+        let wait = backoff(refused + 1);
+        if (refused + 1).is_power_of_two() {
+            event!(
+                warn,
+                "terrace::job",
+                self.ground.db,
+                "a {} job was refused by a full disk, {} by now, and tries again within {wait:.1?}: {why}",
+                kind.name(),
+                Count(u64::from(refused) + 1, "time")
+            );
+        }
         Waits::Room {
             soon: now + RETRY,
-            until: now + backoff(refused + 1),
-            turn: state.turn,
+            until: now + wait,
+            turn,
             room,
             why,
         }

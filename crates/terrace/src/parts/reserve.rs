@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use terrace_media::{Advice, File, FileLock, FileSystem, OpenMode};
 
+use crate::events::event;
 use crate::types::DbId;
 
 /// Bytes of the log that an opening or a batch of deletes gets where the disk is full.
@@ -163,6 +164,7 @@ pub(crate) struct Reserve {
 struct Place {
     fs: Arc<dyn FileSystem>,
     path: PathBuf,
+    db: DbId,
 }
 
 #[derive(Default)]
@@ -189,6 +191,7 @@ impl Reserve {
         let place = Place {
             fs: Arc::clone(fs),
             path: dir.join(name_of(db)),
+            db,
         };
         let found = place.found().unwrap_or(0);
         Arc::new(Reserve {
@@ -268,7 +271,22 @@ impl Reserve {
 
     /// Notes what a step has found that is not entitled.
     pub(crate) fn note(&self, full: bool) {
-        self.tight.store(full, Ordering::Relaxed);
+        let was_full = self.tight.swap(full, Ordering::Relaxed);
+        match &self.place {
+            Some(place) if full && !was_full => event!(
+                warn,
+                "terrace::job",
+                place.db,
+                "the disk is full; what gives room back uses the reserve"
+            ),
+            Some(place) if was_full && !full => event!(
+                info,
+                "terrace::job",
+                place.db,
+                "the disk has room for logs again, and for all of the reserve"
+            ),
+            _ => {}
+        }
     }
 
     /// Returns the free bytes of the disk and of the reserve together, or `None` if nothing reports them.

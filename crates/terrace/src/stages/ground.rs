@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::{AllocError, Clock, Extent, FileSystem, Medium, Pool};
 
 use crate::error::Result;
-use crate::metrics::{Counters, LifeMetrics, OpCounter};
+use crate::events::{self, event};
+use crate::metrics::{Counters, LifeMetrics, OpCounter, StallReason};
 use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
@@ -22,6 +24,7 @@ use crate::parts::redo::RedoArea;
 use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
+use crate::types::DbId;
 
 use super::drain::Credits;
 use super::survival::Survival;
@@ -33,6 +36,8 @@ const OPENING_BYTES: u64 = 16 * LOG_BYTES;
 pub(crate) struct Ground {
     pub(crate) pool: Pool,
     pub(crate) manifest: Manifest,
+    /// The database that all of it is of.
+    pub(crate) db: DbId,
     pub(crate) redo: Arc<RedoArea>,
     pub(crate) sequencer: Sequencer,
     pub(crate) snapshots: SnapshotList,
@@ -89,6 +94,7 @@ impl Ground {
         sequencer.start_after(last_seq);
         Ground {
             pool,
+            db: manifest.db(),
             manifest,
             redo,
             sequencer,
@@ -160,6 +166,20 @@ impl Ground {
             log_files: self.counters.sum(OpCounter::LogFileBytes),
             table_files: self.counters.sum(OpCounter::TableFileBytes),
         })
+    }
+
+    /// Counts one wait of a writer, which has ended, and tells of it if it was long.
+    pub(crate) fn count_stall(&self, reason: StallReason, waited: Duration) {
+        self.counters.stall(reason, waited);
+        if waited >= events::STALL_MIN {
+            event!(
+                warn,
+                "terrace::stall",
+                self.db,
+                "a writer has waited {waited:.1?} for {}",
+                reason.name()
+            );
+        }
     }
 
     /// Writes down what was written, the time that was told, and where logs have ended, if any of it is more

@@ -11,6 +11,7 @@ mod crash;
 mod damage;
 mod devices;
 mod digest;
+mod events;
 mod expiry;
 mod faults;
 mod files;

@@ -24,7 +24,7 @@ const LAYERS: &[&str] = &["db", "designs", "engine", "stages", "parts"];
 
 /// Modules that anyone may import. They import one another, and what `LEAF_REACH` grants.
 const LEAVES: &[&str] = &[
-    "canary", "error", "named", "options", "metrics", "types", "testing",
+    "canary", "error", "events", "named", "options", "metrics", "types", "testing",
 ];
 
 /// What a leaf may reach beyond the leaves, and why.

@@ -27,6 +27,7 @@ pub(crate) mod layout;
 mod pool;
 mod replay;
 pub(crate) mod salvage;
+mod shown;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -237,10 +237,10 @@ impl SstWriter {
     fn out_of_order(&mut self, entry: &NewEntry<'_>) -> Error {
         self.failed = true;
         Error::corruption(format!(
-            "entries for {} are not in order: key {} at {} in keyspace {} follows a later one; \
+            "entries for {} are not in order: a key of {} bytes at {} in keyspace {} follows a later one; \
              verify the database",
             self.path.display(),
-            entry.key.escape_ascii(),
+            entry.key.len(),
             entry.seq,
             entry.keyspace
         ))
