@@ -34,7 +34,7 @@ use crate::types::DbId;
 /// Shorter waits of writers are counted and not told of.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// How often a step of an opening is told of that takes long.
+/// A step of an opening that takes longer is told of once in this time.
 pub(crate) const STEP: Duration = Duration::from_secs(2);
 
 /// Tells of an event: `event!(debug, "terrace::job", db, "a sentence with {arguments}")`, where `db` is the `DbId` of the
@@ -63,7 +63,7 @@ macro_rules! event {
 
 pub(crate) use event;
 
-/// The front of a message: which database it is about.
+/// The front of a message, which says which database it is about.
 #[cfg(feature = "log")]
 pub(crate) struct Tag<T>(pub(crate) T);
 
@@ -96,12 +96,12 @@ impl fmt::Display for Count {
     }
 }
 
-/// When something began, for how long it took.
+/// The moment at which something began; shown as the time that has passed since.
 #[derive(Clone, Copy)]
 pub(crate) struct Since(#[cfg(feature = "log")] std::time::Instant);
 
 impl Since {
-    /// It begins now.
+    /// Returns the present.
     #[inline]
     pub(crate) fn now() -> Since {
         Since(
@@ -111,7 +111,6 @@ impl Since {
     }
 }
 
-/// How long ago that was.
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(feature = "log")]
@@ -125,7 +124,7 @@ impl fmt::Display for Since {
 pub(crate) struct Every(#[cfg(feature = "log")] parking_lot::Mutex<std::time::Instant>);
 
 impl Every {
-    /// From now on.
+    /// Returns one that is due for the first time after a wait.
     pub(crate) fn from_now() -> Every {
         Every(
             #[cfg(feature = "log")]
@@ -133,7 +132,7 @@ impl Every {
         )
     }
 
-    /// Whether at least `wait` has passed since this was true last, or since the beginning.
+    /// Returns whether at least `wait` has passed since it was due last, or since the beginning.
     #[cfg(feature = "log")]
     pub(crate) fn is_due(&self, wait: Duration) -> bool {
         let mut last = self.0.lock();
@@ -144,7 +143,7 @@ impl Every {
         due
     }
 
-    /// Never.
+    /// Returns false.
     #[cfg(not(feature = "log"))]
     #[inline(always)]
     pub(crate) const fn is_due(&self, _wait: Duration) -> bool {
@@ -157,13 +156,13 @@ impl Every {
 pub(crate) struct Once(#[cfg(feature = "log")] std::sync::atomic::AtomicBool);
 
 impl Once {
-    /// Whether this is the first call.
+    /// Returns whether this is the first call.
     #[cfg(feature = "log")]
     pub(crate) fn is_first(&self) -> bool {
         !self.0.swap(true, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Never.
+    /// Returns false.
     #[cfg(not(feature = "log"))]
     #[inline(always)]
     pub(crate) const fn is_first(&self) -> bool {

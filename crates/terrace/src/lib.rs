@@ -39,6 +39,9 @@
 //!
 //! Where the data lives, and what survives which failure, follows from the medium of the pool:
 //! see [`Durability`] and `docs/durability.md`. The code map is in `ARCHITECTURE.md`.
+//!
+//! Cargo features, off by default: `log` tells the logger of the program what the store does (`docs/operations.md`, "Events"),
+//! `zstd` brings Zstandard for table files. All others are for tests.
 
 mod canary;
 mod db;

@@ -283,7 +283,7 @@ impl Reserve {
                 info,
                 "terrace::job",
                 place.db,
-                "the disk has room for logs again, and for all of the reserve"
+                "the disk has room for logs again"
             ),
             _ => {}
         }
