@@ -182,8 +182,7 @@ impl Engine {
             Need::Pool => 0,
             Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
         };
-        let is_put = !Rights::of(need, true).disk;
-        let mut wait = Wait::begin(refusals, is_put);
+        let mut wait = Wait::begin(refusals);
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         let larger = match need {
             Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
@@ -372,9 +371,9 @@ impl Engine {
     }
 
     /// Has data moved down where the disk has no room for another log, though nothing else asks for that. A drain retires
-    /// logs, and those of deletes are small, and far from all that logs may take. For a put it compacts even the little
-    /// that came down last: its deletes may cover most of the disk. False: nothing can begin, or nothing has brought
-    /// an edit since the caller's last turn.
+    /// logs, and those of deletes are small, and far from all that logs may take. If there is none, even the little that
+    /// came down last is compacted: its deletes may cover most of the disk. False: nothing can begin, or nothing has
+    /// brought an edit since the caller's last turn.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         if !matches!(awaits, Awaits::Disk(_)) {
             return Ok(false);
@@ -385,10 +384,7 @@ impl Engine {
             return Ok(false);
         }
         wait.looks = 0;
-        self.begin_for(match wait.is_put {
-            true => Urgency::Everything,
-            false => Urgency::Space,
-        })
+        Ok(self.begin_for(Urgency::Space)? || self.begin_for(Urgency::Everything)?)
     }
 
     /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job

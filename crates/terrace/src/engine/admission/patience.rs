@@ -68,8 +68,6 @@ pub(super) struct Wait {
     pub(super) spares: u32,
     /// It has sealed the memtable for the sake of the deletes in it.
     pub(super) has_flushed: bool,
-    /// It has no right to what is kept on a disk.
-    pub(super) is_put: bool,
     /// How many edits jobs had completed when it last had data moved for room on a disk.
     pub(super) moved_at: Option<u64>,
 }
@@ -88,7 +86,7 @@ pub(super) enum Verdict {
 }
 
 impl Wait {
-    pub(super) fn begin(refusals: u64, is_put: bool) -> Wait {
+    pub(super) fn begin(refusals: u64) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -98,7 +96,6 @@ impl Wait {
             least: None,
             spares: 0,
             has_flushed: false,
-            is_put,
             moved_at: None,
         }
     }
