@@ -137,6 +137,43 @@ fn a_small_disk_is_given_back_by_range_deletes() {
     }
 }
 
+/// Single deletes of most of a full disk let puts go on, though what they come down as is too little to be compacted.
+#[test]
+fn a_disk_is_given_back_by_single_deletes() {
+    const DISK: u64 = 24 << 20;
+    for design in settings::designs_with_files() {
+        watch(move |watched| {
+            watched.op(format!("{design}"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let mut options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                options.front.memtable_bytes = 256 << 10;
+                options.bottom.leveled.table_bytes = 1 << 20;
+                let db = place.open(&options).unwrap();
+                let put = |n: u32| db.put(n.to_be_bytes(), value(n, 2000));
+                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                // A full disk may refuse it.
+                let _ = db.drain();
+                for n in (0..count).filter(|n| n % 10 > 2) {
+                    db.delete(n.to_be_bytes()).unwrap();
+                }
+                for n in count..count * 5 / 4 {
+                    let taken = (0..50).any(|_| put(n).is_ok());
+                    assert!(taken, "{n} of {count}: {}", db.metrics());
+                }
+                let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
+                assert_eq!(
+                    db.iter().unwrap().count() as u32,
+                    left + count * 5 / 4 - count
+                );
+            });
+        });
+    }
+}
+
 /// A disk two fifths of which are live takes overwrites without end, though a compaction of all tables does not fit, and
 /// then more single deletes than the reserve has room for. A range delete is taken after them.
 #[test]
