@@ -66,7 +66,7 @@ pub fn designs_in_pool() -> impl Iterator<Item = Design> {
     all.filter(|design| design.keeps_data_in_pool())
 }
 
-/// Whether what is deleted frees space: not without a bottom, since then nothing is ever drained.
+/// Returns whether deletes free space: not without a bottom, since then nothing is ever drained.
 pub fn gives_space_back(design: Design) -> bool {
     design != Design::BufferOnly
 }

@@ -52,7 +52,7 @@ pub struct DbBuilder {
     progress: Option<ProgressHook>,
     trace: Option<Arc<Trace>>,
     pub(super) clock: Arc<dyn Clock>,
-    /// When a step that takes long was told of.
+    /// The time since the last message about a long step.
     told: Every,
 }
 

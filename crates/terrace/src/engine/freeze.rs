@@ -122,7 +122,7 @@ impl Engine {
         };
         cursor.hold();
         cursor.seek(&Target::first_of(0, &[]))?;
-        // What deletes has nothing below it to delete.
+        // Tombstones are left out, since nothing is below them.
         while let Some(entry) = cursor.entry()? {
             let (keyspace, kind) = (entry.keyspace, entry.kind);
             if keyspace < SHADOW && kind != EntryKind::Delete as u8 {

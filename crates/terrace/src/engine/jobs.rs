@@ -372,7 +372,7 @@ impl Engine {
             self.jobs.state.lock().edited();
         }
         self.ground.counters.job_done(kind, completion.entries);
-        // What makes a spare, looks whether range deletes are to be synced, or is a part of a job has nothing to tell.
+        // Jobs that make a spare or look whether range deletes have to be synced, and parts of jobs, have nothing to tell.
         if edits || completion.entries > 0 {
             let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);
             event!(

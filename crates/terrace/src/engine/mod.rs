@@ -114,12 +114,12 @@ impl Pipeline {
         sources
     }
 
-    /// Whether what is in the buffer goes down in time.
+    /// Returns whether tables leave the buffer in time.
     fn drains(&self) -> bool {
         self.buffer.is_some() && self.bottom.takes() != Takes::Nothing
     }
 
-    /// Whether the buffer has an entry up to `seq` that goes down in time.
+    /// Returns whether the buffer has an entry up to `seq` that leaves it in time.
     fn buffers_up_to(&self, seq: SeqNo) -> bool {
         if !self.drains() {
             return false;
@@ -154,7 +154,7 @@ pub(crate) struct Engine {
     failure: OnceLock<Error>,
     closed: AtomicBool,
     calls: Calls,
-    /// What callers need who make a memtable larger than usual.
+    /// The bytes that are needed by callers who make a memtable larger than usual.
     larger_needed: Mutex<Vec<SpareBytes>>,
     /// The waits in vain for readers to let go.
     vain_waits: Mutex<VainWaits>,

@@ -18,7 +18,7 @@ pub(super) struct Parked {
     pub(super) waits: Waits,
     /// How often it has found no room on a disk.
     pub(super) refused: u32,
-    /// When it was begun.
+    /// The moment at which it was begun.
     pub(super) begun: Since,
 }
 

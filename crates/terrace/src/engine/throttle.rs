@@ -44,7 +44,7 @@ pub(crate) struct Burdens {
     pub(crate) log_bytes: u64,
     /// Bytes of memtables that have yet to be written to table files.
     pub(crate) unflushed_bytes: u64,
-    /// What the largest memtable takes that a writer needs.
+    /// The bytes of the largest memtable that a writer needs.
     pub(crate) spare: SpareBytes,
 }
 

@@ -113,7 +113,7 @@ pub(crate) trait NewerVersions: Send {
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
     /// The same of all tables of the buffer, those included that drain.
     fn newest_of_all(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
-    /// From now on all tables are asked that are there now. False: they are the same as before.
+    /// Asks all tables from now on that are there now. Returns whether these are others than before.
     fn look_again(&mut self) -> bool;
 }
 

@@ -226,7 +226,7 @@ impl Ground {
         self.pool.medium() != Medium::Dram
     }
 
-    /// What of the database outlives the process.
+    /// Returns what of the database outlives the process.
     pub(crate) fn survival(&self) -> Survival {
         Survival::of(self.options.design_of_new(), self.pool.medium())
     }

@@ -34,7 +34,7 @@ pub(crate) struct Sealed {
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
 
-/// What the next stage can take over of a sealed memtable in place of reading its entries. A stage that has no use for
+/// The form in which the next stage can take over a sealed memtable in place of reading its entries. A stage that has no use for
 /// a form opens a cursor.
 pub(crate) enum Form {
     Entries,
@@ -43,9 +43,9 @@ pub(crate) enum Form {
 
 /// The bytes of a skip list that are to lie in the pool.
 pub(crate) struct ListImage {
-    /// They are at the offsets that they will have in the pool.
+    /// The bytes, at the offsets that they will have in the pool.
     pub(crate) region: Region,
-    /// Where they go; their first offset is the extent's.
+    /// The extent that they are for, whose first offset is theirs.
     pub(crate) extent: Arc<Extent>,
     /// They are in the extent already: where the pool is memory, it is where writers put them.
     pub(crate) in_place: bool,

@@ -14,7 +14,7 @@ use terrace_media::Medium;
 
 use crate::options::Design;
 
-/// What of a database outlives the process.
+/// The part of a database that outlives the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survival {
     Pool,
@@ -23,7 +23,7 @@ pub(crate) enum Survival {
 }
 
 impl Survival {
-    /// That of a database of `design` whose pool is on `medium`.
+    /// Returns that of a database of `design` whose pool is on `medium`.
     pub(crate) fn of(design: Design, medium: Medium) -> Survival {
         match medium {
             Medium::Dax | Medium::Mapped => Survival::Pool,
@@ -32,7 +32,7 @@ impl Survival {
         }
     }
 
-    /// Whether an entry that has come down as far as it can needs its log no more.
+    /// Returns whether an entry that has come down as far as it can needs its log no more.
     pub(crate) fn frees_logs(self) -> bool {
         self != Survival::Logs
     }
@@ -42,7 +42,7 @@ impl Survival {
 mod tests {
     use super::*;
 
-    /// Every cell. `Leveled` without a pool has no buffer, but its flushes end in files all the same.
+    /// Checks every cell. `Leveled` without a pool has no buffer, but its flushes end in files all the same.
     #[test]
     fn each_design_survives_on_each_medium_as_the_table_says() {
         for medium in [Medium::Dax, Medium::Mapped] {

@@ -13,7 +13,7 @@ use terrace_testkit::settings;
 
 use crate::room::{fill, on_a_disk_of};
 
-/// What no message may have: all keys and values of these tests do.
+/// A word that all keys and values of these tests have, and that no message may have.
 const SECRET: &str = "s3cr3t";
 
 /// One message.
@@ -24,7 +24,7 @@ struct Event {
     message: String,
 }
 
-/// What a logger was told of one database.
+/// The messages of one database.
 struct Told {
     /// The end of its path, which no other database has.
     folder: String,
@@ -68,7 +68,7 @@ impl Log for Collector {
     fn flush(&self) {}
 }
 
-/// What is told of the database in a folder.
+/// The messages about the database in a folder.
 struct Seen(String);
 
 impl Seen {

@@ -49,7 +49,7 @@ pub(crate) struct RangeRequest {
     pub(crate) id: u64,
 }
 
-/// What a bottom takes from the stage above it.
+/// The things that a bottom takes from the stage above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Takes {
     /// Nothing: the buffer keeps all data.
@@ -60,7 +60,7 @@ pub(crate) enum Takes {
 
 /// Stage 3: the home of cold data.
 pub(crate) trait Bottom: Send + Sync {
-    /// What it takes. Never changes.
+    /// Returns what it takes, which never changes.
     fn takes(&self) -> Takes {
         Takes::Runs
     }

@@ -31,7 +31,7 @@ pub(crate) trait Buffer: Send + Sync {
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Newest first.
     fn sources(&self) -> Sources;
-    /// The number of its newest entry; 0: it has none.
+    /// Returns the number of its newest entry, or 0 if it has none.
     fn newest(&self) -> SeqNo;
     /// How many tables there are.
     fn table_count(&self) -> usize;

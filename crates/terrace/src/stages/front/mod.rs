@@ -79,7 +79,7 @@ pub(crate) struct WritersHeld<'f> {
     pub(super) _lock: MutexGuard<'f, ()>,
 }
 
-/// How the replacement of a memtable ended.
+/// The end of the replacement of a memtable.
 pub(crate) enum Rotated<'f> {
     /// There is no spare, or it is too small; without spares, no room.
     NoSpare,

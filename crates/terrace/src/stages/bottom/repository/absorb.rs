@@ -48,7 +48,7 @@ pub(super) struct Absorb {
     refused: bool,
     /// The number up to which range deletes were durable when it last looked at them.
     looked_at: Option<SeqNo>,
-    /// What newer tables hide is being taken out of the list.
+    /// The walk that takes out of the list what newer tables hide, if it goes on.
     hidden: Option<Hidden>,
     entries: u64,
 }

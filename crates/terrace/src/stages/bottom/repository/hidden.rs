@@ -1,5 +1,5 @@
-//! This file takes out of the repository what newer tables of the buffer hide. A drain does so for the keys that it
-//! brings. But where it waits for space, what would free some may be hidden by tables behind it.
+//! This file takes nodes out of the repository that newer tables of the buffer hide. A drain does so for the keys that it
+//! brings. But while it waits for space, tables behind it may hide the nodes whose space it needs.
 //!
 //! CRASH: a node that is dead here is hidden by a durable version above it, which drains later.
 

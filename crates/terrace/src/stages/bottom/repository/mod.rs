@@ -361,7 +361,7 @@ impl Bottom for Repository {
     fn compact_range(&self, _: &Arc<RangeRequest>) {}
 
     fn is_compacted(&self, _: &RangeRequest) -> bool {
-        // One list: what was drained into it is as deep as it can be. What it replaced or deleted is still to go.
+        // One list has no depth, but versions that a drain has replaced or deleted are still in it.
         !sweep::is_due(&self.body) && !reclaim::is_due(&self.body)
     }
 

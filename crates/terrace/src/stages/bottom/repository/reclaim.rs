@@ -84,7 +84,7 @@ fn emptiest<'r>(body: &Body, relinker: &'r Relinker, least: u64) -> Option<&'r R
         .map(|(_, room)| room)
 }
 
-/// Whether a reclaim runs or is due, though space is not short.
+/// Returns whether a reclaim runs or is due, though space is not short.
 pub(super) fn is_due(body: &Body) -> bool {
     let relinker = body.relinker.lock();
     let least = u64::from(body.ground.options.bottom.garbage_percent);

@@ -26,7 +26,7 @@ pub(super) struct Room {
     /// Bytes of nodes that expire, and when the last of them does. What of them is dead is not taken off.
     expiring: u64,
     expiry_last: Millis,
-    /// How much of the pool was free, and in one piece, when there was no place for a node of it.
+    /// The free bytes of the pool, and the longest free piece, when there was no place for a node of it.
     refused: Option<(u64, u64)>,
     /// Header words differ from what was last planned.
     used_changed: bool,
@@ -334,7 +334,7 @@ impl Room {
         self.extent.len() - self.used
     }
 
-    /// Whether there may be a place for each of its nodes.
+    /// Returns whether there may be a place for each of its nodes.
     pub(super) fn may_move(&self, usage: PoolUsage) -> bool {
         self.refused
             .is_none_or(|(free, longest)| usage.free > free || usage.largest_free > longest)

@@ -85,7 +85,7 @@ impl Swept {
     }
 }
 
-/// The range deletes that can be applied now.
+/// Returns the range deletes that can be applied now.
 fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
     let stripes = body.ground.snapshots.stripes();
     let upto = held.drained.min(body.ground.ranges.settled_upto());
@@ -93,7 +93,7 @@ fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
     held.ranges.iter().filter(ready).cloned().collect()
 }
 
-/// Whether a sweep runs or is due.
+/// Returns whether a sweep runs or is due.
 pub(super) fn is_due(body: &Body) -> bool {
     let held = body.ranges.0.lock();
     held.sweeping || !ready(body, &held).is_empty()

@@ -330,8 +330,8 @@ struct NewerTables {
 }
 
 impl NewerTables {
-    /// What of these hides older versions, but for the `asked_max` next by age. Where all logs are
-    /// kept, nothing is forgotten.
+    /// Returns those of the tables that hide older versions, the `asked_max` next by age, and their newest number. Where
+    /// all logs are kept, nothing is forgotten.
     fn before(
         newer: &[Arc<Table>],
         survival: Survival,
