@@ -158,7 +158,9 @@ fn a_disk_is_given_back_by_single_deletes() {
                 // A full disk may refuse it.
                 let _ = db.drain();
                 for n in (0..count).filter(|n| n % 10 > 2) {
-                    db.delete(n.to_be_bytes()).unwrap();
+                    // A disk that is full to the last block may refuse some before others have come down.
+                    let taken = (0..50).any(|_| db.delete(n.to_be_bytes()).is_ok());
+                    assert!(taken, "deleting {n} of {count}: {}", db.metrics());
                 }
                 for n in count..count * 5 / 4 {
                     let taken = (0..50).any(|_| put(n).is_ok());

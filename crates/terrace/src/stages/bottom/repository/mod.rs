@@ -29,8 +29,8 @@ mod sweep;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use terrace_media::{Extent, Medium, Purpose};
@@ -75,6 +75,9 @@ pub(super) struct Body {
     gate: Gate,
     ages: Arc<Ages>,
     ranges: Swept,
+    /// The compactions that are asked for. Each ends when so many extents have been removed; `None`: range deletes go
+    /// first.
+    requests: Mutex<Vec<(Weak<RangeRequest>, Option<u64>)>>,
     /// Bytes of the extent that a drain waits for, if the pool has no room for it.
     awaited: AtomicU64,
     /// LOCK: taken before the gate; held for one step of a job.
@@ -358,11 +361,26 @@ impl Bottom for Repository {
         reclaim::next_to_join(&self.body)
     }
 
-    fn compact_range(&self, _: &Arc<RangeRequest>) {}
+    fn compact_range(&self, request: &Arc<RangeRequest>) {
+        let mut requests = self.body.requests.lock();
+        requests.retain(|(asked, _)| asked.strong_count() > 0);
+        requests.push((Arc::downgrade(request), None));
+    }
 
-    fn is_compacted(&self, _: &RangeRequest) -> bool {
+    fn is_compacted(&self, request: &RangeRequest) -> bool {
         // One list has no depth, but versions that a drain has replaced or deleted are still in it.
-        !sweep::is_due(&self.body) && !reclaim::is_due(&self.body)
+        if sweep::is_due(&self.body, request.seq) {
+            return false;
+        }
+        let (removed, due) = reclaim::due(&self.body);
+        let mut requests = self.body.requests.lock();
+        let asked = requests
+            .iter_mut()
+            .find(|(asked, _)| std::ptr::eq(asked.as_ptr(), request));
+        // BOUND: beside writers there is always another extent to be emptied, so as many are waited for as there were
+        // when all that was deleted before had been taken out.
+        let until = asked.map(|(_, until)| *until.get_or_insert(removed + due));
+        due == 0 || until.is_none_or(|until| removed >= until)
     }
 
     fn is_drained(&self) -> bool {

@@ -62,33 +62,43 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     };
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.rooms.get(&off));
-    let Some(room) = resume.or_else(|| emptiest(body, &relinker, least)) else {
+    let emptiest = || {
+        let worth = worth_emptying(body, &relinker, least);
+        worth
+            .max_by_key(|(percent, _)| *percent)
+            .map(|(_, room)| room)
+    };
+    let Some(room) = resume.or_else(emptiest) else {
         return Ok(None);
     };
     let (extent, used) = (Arc::clone(&room.extent), room.used);
     Ok(Some(empty(body, &mut relinker, extent, used)))
 }
 
-/// The extent with the largest part of garbage, if that is `least` percent or more.
-fn emptiest<'r>(body: &Body, relinker: &'r Relinker, least: u64) -> Option<&'r Room> {
+/// The extents of which `least` percent or more is garbage, each with its percentage.
+fn worth_emptying<'r>(
+    body: &Body,
+    relinker: &'r Relinker,
+    least: u64,
+) -> impl Iterator<Item = (u64, &'r Room)> {
     // While snapshots are held, what they retain counts as dead but would only be copied round.
     let held = body.ground.snapshots.count() > 0;
     let horizon = body.ground.horizon();
     let usage = body.ground.pool.usage();
     let rooms = relinker.space.rooms.values();
     rooms
-        .filter(|room| room.has_garbage(horizon) && room.may_move(usage))
-        .map(|room| (room.dead_percent(held, horizon), room))
-        .filter(|(percent, _)| *percent >= least)
-        .max_by_key(|(percent, _)| *percent)
-        .map(|(_, room)| room)
+        .filter(move |room| room.has_garbage(horizon) && room.may_move(usage))
+        .map(move |room| (room.dead_percent(held, horizon), room))
+        .filter(move |(percent, _)| *percent >= least)
 }
 
-/// Returns whether a reclaim runs or is due, though space is not short.
-pub(super) fn is_due(body: &Body) -> bool {
+/// Returns how many extents have been removed since the database was opened, and how many are due for it, though space
+/// is not short.
+pub(super) fn due(body: &Body) -> (u64, u64) {
     let relinker = body.relinker.lock();
     let least = u64::from(body.ground.options.bottom.garbage_percent);
-    relinker.reclaiming.is_some() || emptiest(body, &relinker, least).is_some()
+    let due = worth_emptying(body, &relinker, least).count();
+    (relinker.space.removed, due as u64)
 }
 
 /// The job that moves the last extent for which there is a free place further to the start of the pool. Free space lies

@@ -137,6 +137,7 @@ pub(crate) fn recover(
             gate: Gate::default(),
             ages: Arc::new(Ages::new(ground.manifest.with_state(|s| s.last_seq), None)),
             ranges: Swept::over(found, drained),
+            requests: Mutex::default(),
             awaited: AtomicU64::new(0),
             relinker: Mutex::new(Relinker {
                 slot,

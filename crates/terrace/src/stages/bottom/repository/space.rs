@@ -39,6 +39,8 @@ pub(super) struct Room {
 pub(super) struct Space {
     pub(super) rooms: BTreeMap<u64, Room>,
     current: Option<u64>,
+    /// How many extents have been removed since the database was opened.
+    pub(super) removed: u64,
     /// Header words not yet planned.
     changed: Vec<u64>,
     /// Linked nodes that are counted as dead, because they are kept for a snapshot only. Not known
@@ -291,6 +293,7 @@ impl Space {
 
     /// Forgets the extent at `off`, whose nodes have all been moved or unlinked.
     pub(super) fn remove(&mut self, off: u64) {
+        self.removed += 1;
         if let Some(room) = self.rooms.remove(&off) {
             let inside: Vec<u64> = self
                 .retained

@@ -93,10 +93,11 @@ fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
     held.ranges.iter().filter(ready).cloned().collect()
 }
 
-/// Returns whether a sweep runs or is due.
-pub(super) fn is_due(body: &Body) -> bool {
+/// Returns whether a sweep of range deletes up to `seq` runs or is due.
+pub(super) fn is_due(body: &Body, seq: SeqNo) -> bool {
     let held = body.ranges.0.lock();
-    held.sweeping || !ready(body, &held).is_empty()
+    let is_older = |range: &RangeDelete| range.seq <= seq;
+    held.ranges.iter().any(is_older) && (held.sweeping || ready(body, &held).iter().any(is_older))
 }
 
 /// The sweep of all range deletes that can be applied now.
