@@ -284,7 +284,7 @@ impl Engine {
             // Without threads, jobs that a full disk has stopped try again once for each call.
             self.look_for_room();
         }
-        // Deletes that nobody has flushed may cover most of the pool or of the disk.
+        // Unflushed deletes may cover most of the pool or of the disk.
         let frees_by_deletes = match awaits {
             Awaits::Space => true,
             // In place of an empty memtable, each put would take another log from the reserve.
@@ -371,9 +371,9 @@ impl Engine {
     }
 
     /// Has data moved down where the disk has no room for another log, though nothing else asks for that. A drain retires
-    /// logs, and those of deletes are small, and far from all that logs may take. If there is none, even the little that
-    /// came down last is compacted: its deletes may cover most of the disk. False: nothing can begin, or nothing has
-    /// brought an edit since the caller's last turn.
+    /// logs, and logs of deletes are small, far from all that logs may take. Without a drain, level 0 is compacted even if
+    /// it has few tables, since their deletes may cover most of the disk. Returns false if no job can begin, or if none
+    /// has completed an edit since the caller's last turn.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         if !matches!(awaits, Awaits::Disk(_)) {
             return Ok(false);

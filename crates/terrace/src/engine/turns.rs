@@ -96,7 +96,8 @@ impl Engine {
         preferred.is_some_and(|preferred| preferred != kind)
     }
 
-    /// Begins a job that frees space, whether or not it is this urgent for everybody. False: there is none.
+    /// Begins a job that frees space at this urgency, even if the state of the database alone is less urgent. Returns
+    /// false if there is none.
     pub(super) fn begin_for(&self, urgency: Urgency) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         let kinds = new_jobs(Urgency::Space).into_iter();

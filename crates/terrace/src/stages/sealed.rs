@@ -34,8 +34,8 @@ pub(crate) struct Sealed {
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
 
-/// The form in which the next stage can take over a sealed memtable in place of reading its entries. A stage that has no use for
-/// a form opens a cursor.
+/// The form in which the next stage can take over a sealed memtable in place of reading its entries. A stage that has
+/// no use for a form opens a cursor.
 pub(crate) enum Form {
     Entries,
     List(ListImage),

@@ -72,7 +72,7 @@ pub(super) struct Wait {
     pub(super) moved_at: Option<u64>,
 }
 
-/// What a caller does after a look.
+/// The decision of a caller after a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Waits for the work that goes on.

@@ -22,7 +22,7 @@ pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
     fn admit(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
     /// Makes a table of the entries of `batch`, whose keys ascend, all of them with the number `seq`. No log has them,
-    /// and nobody sees them before the completion of the job is applied.
+    /// and they become visible when the completion of the job is applied.
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;
     /// Work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;

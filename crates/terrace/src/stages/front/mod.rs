@@ -30,7 +30,7 @@ pub(crate) enum Written<'f> {
     KeyspaceDropped,
 }
 
-/// A write that is in its log and in its memtable. Nobody sees it before it is published.
+/// A write that is in its log and in its memtable, and that becomes visible when it is published.
 ///
 /// If it is dropped before, the store stops: no later number could become visible.
 pub(crate) struct Pending<'f> {

@@ -56,7 +56,7 @@ pub(super) struct Absorb {
 /// What became of one entry.
 enum Placed {
     Yes(usize),
-    /// The pool has no room for a node of so many bytes.
+    /// The pool has no room for a node of this many bytes.
     PoolFull(usize),
 }
 

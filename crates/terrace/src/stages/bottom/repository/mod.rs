@@ -75,8 +75,8 @@ pub(super) struct Body {
     gate: Gate,
     ages: Arc<Ages>,
     ranges: Swept,
-    /// The compactions that are asked for. Each ends when so many extents have been removed; `None`: range deletes go
-    /// first.
+    /// The requested compactions, each with the count of removed extents at which it ends, or `None` until range deletes
+    /// have been applied.
     requests: Mutex<Vec<(Weak<RangeRequest>, Option<u64>)>>,
     /// Bytes of the extent that a drain waits for, if the pool has no room for it.
     awaited: AtomicU64,
