@@ -6,6 +6,9 @@
 //! most keys, of what drops and compacts it, and of the puts that follow. Each image is opened on a disk of the same
 //! size; nothing acknowledged is lost, the same can be deleted there, puts go on, and the reserve is whole.
 //!
+//! With a pool beside the disk, most keys are deleted one by one instead: the deletes are in the pool behind puts that
+//! the disk has no room for, and table files are rewritten without what they hide.
+//!
 //! The disk counts what is on it when a machine boots, so a file whose removal was lost takes its room.
 
 use std::path::Path;
@@ -28,6 +31,8 @@ use crate::world::World;
 const DISK_BYTES: u64 = 1 << 20;
 /// The least that a reserve has, of a database with hardly any table (docs/operations.md, "Full disks").
 const RESERVE_BYTES_MIN: u64 = 160 << 10;
+/// The same where logs and manifest are in a pool.
+const RESERVE_BYTES_MIN_OF_TABLES: u64 = 32 << 10;
 /// BOUND: more than fit.
 const WRITES_MAX: u32 = 3000;
 /// Every second pair of seeds overwrites so many keys, so many times in all, before the disk counts as full, and so
@@ -65,9 +70,22 @@ fn write(key: Vec<u8>, value: Option<Value>, until: Option<Key>) -> Op {
 impl Case {
     /// A case that crashes at `percent` of the persist points of deleting everything on a full disk.
     pub fn of_full_disk(seed: u64, design: Design, percent: u32) -> Case {
+        Case::on_full_disk(seed, design, Medium::Dram, percent)
+    }
+
+    /// The same of single deletes of most keys, where a full pool is above the disk.
+    pub fn of_full_pool_and_disk(seed: u64, percent: u32) -> Case {
+        let medium = match seed % 2 {
+            0 => Medium::Mapped,
+            _ => Medium::Dax,
+        };
+        Case::on_full_disk(seed, Design::MioDbSsd, medium, percent)
+    }
+
+    fn on_full_disk(seed: u64, design: Design, medium: Medium, percent: u32) -> Case {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_756c_6c21);
-        let mut case = Case::new(seed, Medium::Dram, percent, &mut rng).of(design);
-        case.options = settings::small_of(design, Medium::Dram);
+        let mut case = Case::new(seed, medium, percent, &mut rng).of(design);
+        case.options = settings::small_of(design, medium);
         case.options.front.memtable_bytes = 16 << 10;
         case.options.bottom.leveled.table_bytes = 16 << 10;
         case.options.bottom.leveled.level1_bytes = 64 << 10;
@@ -79,13 +97,21 @@ impl Case {
 
     /// Whether a few keys are overwritten, so that most of the disk is old versions.
     fn overwrites(&self) -> bool {
-        self.seed % 4 >= 2
+        self.seed % 4 >= 2 && !self.deletes_singly()
+    }
+
+    /// Whether keys are deleted one by one.
+    fn deletes_singly(&self) -> bool {
+        self.medium != Medium::Dram
     }
 
     fn put_on_full_disk(&self, n: u32) -> Op {
         let value = Value {
             tag: 1 << 40 | u64::from(n),
-            len: 2000,
+            len: match self.deletes_singly() {
+                true => 6000,
+                false => 2000,
+            },
         };
         let key = match self.overwrites() {
             true => key_of(n % KEYS),
@@ -187,11 +213,47 @@ impl Explorer<'_> {
                 each(self, &Op::Step(n, 3), &mut world)?;
             }
         }
+        if self.case.deletes_singly() {
+            self.delete_most(count, &mut world, &mut each)?;
+        }
         self.empty_and_go_on(&machine, &mut world, &mut each)?;
         machine.on_persist(None);
         self.tally.points += machine.points();
         self.tally.refusals += world.refusals;
         world.check_all().map_err(|e| format!("at the end: {e}"))
+    }
+
+    /// Deletes two of three keys one by one, and puts others.
+    fn delete_most(
+        &mut self,
+        count: u32,
+        world: &mut World,
+        each: &mut dyn FnMut(&mut Self, &Op, &mut World) -> Outcome,
+    ) -> Outcome {
+        let refusals = world.refusals;
+        for n in (0..count).filter(|n| n % 3 > 0) {
+            each(self, &write(key_of(n), None, None), world)?;
+            each(self, &Op::Step(n, 2), world)?;
+            if world.refusals > refusals {
+                return Err(format!(
+                    "a full disk refuses to delete key {n} of {count}: {}",
+                    world.db()?.metrics()
+                ));
+            }
+        }
+        let mut taken = 0;
+        for n in count..count + count / 4 {
+            let refusals = world.refusals;
+            each(self, &self.case.put_on_full_disk(n), world)?;
+            each(self, &Op::Step(n, 2), world)?;
+            taken += u32::from(world.refusals == refusals);
+        }
+        match taken > count / 8 {
+            true => Ok(()),
+            false => Err(format!(
+                "two thirds of {count} keys were deleted, and {taken} puts are taken"
+            )),
+        }
     }
 
     /// Deletes, puts, and looks for the reserve; `each` runs an operation.
@@ -229,7 +291,11 @@ impl Explorer<'_> {
         let settled = world.db().map(terrace::Db::settle)?;
         settled.map_err(|e| format!("coming to rest: {e:?}"))?;
         let bytes = reserve_bytes(machine, Path::new("db"))?;
-        match bytes >= RESERVE_BYTES_MIN {
+        let least = match self.case.medium {
+            Medium::Dram => RESERVE_BYTES_MIN,
+            _ => RESERVE_BYTES_MIN_OF_TABLES,
+        };
+        match bytes >= least {
             true => Ok(()),
             false => Err(format!("the reserve has {bytes} bytes after the delete")),
         }

@@ -36,7 +36,9 @@ use crate::types::SeqNo;
 
 use super::Engine;
 use super::throttle::{Headroom, Lack};
-use patience::{JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, TURNOVER_MAX, Verdict, Wait};
+use patience::{
+    JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, MOVES_MAX, MOVES_OF_PUT, TURNOVER_MAX, Verdict, Wait,
+};
 
 mod patience;
 
@@ -177,12 +179,14 @@ impl Engine {
         let _call = self.enter()?;
         // A put is refused as soon as a full disk is known to stop background work. Deletes, and callers who ask
         // for that work, wait until each job was refused once more.
-        let refusals = match need {
-            Need::Memtable(batch) if !batch.only_deletes() => 0,
-            Need::Pool => 0,
-            Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => self.refusals(),
+        let (refusals, moves) = match need {
+            Need::Memtable(batch) if !batch.only_deletes() => (0, MOVES_OF_PUT),
+            Need::Pool => (0, MOVES_OF_PUT),
+            Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => {
+                (self.refusals(), MOVES_MAX)
+            }
         };
-        let mut wait = Wait::begin(refusals);
+        let mut wait = Wait::begin(refusals, moves);
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         let larger = match need {
             Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
@@ -352,7 +356,9 @@ impl Engine {
         let front = &self.pipeline.front;
         let (least, size) = match awaits {
             // A put that finds no space must not fill the memtable of another caller, which is on the reserve.
-            Awaits::Space if !self.pipeline.bottom.is_outside_pool() => {
+            Awaits::Space
+                if !self.pipeline.bottom.is_outside_pool() || self.disk_full().is_some() =>
+            {
                 (Deletes::Single, SpareSize::Small)
             }
             _ => (Deletes::Ranges, SpareSize::UsualOrSmall),
@@ -365,24 +371,32 @@ impl Engine {
             return Ok(false);
         }
         wait.looks = 0;
+        // Jobs that a disk has refused may find room by these deletes.
+        wait.refusals = self.refusals();
         let sealed = self.rotate(None)?;
         self.jobs.wake_all();
         Ok(sealed)
     }
 
-    /// Has data moved down where the disk has no room for another log, though nothing else asks for that. A drain retires
-    /// logs, and logs of deletes are small, far from all that logs may take. Without a drain, level 0 is compacted even if
-    /// it has few tables, since their deletes may cover most of the disk. Returns false if no job can begin, or if none
-    /// has completed an edit since the caller's last turn.
+    /// Has data moved down where the disk has no room for another log, or for what would leave the pool, though nothing
+    /// else asks for that. A drain retires logs, and logs of deletes are small, far from all that logs may take; and where
+    /// it is refused, it may rewrite a table without what is deleted. Without a drain, level 0 is compacted even if it has
+    /// few tables, since their deletes may cover most of the disk. Returns false if no job can begin, or if none has
+    /// completed an edit since the caller's last turn.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
-        if !matches!(awaits, Awaits::Disk(_)) {
-            return Ok(false);
-        }
-        // BOUND: each turn but the first follows an edit.
+        let for_disk = match awaits {
+            Awaits::Disk(_) => true,
+            Awaits::Space | Awaits::Flush => {
+                self.pipeline.bottom.is_outside_pool() && self.disk_full().is_some()
+            }
+            _ => false,
+        };
+        // BOUND: each turn but the first follows an edit, and others may complete edits without end.
         let edits = Some(self.jobs.edits());
-        if std::mem::replace(&mut wait.moved_at, edits) == edits {
+        if !for_disk || wait.moves == 0 || std::mem::replace(&mut wait.moved_at, edits) == edits {
             return Ok(false);
         }
+        wait.moves -= 1;
         wait.looks = 0;
         Ok(self.begin_for(Urgency::Space)? || self.begin_for(Urgency::Everything)?)
     }

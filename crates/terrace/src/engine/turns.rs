@@ -150,7 +150,10 @@ impl Engine {
         let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
             return Ok(None);
         };
-        if !self.pipeline.drains() || bottom.pressure().part >= 1.0 {
+        let waits = bottom.pressure().part >= 1.0;
+        let is_tight = self.ground.reserve.is_tight();
+        let makes_room = || is_tight && bottom.makes_room_by(buffer.newest());
+        if !self.pipeline.drains() || waits && !makes_room() {
             return Ok(None);
         }
         // What rests in memory keeps its logs: more of them than writers need next are not worth it.

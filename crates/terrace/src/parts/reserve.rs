@@ -11,8 +11,8 @@
 //! | manifest | its next generation, OPTIONS | as many as the generation in use has room for |
 //! | ranges | the log of a range delete, of a flush or of an opening | `LOG_BYTES` |
 //! | log | logs of deletes | `LOG_BYTES` |
-//! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `DRAIN_BYTES` |
-//! | tables | what compactions and drains write | `Ground::keep_reserve` |
+//! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `Ground::keep_reserve` |
+//! | tables | what compactions write, and drains that retire logs | the same |
 //!
 //! Room that comes back goes to range deletes first, which give the most back, then to drains and tables. Logs of single
 //! deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
@@ -71,7 +71,9 @@ pub(crate) enum Row {
     /// That of logs, and then its own.
     Ranges,
     Log,
-    /// Its own row, and then that of compactions.
+    /// That of drains, for what gives no room back when it is in tables.
+    Deletes,
+    /// That of drains, and then that of compactions, for what retires logs.
     Drains,
     Tables,
 }
@@ -143,6 +145,7 @@ impl Rows {
                 &mut self.log,
                 &mut self.ranges,
             ],
+            Row::Deletes => vec![&mut self.drains],
             Row::Drains => vec![&mut self.drains, &mut self.tables],
             Row::Ranges => vec![&mut self.log, &mut self.ranges],
             Row::Log => vec![&mut self.log],
@@ -300,6 +303,15 @@ impl Reserve {
     /// Returns the bytes of the row of tables that are there.
     pub(crate) fn held_for_tables(&self) -> u64 {
         self.inner.lock().held.tables
+    }
+
+    /// Returns whether the disk has room for a table file of `bytes`, with the row of tables. Always true while there are
+    /// no table files.
+    pub(crate) fn has_room_for_table(&self, bytes: u64) -> bool {
+        let inner = self.inner.lock();
+        let free = self.place.as_ref().and_then(Place::free_bytes);
+        let room = free.map(|free| free.saturating_add(inner.held.tables));
+        inner.rows.tables == 0 || room.is_none_or(|room| bytes <= room)
     }
 
     /// Bytes that it has.

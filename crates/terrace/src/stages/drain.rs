@@ -104,6 +104,14 @@ impl Drain {
             None => Ok(None),
         }
     }
+
+    /// Returns about how many entries the buffer has between two places.
+    pub(crate) fn count_between(&self, from: &Target<'_>, to: &Target<'_>) -> Result<u64> {
+        match &self.newer {
+            Some(newer) => newer.count_between(from, to),
+            None => Ok(0),
+        }
+    }
 }
 
 /// Durable entries that are newer than all of a drain, and that every reader asks first.
@@ -113,6 +121,10 @@ pub(crate) trait NewerVersions: Send {
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
     /// The same of all tables of the buffer, those included that drain.
     fn newest_of_all(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
+    /// Returns about how many entries all these tables have between two places.
+    fn count_between(&self, from: &Target<'_>, to: &Target<'_>) -> Result<u64>;
+    /// Returns the newest number that it finds.
+    fn seq_max(&self) -> SeqNo;
     /// Asks all tables from now on that are there now. Returns whether these are others than before.
     fn look_again(&mut self) -> bool;
 }

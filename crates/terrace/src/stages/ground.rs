@@ -142,13 +142,19 @@ impl Ground {
             // Files differ in size, and a memtable's table is larger than its entries.
             let whole = largest.max(moved.min(all / 16));
             // A few tables are not worth as much again.
-            (whole + whole / 4).min(all / 4)
+            whole.min(all / 5)
         });
+        // Files differ in size. Deletes that come down from the pool retire no logs, so they may not take the row of
+        // tables, which is what gives their room back.
+        let (tables, drains) = match in_files {
+            true => (tables + tables / 4, DRAIN_BYTES),
+            false => (tables + tables / 8, DRAIN_BYTES + tables / 8),
+        };
         self.reserve.keep(Rows {
             manifest: if in_files { self.manifest.room() } else { 0 },
             ranges: if in_files { LOG_BYTES } else { 0 },
             log: if in_files { LOG_BYTES } else { 0 },
-            drains: if tables > 0 { DRAIN_BYTES } else { 0 },
+            drains: if tables > 0 { drains } else { 0 },
             tables,
         });
     }

@@ -4,14 +4,18 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use terrace::{Design, ErrorKind, Options, Workers};
+use terrace::{Db, Design, ErrorKind, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::settings;
 use terrace_testkit::watchdog::watch;
 
 use crate::room::{fill, on_a_disk_of, value};
+
+/// The time between two tries of a put that a full disk refuses, of which there are 500 at most.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// A compaction that the disk has refused writes nothing more until there is more room, and a put is refused
 /// without waiting for it again.
@@ -158,13 +162,15 @@ fn a_disk_is_given_back_by_single_deletes() {
                 // A full disk may refuse it.
                 let _ = db.drain();
                 for n in (0..count).filter(|n| n % 10 > 2) {
-                    // A disk that is full to the last block may refuse some before others have come down.
-                    let taken = (0..50).any(|_| db.delete(n.to_be_bytes()).is_ok());
-                    assert!(taken, "deleting {n} of {count}: {}", db.metrics());
+                    let deleted = db.delete(n.to_be_bytes());
+                    assert!(
+                        deleted.is_ok(),
+                        "{n} of {count}: {deleted:?} {}",
+                        db.metrics()
+                    );
                 }
                 for n in count..count * 5 / 4 {
-                    let taken = (0..50).any(|_| put(n).is_ok());
-                    assert!(taken, "{n} of {count}: {}", db.metrics());
+                    put_in_time(&db, n, || put(n));
                 }
                 let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
                 assert_eq!(
@@ -174,6 +180,65 @@ fn a_disk_is_given_back_by_single_deletes() {
             });
         });
     }
+}
+
+/// The same above a pool, which has the puts that the disk has no room for, and the deletes behind them.
+#[test]
+fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
+    const DISK: u64 = 24 << 20;
+    watch(move |watched| {
+        for value_bytes in [300, 2000, 30_000] {
+            watched.op(format!("values of {value_bytes} bytes"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let mut options = Options {
+                    design: Some(Design::MioDbSsd),
+                    ..Options::default()
+                };
+                options.pool.path = Some(folder.path().join("pool"));
+                options.pool.size_bytes = 8 << 20;
+                options.front.memtable_bytes = 256 << 10;
+                options.bottom.extent_bytes = 64 << 10;
+                options.bottom.leveled.table_bytes = 1 << 20;
+                let db = place.open(&options).unwrap();
+                let put = |n: u32| db.put(key(n), value(n, value_bytes));
+                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let drained = db.drain();
+                assert!(drained.is_err_and(|e| e.kind() == ErrorKind::Full));
+                for n in (0..count).filter(|n| n % 10 > 2) {
+                    let deleted = db.delete(key(n));
+                    assert!(
+                        deleted.is_ok(),
+                        "{n} of {count}: {deleted:?} {}",
+                        db.metrics()
+                    );
+                }
+                for n in count..count * 5 / 4 {
+                    put_in_time(&db, n, || put(n));
+                }
+                let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
+                let new = count * 5 / 4 - count;
+                assert_eq!(db.iter().unwrap().count() as u32, left + new);
+            });
+        }
+    });
+}
+
+/// Puts as a user who is refused tries again: what gives room back goes on meanwhile.
+fn put_in_time(db: &Db, n: u32, put: impl Fn() -> terrace::Result<()>) {
+    let taken = (0..500).any(|_| {
+        let taken = put().is_ok();
+        if !taken {
+            std::thread::sleep(RETRY);
+        }
+        taken
+    });
+    assert!(taken, "put {n} is refused: {}", db.metrics());
+}
+
+/// Keys in no order.
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(2_654_435_761).to_be_bytes()
 }
 
 /// A disk two fifths of which are live takes overwrites without end, though a compaction of all tables does not fit, and

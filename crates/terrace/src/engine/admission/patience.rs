@@ -26,6 +26,11 @@ pub(in crate::engine) const RELEASE: u64 = 16;
 /// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
 pub(super) const JOBS_MAX: u64 = 1 << 20;
 
+/// BOUND: how often a put has data moved down for room on a disk. Each time, one table at least may be rewritten.
+pub(super) const MOVES_OF_PUT: u32 = 64;
+/// The same for deletes, and for callers who asked for the work: as long as it goes on, room may come back.
+pub(super) const MOVES_MAX: u32 = 1 << 12;
+
 /// Counts the callers that have waited in vain for readers to let go since the last job has run.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct VainWaits {
@@ -70,6 +75,8 @@ pub(super) struct Wait {
     pub(super) has_flushed: bool,
     /// How many edits jobs had completed when it last had data moved for room on a disk.
     pub(super) moved_at: Option<u64>,
+    /// How often it may do so yet.
+    pub(super) moves: u32,
 }
 
 /// The decision of a caller after a look.
@@ -86,7 +93,7 @@ pub(super) enum Verdict {
 }
 
 impl Wait {
-    pub(super) fn begin(refusals: u64) -> Wait {
+    pub(super) fn begin(refusals: u64, moves: u32) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -97,6 +104,7 @@ impl Wait {
             spares: 0,
             has_flushed: false,
             moved_at: None,
+            moves,
         }
     }
 

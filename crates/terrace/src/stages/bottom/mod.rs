@@ -73,6 +73,11 @@ pub(crate) trait Bottom: Send + Sync {
     }
     /// Takes a drain.
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
+    /// Whether a drain can make room though the bottom takes none for now, by rewriting tables without what the buffer
+    /// hides, whose newest number is `newest`. True once for each number, and while tables are left to be rewritten.
+    fn makes_room_by(&self, _newest: SeqNo) -> bool {
+        false
+    }
     /// Begins to take sorted entries that come in past the stages above, with the number `seq`. `None`:
     /// this bottom cannot take them so that they appear at once.
     fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;

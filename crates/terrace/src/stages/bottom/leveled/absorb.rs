@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use super::Body;
+use super::hidden::{Hidden, Progress};
 use super::output::Output;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
@@ -33,10 +34,15 @@ pub(super) struct Absorb {
     finished: bool,
     /// How often the disk had no room for it.
     refused: u32,
+    /// The rewriting of a table that makes room for the drains after this one, which is given back.
+    hidden: Option<Hidden>,
+    /// The bottom takes no drain for now, so this one makes room only.
+    waits: bool,
 }
 
 impl Absorb {
-    pub(super) fn begin(body: &Arc<Body>, drain: Drain) -> Absorb {
+    /// `waits`: the bottom takes no drain for now, so it is used to make room, and given back.
+    pub(super) fn begin(body: &Arc<Body>, drain: Drain, waits: bool) -> Absorb {
         // Runs of level 0 are ordered by these; drains come one after the other.
         let run = body.ground.next_id();
         Absorb {
@@ -47,6 +53,8 @@ impl Absorb {
             credit: Credit::default(),
             finished: false,
             refused: 0,
+            hidden: None,
+            waits,
         }
     }
 
@@ -110,6 +118,57 @@ impl Absorb {
     }
 }
 
+impl Absorb {
+    /// After so many tries the job gives its sources back.
+    fn tries(&self) -> u32 {
+        match self.body.ground.options.background.workers {
+            // Without threads each try is another call.
+            Workers::Manual => 1,
+            _ => REFUSED_MAX,
+        }
+    }
+
+    fn refuse(&mut self, why: Error) -> Step {
+        self.refused += 1;
+        Step::Retry(why)
+    }
+
+    /// Makes room by rewriting a table. Once that is done, the drain is given back, and the next one finds the room.
+    fn make_room(&mut self, mut hidden: Hidden, drain: Drain) -> Result<Step> {
+        let progress = match hidden.step(&drain) {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                hidden.pass_over(e);
+                Progress::More
+            }
+            progress => progress?,
+        };
+        match progress {
+            Progress::Rewritten(completion) => {
+                // Its table is busy until the job has ended.
+                self.hidden = Some(hidden);
+                Ok(give_back(drain, completion))
+            }
+            Progress::Nothing(None) => Ok(give_back(drain, Completion::nothing())),
+            Progress::Nothing(Some(why)) => {
+                self.drain = Some(drain);
+                Ok(self.refuse(why))
+            }
+            Progress::More => {
+                (self.hidden, self.drain) = (Some(hidden), Some(drain));
+                Ok(Step::More)
+            }
+        }
+    }
+}
+
+/// Ends the job, and gives its drain back. Less at a time may fit, or newer tables may hide more of it by then.
+fn give_back(mut drain: Drain, completion: Completion) -> Step {
+    let put_back = drain.put_back.take();
+    drop(drain);
+    put_back.into_iter().for_each(|put_back| put_back());
+    Step::Done(completion)
+}
+
 impl Job for Absorb {
     fn kind(&self) -> JobKind {
         JobKind::Drain
@@ -119,18 +178,14 @@ impl Job for Absorb {
         let Some(mut drain) = self.drain.take() else {
             return Ok(Step::More);
         };
-        // Without threads each try is another call.
-        let tries = match self.body.ground.options.background.workers {
-            Workers::Manual => 1,
-            _ => REFUSED_MAX,
-        };
-        if self.refused >= tries
-            && let Some(put_back) = drain.put_back.take()
-        {
-            // Less at a time may fit, or newer tables may hide more of it by now.
-            drop(drain);
-            put_back();
-            return Ok(Step::Done(Completion::nothing()));
+        if self.refused >= self.tries() && drain.put_back.is_some() {
+            return Ok(give_back(drain, Completion::nothing()));
+        }
+        if std::mem::take(&mut self.waits) {
+            self.hidden = Some(Hidden::begin(&self.body, &mut drain, None)?);
+        }
+        if let Some(hidden) = self.hidden.take() {
+            return self.make_room(hidden, drain);
         }
         let written = if self.finished {
             Ok(true)
@@ -146,9 +201,14 @@ impl Job for Absorb {
             Err(e) if e.kind() == ErrorKind::Full => {
                 // Nothing is lost: the source stays until this has succeeded.
                 self.output = None;
+                if drain.put_back.is_none() {
+                    self.drain = Some(drain);
+                    return Ok(self.refuse(e));
+                }
+                // Nobody hears of the refusal while a table is rewritten for room.
+                self.hidden = Some(Hidden::begin(&self.body, &mut drain, Some(e))?);
                 self.drain = Some(drain);
-                self.refused += 1;
-                return Ok(Step::Retry(e));
+                return Ok(Step::More);
             }
             Err(e) => return Err(e),
         }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::above::Above;
 use super::output::Output;
 use super::picked::Picked;
 use super::source::RunCursor;
@@ -24,7 +25,7 @@ use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Completion, Job, JobKind, Step};
+use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::SeqNo;
 
 /// Entries and bytes of one step.
@@ -64,6 +65,19 @@ impl Drop for Plan {
 }
 
 impl Plan {
+    fn new(body: &Arc<Body>, picked: Picked) -> Plan {
+        Plan {
+            version: Mutex::new(Some(body.version())),
+            body: Arc::clone(body),
+            picked,
+            parts: Mutex::new(Parts {
+                open: 1,
+                written: Vec::new(),
+            }),
+            given_up: AtomicBool::new(false),
+        }
+    }
+
     fn version(&self) -> Arc<Version> {
         let mut version = self.version.lock();
         Arc::clone(version.get_or_insert_with(|| self.body.version()))
@@ -135,8 +149,16 @@ impl Plan {
         Output::new(&self.body, below, to, ranges, hides).cut_at(&self.picked.cuts)
     }
 
+    fn range(&self, span: &Span) -> Result<Range> {
+        Ok(Range {
+            cursor: self.cursor(span)?,
+            output: self.output(span),
+            span: span.clone(),
+        })
+    }
+
     /// The end of the compaction, with what all parts have written.
-    fn complete(&self, written: Vec<(Span, Output)>) -> Completion {
+    fn complete(&self, written: impl IntoIterator<Item = (Span, Output)>) -> Completion {
         let removed: Vec<u64> = self.picked.tables().map(Table::number).collect();
         let mut entries = 0;
         let (mut tables, mut changes) = (Vec::new(), Vec::new());
@@ -182,8 +204,9 @@ struct Range {
 }
 
 impl Range {
-    /// Merges one step's worth. True when everything is merged and the last table closed.
-    fn merge_some(&mut self) -> Result<bool> {
+    /// Merges one step's worth, without what newer entries above hide. True when everything is merged and the last table
+    /// closed.
+    fn merge_some(&mut self, above: Option<&Above<'_>>) -> Result<bool> {
         let (mut entries, mut bytes) = (0, 0);
         loop {
             let entry = self.cursor.entry()?;
@@ -205,27 +228,52 @@ impl Range {
                     return Ok(false);
                 }
             }
-            bytes += self.output.offer(&entry, self.cursor.value()?)?;
+            let newer = match above {
+                Some(above) => above.newest((entry.keyspace, entry.key))?,
+                None => None,
+            };
+            if !self.output.is_superseded(newer, entry.seq) {
+                bytes += self.output.offer(&entry, self.cursor.value()?)?;
+            }
             entries += 1;
             self.cursor.advance()?;
         }
     }
 }
 
+/// The rewriting of one table in place, which is a part of another job. Its table is free again when it is dropped.
+pub(super) struct Rewriting {
+    plan: Plan,
+    range: Option<Range>,
+}
+
+impl Rewriting {
+    /// Begins with a table that is marked busy.
+    pub(super) fn begin(body: &Arc<Body>, table: &Table) -> Result<Rewriting> {
+        let plan = Plan::new(body, Picked::rewriting(table));
+        let range = Some(plan.range(&Span::default())?);
+        Ok(Rewriting { plan, range })
+    }
+
+    /// Writes one step's worth, without what a drain, newer tables of the buffer, or tables above hide. Returns the change
+    /// of tables once all is written.
+    pub(super) fn step(&mut self, drain: &Drain) -> Result<Option<Completion>> {
+        let version = self.plan.version();
+        let above = self.plan.picked.above(&version, Some(drain));
+        if let Some(range) = &mut self.range
+            && !range.merge_some(Some(&above))?
+        {
+            return Ok(None);
+        }
+        let written = self.range.take().map(|range| (range.span, range.output));
+        Ok(Some(self.plan.complete(written)))
+    }
+}
+
 impl Compact {
     pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
-        let plan = Plan {
-            version: Mutex::new(Some(body.version())),
-            body: Arc::clone(body),
-            picked,
-            parts: Mutex::new(Parts {
-                open: 1,
-                written: Vec::new(),
-            }),
-            given_up: AtomicBool::new(false),
-        };
         Compact {
-            plan: Arc::new(plan),
+            plan: Arc::new(Plan::new(body, picked)),
             left: Vec::new(),
             current: None,
             begun: false,
@@ -262,15 +310,14 @@ impl Compact {
             let Some(span) = self.left.last() else {
                 return Ok(true);
             };
-            self.current = Some(Range {
-                cursor: self.plan.cursor(span)?,
-                output: self.plan.output(span),
-                span: span.clone(),
-            });
+            self.current = Some(self.plan.range(span)?);
             self.left.pop();
         }
+        let picked = &self.plan.picked;
+        let version = self.plan.version();
+        let above = picked.leaves_hidden.then(|| picked.above(&version, None));
         if let Some(range) = &mut self.current
-            && !range.merge_some()?
+            && !range.merge_some(above.as_ref())?
         {
             return Ok(false);
         }

@@ -30,6 +30,7 @@ pub(super) fn whole(
         upper,
         rewrites: false,
         cuts: Arc::default(),
+        leaves_hidden: false,
     })
 }
 
@@ -64,6 +65,7 @@ impl<'a> Piece<'a> {
             lower: Arc::new(Run::of(self.lower.to_vec())),
             rewrites: false,
             cuts: Arc::default(),
+            leaves_hidden: false,
         }
     }
 }

@@ -22,9 +22,11 @@
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
+mod above;
 mod absorb;
 mod compact;
 mod garbage;
+mod hidden;
 mod intake;
 mod level0;
 mod narrow;
@@ -146,6 +148,8 @@ struct Busy {
     looked: vanish::Looked,
     /// The state that makes compactions smaller on a full disk.
     narrow: narrow::Narrow,
+    /// Tables that a drain rewrites on a full disk.
+    hidden: hidden::Candidates,
     /// Ranges that are to go down, until nobody waits for that any more.
     requests: Vec<Weak<RangeRequest>>,
 }
@@ -181,6 +185,7 @@ impl Body {
             next: vec![None; version.levels.len() + 1],
             looked: vanish::Looked::default(),
             narrow: narrow::Narrow::default(),
+            hidden: hidden::Candidates::default(),
             requests: Vec::new(),
         };
         let names = shelf.charge_names(&version);
@@ -274,7 +279,12 @@ impl Bottom for Leveled {
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
-        Ok(Box::new(absorb::Absorb::begin(&self.body, drain)))
+        let waits = self.pressure().part >= 1.0;
+        Ok(Box::new(absorb::Absorb::begin(&self.body, drain, waits)))
+    }
+
+    fn makes_room_by(&self, newest: SeqNo) -> bool {
+        self.body.busy.lock().hidden.is_due(newest)
     }
 
     fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>> {

@@ -1,11 +1,12 @@
 //! This file makes compactions smaller where the disk has no room for them.
 //!
 //! A compaction writes its result before the tables that it replaces go, so a large one needs much room at once. When
-//! the disk refuses it, three things make a smaller one of it, in this order:
+//! the disk refuses it, four things make a smaller one of it, in this order:
 //!
 //! 1. Tables that range deletes hide in part are rewritten without what is hidden.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
-//! 3. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
+//! 3. Tables of the level below are rewritten without what newer entries of level 0 hide, if that is much.
+//! 4. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
 //!    and a table of a deeper level overlaps less. What is refused again is cut again, into few parts each time: files
 //!    take whole blocks, and many small ones would take more room than they make.
 //!
@@ -16,6 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::above::WORTH_ONE_IN;
 use super::level0;
 use super::picked::{Picked, Place};
 use super::split;
@@ -23,6 +25,7 @@ use super::vanish;
 use super::version::{Table, Version};
 use super::{Body, Busy};
 use crate::error::Result;
+use crate::types::SeqNo;
 
 /// A refused compaction is cut into so many parts at most, and into fewer where as many files as that makes of its
 /// tables could take a quarter of the room: each takes one block more than it has.
@@ -42,6 +45,8 @@ pub(super) struct Narrow {
     /// compaction that ends raises it by an eighth: one that is too large fills the disk before it is refused.
     pub(super) fits: u64,
     rewrites: Vec<Rewrite>,
+    /// The newest number of level 0 when tables were last rewritten without what it hides.
+    hidden_to: SeqNo,
     /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
     /// one.
     rewriting: Option<u64>,
@@ -62,6 +67,7 @@ impl Default for Narrow {
         Narrow {
             fits: u64::MAX,
             rewrites: Vec::new(),
+            hidden_to: 0,
             rewriting: None,
         }
     }
@@ -99,7 +105,7 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     *rewriting = Some(number);
     let table = live.get(&number);
     (
-        table.map(|table| Picked::rewriting(table).cut_at(cuts)),
+        table.map(|table| Picked::rewriting(table).for_room(cuts)),
         true,
     )
 }
@@ -117,12 +123,35 @@ impl Body {
         let hidden = vanish::hidden_in_part(self, picked.tables())?;
         let rewrites = match hidden.is_empty() {
             true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
-            true => cut(picked, fits)?,
+            true => match self.hidden_by_level0(picked) {
+                hidden if hidden.is_empty() => cut(picked, fits)?,
+                hidden => hidden.into_iter().map(Rewrite::whole).collect(),
+            },
             false => hidden.into_iter().map(Rewrite::whole).collect(),
         };
         let found = !rewrites.is_empty();
         self.busy.lock().narrow.rewrites.extend(rewrites);
         Ok(found)
+    }
+
+    /// Returns the tables below level 0 to rewrite, if much of them is hidden by entries of level 0. Once for what has come
+    /// to level 0, since a rewritten table has nothing that is hidden by it.
+    fn hidden_by_level0(&self, refused: &Picked) -> Vec<u64> {
+        if refused.from() > 0 {
+            return Vec::new();
+        }
+        let (mut busy, version) = self.choosing();
+        let of_level0 = || version.runs.iter().flat_map(|run| &run.tables);
+        let seq = of_level0().map(|table| table.meta.seq_last).max();
+        let hidden: u64 = version.runs.iter().map(|run| run.superseded()).sum();
+        let below = version.level(refused.to);
+        if seq.is_none_or(|seq| seq <= busy.narrow.hidden_to)
+            || hidden < below.bytes() / WORTH_ONE_IN
+        {
+            return Vec::new();
+        }
+        busy.narrow.hidden_to = seq.unwrap_or(0);
+        below.tables.iter().map(Table::number).collect()
     }
 
     /// Notes what fits where a compaction of level 0 did not, and returns whether another one comes next.

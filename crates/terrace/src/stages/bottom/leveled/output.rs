@@ -200,8 +200,15 @@ impl Output {
         self.retention.horizon = 0;
     }
 
-    /// What is written replaces no files, so only deletes may take room that is kept for what does.
+    /// What is written replaces no files and retires no logs, so only deletes may take room of the reserve.
     pub(super) fn lend_to_deletes(&mut self) {
+        let lender = self
+            .body
+            .ground
+            .reserve
+            .lender(&self.shelf().fs, Row::Deletes);
+        self.loan_ends = lender.end();
+        self.fs = Arc::new(lender);
         self.lends_to_deletes = true;
     }
 

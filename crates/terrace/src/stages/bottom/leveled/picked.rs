@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::version::{Run, Table};
+use super::above::Above;
+use super::version::{Run, Table, Version};
 use crate::parts::ranges::Key;
+use crate::stages::Drain;
 
 /// Keyspace and key.
 pub(super) type Place = (u32, Vec<u8>);
@@ -22,6 +24,8 @@ pub(super) struct Picked {
     pub(super) rewrites: bool,
     /// Keys, ascending, before which a new table begins.
     pub(super) cuts: Arc<[Place]>,
+    /// Entries that newer ones in tables above hide are left out, in the rewriting of one table.
+    pub(super) leaves_hidden: bool,
 }
 
 impl Picked {
@@ -34,6 +38,7 @@ impl Picked {
             lower: Arc::new(Run::of(lower.to_vec())),
             rewrites: false,
             cuts: Arc::default(),
+            leaves_hidden: false,
         }
     }
 
@@ -46,12 +51,26 @@ impl Picked {
             lower: Arc::default(),
             rewrites: true,
             cuts: Arc::default(),
+            leaves_hidden: false,
         }
     }
 
-    /// The same with a new table before each of these keys, which ascend.
-    pub(super) fn cut_at(self, cuts: Arc<[Place]>) -> Picked {
-        Picked { cuts, ..self }
+    /// The same without what tables above hide, and with a new table before each of these keys, which ascend.
+    pub(super) fn for_room(self, cuts: Arc<[Place]>) -> Picked {
+        Picked {
+            cuts,
+            leaves_hidden: true,
+            ..self
+        }
+    }
+
+    /// What may hide entries of a table that is rewritten in place.
+    pub(super) fn above<'a>(&self, version: &'a Version, drain: Option<&'a Drain>) -> Above<'a> {
+        Above {
+            drain,
+            version,
+            place: (self.to as u32, self.run),
+        }
     }
 
     /// The level of the tables that are merged with those of `to`.

@@ -193,7 +193,9 @@ impl Buffer for Elastic {
                 continue;
             };
             let bytes = newer.body.lock().bytes + older.body.lock().bytes;
-            if bytes <= self.ground.options.table_bytes_max() {
+            // A drain takes a whole table at least, and a full disk may have room for no larger one.
+            let fits = || self.ground.reserve.has_room_for_table(bytes + bytes / 4);
+            if bytes <= self.ground.options.table_bytes_max() && fits() {
                 return self.begin_merge(&newer, &older);
             }
             return Ok(Some(MoveDown::begin(older, level + 1)));
@@ -227,12 +229,15 @@ impl Buffer for Elastic {
         let seq_last = newest.body.lock().seq_last;
         let newer = &tables[..tables.len() - taken.len()];
         let (newer, seq_max) = NewerTables::before(newer, self.ground.survival(), ASKED_MAX);
+        let drained: Vec<_> = taken.iter().rev().cloned().collect();
+        let (drained, _) = NewerTables::before(&drained, self.ground.survival(), usize::MAX);
         let newer = NewerTables {
             all: Arc::clone(&self.tables),
             survival: self.ground.survival(),
             tables: newer,
             seq_max,
-            drained: taken.iter().rev().cloned().collect(),
+            newest_drained: newest.id,
+            drained,
         };
         let durable = seq_max.max(seq_last);
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
@@ -325,8 +330,9 @@ struct NewerTables {
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot that the drain does not know of may hide them.
     seq_max: SeqNo,
-    /// Newest first.
+    /// Those that drain and hide older versions; newest first.
     drained: Vec<Arc<Table>>,
+    newest_drained: u64,
 }
 
 impl NewerTables {
@@ -373,10 +379,20 @@ impl NewerVersions for NewerTables {
         }
     }
 
+    fn count_between(&self, from: &Target<'_>, to: &Target<'_>) -> Result<u64> {
+        let tables = self.tables.iter().chain(&self.drained);
+        let counts = tables.map(|table| Ok(table.approximate(from, to)?.0));
+        counts.sum()
+    }
+
+    fn seq_max(&self) -> SeqNo {
+        self.seq_max
+    }
+
     fn look_again(&mut self) -> bool {
         let all = self.all.0.lock();
-        let newest = self.drained.first().map(|table| table.id);
-        let Some(at) = all.iter().position(|table| Some(table.id) == newest) else {
+        let newest = self.newest_drained;
+        let Some(at) = all.iter().position(|table| table.id == newest) else {
             return false;
         };
         let (tables, seq_max) = NewerTables::before(&all[..at], self.survival, usize::MAX);

@@ -159,6 +159,8 @@ impl LogFiles {
 
     /// As `create`, on a row of the reserve where the disk has no room.
     pub(super) fn create_on_reserve(&self, id: u64, bytes: u64, row: Row) -> io::Result<FileLog> {
+        // Room that has come back goes to the rows before this one first: without them, no log is retired.
+        self.reserve.refill();
         let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), row));
         let log = FileLog::create(&lender, &self.path(id), (self.db, id), bytes, None)?;
         self.files.lock().live.insert(id, bytes);

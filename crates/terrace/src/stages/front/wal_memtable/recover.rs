@@ -21,7 +21,7 @@ use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace, retire_empty};
-use super::spare::{Size, log_bytes, new_memtable};
+use super::spare::{Size, is_of_pool, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::Result;
 use crate::parts::manifest::{LogMeta, LogPlace, State};
@@ -75,7 +75,13 @@ pub(crate) fn recover(
         None => found.iter().map(|log| log.bytes).sum(),
     };
     let size = Size::first(ground, replay_bytes);
-    let active = new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small)?;
+    let make =
+        |size, small| new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
+    let active = match make(size, small) {
+        // The opening before this one may have had smaller memtables, and kept room for one of those.
+        Err(e) if is_of_pool(&e) && small.is_some() => make(Size::least(), None)?,
+        made => made?,
+    };
     let active = Arc::new(active);
     let cold = Cold::new(ground);
     cold.add_table(&active);

@@ -151,6 +151,9 @@ impl Spares for WalMemtable {
 /// one piece: it must not take the only place for a memtable that one of them needs.
 const ROOM_FOR_USUAL: u64 = 4;
 
+/// Bytes of the smallest memtable.
+const LEAST_BYTES: u64 = 4 << 10;
+
 /// Bytes of a memtable and of its log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
@@ -197,6 +200,11 @@ impl Size {
             return usual;
         }
         Size::of(usual.table.min(LOG_BYTES / 5 * 4), None)
+    }
+
+    /// That of the smallest memtable, for which there is room wherever room was kept for one.
+    pub(super) fn least() -> Size {
+        Size::of(LEAST_BYTES, None)
     }
 
     /// Holds extents for the smallest first memtable of an opening, if there is room for them. Nothing names them, so
