@@ -101,6 +101,30 @@ fn logs_do_not_take_the_row_of_tables() {
     }
 }
 
+/// Deletes that come down from a pool leave the row of tables to what gives their room back.
+#[test]
+fn deletes_from_a_pool_do_not_take_the_row_of_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (quota, fs, reserve) = full_disk(folder.path(), 100);
+    quota.set_room(quota.used() + 8 * KIB);
+    reserve.keep(Rows {
+        drains: 8 * KIB,
+        ..ROWS
+    });
+    let lender = |row| reserve.lender(&fs, row);
+    assert!(written(&lender(Row::Deletes), &at("deletes"), 8));
+    assert!(!written(&lender(Row::Deletes), &at("deletes2"), 4));
+    assert_eq!(reserve.held_for_tables(), 32 * KIB);
+    assert!(reserve.has_room_for_table(32 * KIB));
+    assert!(!reserve.has_room_for_table(36 * KIB));
+    quota.set_room(quota.used() + 4 * KIB);
+    assert!(
+        reserve.has_room_for_table(36 * KIB),
+        "the disk has the rest"
+    );
+}
+
 /// An opening finds the reserve of an earlier process at any length and resizes it to what is wanted.
 #[test]
 fn it_is_found_again() {
