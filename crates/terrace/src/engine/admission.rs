@@ -36,9 +36,7 @@ use crate::types::SeqNo;
 
 use super::Engine;
 use super::throttle::{Headroom, Lack};
-use patience::{
-    JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, MOVES_MAX, MOVES_OF_PUT, TURNOVER_MAX, Verdict, Wait,
-};
+use patience::{JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, TURNOVER_MAX, Verdict, Wait};
 
 mod patience;
 
@@ -179,14 +177,13 @@ impl Engine {
         let _call = self.enter()?;
         // A put is refused as soon as a full disk is known to stop background work. Deletes, and callers who ask
         // for that work, wait until each job was refused once more.
-        let (refusals, moves) = match need {
-            Need::Memtable(batch) if !batch.only_deletes() => (0, MOVES_OF_PUT),
-            Need::Pool => (0, MOVES_OF_PUT),
+        let mut wait = match need {
+            Need::Memtable(batch) if !batch.only_deletes() => Wait::of_put(),
+            Need::Pool => Wait::of_put(),
             Need::Memtable(_) | Need::Flush | Need::Numbers | Need::Jobs => {
-                (self.refusals(), MOVES_MAX)
+                Wait::for_work(self.refusals())
             }
         };
-        let mut wait = Wait::begin(refusals, moves);
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         let larger = match need {
             Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
@@ -329,7 +326,12 @@ impl Engine {
             _ => 0,
         };
         let seen = (left, turnover);
-        let verdict = wait.judge(stuck, seen, patience, awaits.turnover_max());
+        let turnover_max = match self.ground.reserve.is_tight() {
+            // On a full disk many jobs free room there before one frees space in the pool.
+            true => awaits.turnover_max().max(wait.turnover_max),
+            false => awaits.turnover_max(),
+        };
+        let verdict = wait.judge(stuck, seen, patience, turnover_max);
         if verdict == Verdict::Stuck && for_readers {
             self.vain_waits.lock().count(turnover);
         }

@@ -27,9 +27,9 @@ pub(in crate::engine) const RELEASE: u64 = 16;
 pub(super) const JOBS_MAX: u64 = 1 << 20;
 
 /// BOUND: how often a put has data moved down for room on a disk. Each time, one table at least may be rewritten.
-pub(super) const MOVES_OF_PUT: u32 = 64;
+const MOVES_OF_PUT: u32 = 64;
 /// The same for deletes, and for callers who asked for the work: as long as it goes on, room may come back.
-pub(super) const MOVES_MAX: u32 = 1 << 12;
+const MOVES_MAX: u32 = 1 << 12;
 
 /// Counts the callers that have waited in vain for readers to let go since the last job has run.
 #[derive(Debug, Default)]
@@ -77,6 +77,8 @@ pub(super) struct Wait {
     pub(super) moved_at: Option<u64>,
     /// How often it may do so yet.
     pub(super) moves: u32,
+    /// The most runs of jobs without progress that it waits for on a full disk.
+    pub(super) turnover_max: u64,
 }
 
 /// The decision of a caller after a look.
@@ -93,7 +95,18 @@ pub(super) enum Verdict {
 }
 
 impl Wait {
-    pub(super) fn begin(refusals: u64, moves: u32) -> Wait {
+    /// That of a put, which is refused as soon as a full disk is known to stop background work.
+    pub(super) fn of_put() -> Wait {
+        Wait::begin(0, MOVES_OF_PUT, TURNOVER_MAX)
+    }
+
+    /// That of deletes, and of callers who asked for background work: they wait until each job was refused once more
+    /// after the refusal number `refusals`.
+    pub(super) fn for_work(refusals: u64) -> Wait {
+        Wait::begin(refusals, MOVES_MAX, JOBS_MAX)
+    }
+
+    fn begin(refusals: u64, moves: u32, turnover_max: u64) -> Wait {
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -105,6 +118,7 @@ impl Wait {
             has_flushed: false,
             moved_at: None,
             moves,
+            turnover_max,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::types::EntryKind;
 
 /// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
 fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
-    let mut wait = Wait::begin(0, 1);
+    let mut wait = Wait::of_put();
     let looks = looks.into_iter();
     looks
         .map(|(stuck, left, turnover)| wait.judge(stuck, (left, turnover), LOOKS, TURNOVER_MAX))
