@@ -186,6 +186,36 @@ fn large_values() -> Vec<Op> {
     script
 }
 
+/// A script that fills the pool with values which are larger than a memtable, deletes two of three one by one, and puts
+/// others: drains that wait take out of the repository what these deletes hide.
+fn deleted_large_values() -> Vec<Op> {
+    let put = |n: u32| Entry {
+        space: 0,
+        key: Key(n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()),
+        value: Some(Value {
+            tag: u64::from(n),
+            len: 90_000 + n % 7 * 1000,
+        }),
+        until: None,
+        ttl: None,
+    };
+    let write = |entry| Op::Write(vec![entry], Durability::Buffered);
+    let mut script: Vec<Op> = (0..24).map(|n| write(put(n))).collect();
+    script.push(Op::Drain);
+    let gone = (0..24).filter(|n| n % 3 > 0);
+    script.extend(gone.map(|n| {
+        write(Entry {
+            value: None,
+            ..put(n)
+        })
+    }));
+    for n in 24..36 {
+        script.extend([write(put(n)), Op::Step(n, 3)]);
+    }
+    script.push(Op::Drain);
+    script
+}
+
 /// After a crash at some points of joining the free space of a pool, everything is there, and puts go on.
 #[test]
 fn joined_space_survives_crashes() {
@@ -199,7 +229,7 @@ fn joined_space_survives_crashes() {
         case.options = settings::small(medium);
         case.options.pool.size_bytes = 2 << 20;
         case.options.front.memtable_bytes = 72 << 10;
-        for script in [pieces(), large_values()] {
+        for script in [pieces(), large_values(), deleted_large_values()] {
             match case.run(&script) {
                 Ok(tally) => println!("{medium}: {tally:?}"),
                 Err(failure) => panic!("{medium}: {failure}"),

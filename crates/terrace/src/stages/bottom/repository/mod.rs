@@ -18,6 +18,8 @@
 mod absorb;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+#[cfg(test)]
+mod fixture;
 mod fresh;
 mod hidden;
 mod layout;

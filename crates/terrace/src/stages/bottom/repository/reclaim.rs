@@ -413,35 +413,14 @@ impl Job for Purge {
 
 #[cfg(test)]
 mod tests {
-    use terrace_media::{Backing, Pool, PoolConfig};
-
+    use super::super::fixture::ground;
     use super::super::{Repository, recover};
     use super::*;
     use crate::parts::codec;
-    use crate::parts::manifest::Manifest;
-    use crate::parts::redo::RedoArea;
     use crate::parts::skiplist::node::height_for;
-    use crate::stages::Ground;
     use crate::types::key_hash;
 
     const LEN: usize = 3000;
-
-    fn ground() -> Arc<Ground> {
-        let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
-        config.granule = 4096;
-        let pool = Pool::create(config).unwrap();
-        let manifest = Manifest::create(&pool, crate::types::DbId::default(), 64 << 10).unwrap();
-        let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
-        let ground = Arc::new(Ground::new(
-            pool,
-            manifest,
-            redo,
-            crate::testing::small_options(),
-            Arc::new(terrace_media::ManualClock::new()),
-        ));
-        recover::create(&ground).unwrap();
-        ground
-    }
 
     fn target(key: &[u8]) -> Target<'_> {
         Target::first_of(0, key)

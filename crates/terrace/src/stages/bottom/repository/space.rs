@@ -384,31 +384,16 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use terrace_media::{Backing, Pool, PoolConfig};
-
+    use super::super::fixture::ground;
     use super::*;
-    use crate::parts::manifest::Manifest;
-    use crate::parts::redo::RedoArea;
 
     /// Where no extent of the usual size fits any more, smaller ones are taken, down to the node.
     #[test]
     fn free_space_in_small_pieces_is_used() {
         const PIECE: u64 = 12 << 10;
-        let options = crate::testing::small_options();
-        assert!(options.bottom.extent_bytes > 2 * PIECE);
-        let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
-        config.granule = 4096;
-        let pool = Pool::create(config).unwrap();
-        let manifest = Manifest::create(&pool, crate::types::DbId::default(), 64 << 10).unwrap();
-        let redo = RedoArea::create(&pool, pool.alloc(RedoArea::BYTES).unwrap()).unwrap();
-        let ground = Arc::new(Ground::new(
-            pool.clone(),
-            manifest,
-            redo,
-            options,
-            Arc::new(terrace_media::ManualClock::new()),
-        ));
-        super::super::recover::create(&ground).unwrap();
+        let ground = ground();
+        assert!(ground.options.bottom.extent_bytes > 2 * PIECE);
+        let pool = &ground.pool;
         let mut pieces = Vec::new();
         while let Ok(piece) = pool.alloc(PIECE) {
             pieces.push(piece);
