@@ -1,8 +1,7 @@
 //! This file estimates garbage: bytes of entries that a newer one in a table above supersedes, which only a
 //! compaction gives back.
 //!
-//! Whoever writes a table asks, for one of its keys in `EVERY`, the filters of what is older whether the key is
-//! there. So a table knows about how many bytes it supersedes, and a version, which sums this up, how much of
+//! A table that is written asks the filters of what is older for one of its keys in `EVERY_MAX`, or in fewer. So a table knows about how many bytes it supersedes, and a version, which sums this up, how much of
 //! it is live. From `garbage_percent` of that on compactions are due; from one and a half times as much
 //! writers are slowed, and soon after held to what compactions give back. New keys cost nothing of this.
 //!
@@ -19,13 +18,17 @@ use crate::stages::{Pressure, Urgency};
 use crate::types::key_hash;
 
 /// One key in so many is looked for in what is older.
-const EVERY: u64 = 32;
+const EVERY_MAX: u64 = 32;
+/// At least so many keys are, in tables with as many entries as a version has: few would tell little, and fewer cost
+/// little.
+const SAMPLES_MIN: u64 = 8192;
 /// The most that garbage presses up to the point where nothing more comes down.
 const PART_MAX: f64 = 0.98;
 
 /// Counts what a table being written supersedes.
-#[derive(Default)]
 pub(super) struct Sampler {
+    /// One key in so many is looked for.
+    every: u64,
     /// Keys until the next that is looked for; `None` before the first key.
     skip: Option<u64>,
     superseded: u64,
@@ -34,6 +37,17 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
+    /// That of a table which is written above those of a version.
+    pub(super) fn above(version: &Version) -> Sampler {
+        let entries: u64 = version.tables().map(|table| table.meta.entries).sum();
+        Sampler {
+            every: (entries / SAMPLES_MIN).clamp(1, EVERY_MAX),
+            skip: None,
+            superseded: 0,
+            tables: Vec::new(),
+        }
+    }
+
     /// Takes a key that was written to a table of `level`, once for all its versions.
     pub(super) fn take(&mut self, version: &Version, level: usize, (keyspace, key): (u32, &[u8])) {
         if let Some(skip @ 1..) = self.skip {
@@ -42,10 +56,10 @@ impl Sampler {
         }
         // Gaps as keys have them, so that no pattern of keys is missed or met at each.
         let hash = key_hash(keyspace, key);
-        let drawn = (hash >> 32) % (2 * EVERY - 1);
+        let drawn = (hash >> 32) % (2 * self.every - 1);
         let first = self.skip.replace(drawn).is_none();
-        if first {
-            self.skip = Some(drawn % EVERY);
+        if first && self.every > 1 {
+            self.skip = Some(drawn % self.every);
             return;
         }
         // A key stands for itself and those up to the next one.

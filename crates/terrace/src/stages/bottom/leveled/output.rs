@@ -107,6 +107,7 @@ impl Output {
             lends_to_deletes: false,
             level,
             run,
+            sampler: Sampler::above(&version),
             version,
             writer: None,
             done: Vec::new(),
@@ -115,7 +116,6 @@ impl Output {
             kept: None,
             any: false,
             entries: 0,
-            sampler: Sampler::default(),
             charged: 0,
             lease: body.ground.memory.jobs.lease(),
             is_left: false,
@@ -449,7 +449,7 @@ impl Output {
         if self.body.ground.reserve.is_short() {
             self.body.ground.reserve.refill();
         }
-        self.sampler = Sampler::default();
+        self.sampler = Sampler::above(&self.version);
         self.cut = None;
         self.charged = 0;
         self.any = false;
