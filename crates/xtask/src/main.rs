@@ -14,6 +14,7 @@ usage: cargo xtask <command>
 
 commands:
   tidy [FOLDER]   check the rules of STYLE.md; FOLDER is the workspace by default
+  lines [FOLDER]  count the lines of code, without comments and tests, of each crate and folder
   help            print this text
 ";
 
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match (args.next().as_deref(), args.next(), args.next()) {
         (Some("tidy"), folder, None) => tidy(folder.map_or_else(workspace, PathBuf::from)),
+        (Some("lines"), folder, None) => lines(&folder.map_or_else(workspace, PathBuf::from)),
         (Some("help" | "--help" | "-h"), None, None) => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -40,6 +42,19 @@ fn workspace() -> PathBuf {
         .as_deref()
         .and_then(|folder| folder.ancestors().nth(2));
     workspace.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+fn lines(root: &Path) -> ExitCode {
+    match tidy::Tree::read(root) {
+        Ok(tree) => {
+            print!("{}", tidy::lines(&tree));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("lines: cannot read {}: {error}", root.display());
+            ExitCode::from(2)
+        }
+    }
 }
 
 fn tidy(root: PathBuf) -> ExitCode {

@@ -5,11 +5,12 @@
 //! proves that the rule fires.
 //!
 //! One file a subject: `text` (length, first line, ASCII, unfinished marks), `modules` (names,
-//! reachability), `imports` (direction), `circles` (of imports), `media` (layouts, unsafe code, persist comments), `links`
+//! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media` (layouts, unsafe code, persist comments), `links`
 //! (documents), `source` (the scanner that all of them read from).
 
 mod circles;
 mod imports;
+mod lines;
 mod links;
 mod media;
 mod modules;
@@ -111,6 +112,19 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// Returns a table of the lines of code of each crate and folder, without comments and tests.
+pub(crate) fn lines(tree: &Tree) -> String {
+    let contents = tree
+        .contents
+        .iter()
+        .filter(|(path, _)| path.ends_with(".rs"));
+    let parse = |(path, content): (&String, &Vec<u8>)| {
+        Source::parse(path, &String::from_utf8_lossy(content))
+    };
+    let sources: Vec<Source> = contents.map(parse).collect();
+    lines::table(&sources)
 }
 
 /// Runs every rule over the tree.

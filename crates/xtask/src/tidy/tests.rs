@@ -374,3 +374,15 @@ fn a_violation_reads_as_one_line() {
     let violation = Violation::new("a/b.rs", 7, "header", "add it");
     assert_eq!(violation.to_string(), "a/b.rs:7: header: add it");
 }
+
+/// Lines of code are those that are neither comments nor tests.
+#[test]
+fn comments_and_tests_are_no_lines_of_code() {
+    let mut tree = Tree::default();
+    let text = "//! It.\n\nmod parts;\n// Why.\nfn f() {\n    g();\n}\n#[cfg(test)]\nmod tests {\n    fn t() {}\n}\n";
+    tree.add("crates/store/src/lib.rs", text);
+    tree.add("crates/store/src/parts/mod.rs", "//! It.\nfn g() {}\n");
+    let counted = lines(&tree);
+    let counted: Vec<&str> = counted.split_whitespace().collect();
+    assert_eq!(counted, ["store", "5", "parts", "1", "all", "5"]);
+}
