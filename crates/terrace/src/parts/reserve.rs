@@ -14,7 +14,8 @@
 //! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `Ground::keep_reserve` |
 //! | tables | what compactions write, and drains that retire logs | the same |
 //!
-//! Room that comes back goes to range deletes first, which give the most back, then to drains and tables. Logs of single
+//! Room that comes back goes to the manifest first, without whose edits nothing gives room back, and which has its own
+//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables. Logs of single
 //! deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
 //! bit, and then nothing gave any room back.
 //!
@@ -127,11 +128,11 @@ impl Rows {
     /// Each row with what is wanted of it, in the order in which they are filled.
     fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 5] {
         [
+            (&mut self.manifest, all.manifest),
             (&mut self.ranges, all.ranges),
             (&mut self.drains, all.drains),
             (&mut self.tables, all.tables),
             (&mut self.log, all.log),
-            (&mut self.manifest, all.manifest),
         ]
     }
 

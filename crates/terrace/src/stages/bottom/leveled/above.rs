@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::source::RunCursor;
 use super::version::{Run, Table, Version};
 use crate::error::Result;
-use crate::parts::iter::Cursor;
+use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::key::Target;
 use crate::parts::ranges::Key;
 use crate::parts::sstable::ReadCounts;
@@ -18,47 +18,68 @@ pub(super) const WORTH_ONE_IN: u64 = 8;
 /// About so many entries of a table are looked up, one every so many blocks.
 const SAMPLES: usize = 16;
 
-/// The newer entries that may hide those of a table which is rewritten in place.
-pub(super) struct Above<'a> {
-    /// What drains, with the newer tables of the buffer.
-    pub(super) drain: Option<&'a Drain>,
-    pub(super) version: &'a Version,
-    /// The level of the table, and its run.
-    pub(super) place: (u32, u64),
+/// The runs above a table. They are read beside it in the order of keys, so that each of their tables is opened once.
+pub(super) struct Above {
+    cursor: MergeCursor,
 }
 
-impl Above<'_> {
-    /// Returns the number of the newest entry of a key.
-    pub(super) fn newest(&self, (keyspace, key): Key<'_>) -> Result<Option<SeqNo>> {
-        let hash = key_hash(keyspace, key);
-        let drain = self
-            .drain
-            .map(|drain| drain.newest_of_all(keyspace, key, hash));
-        match drain.transpose()?.flatten() {
-            Some(newest) => Ok(Some(newest)),
-            None => self.version.newest_above(self.place, (keyspace, key), hash),
+impl Above {
+    /// Those above `run` of `level`.
+    pub(super) fn of(version: &Version, place: (u32, u64)) -> Above {
+        let cursors = version.above(place).map(|run| {
+            let cursor = RunCursor::new(Arc::clone(run), false);
+            Box::new(cursor) as Box<dyn Cursor>
+        });
+        Above {
+            cursor: MergeCursor::new(cursors.collect()),
         }
     }
 
-    /// Whether so much of a table seems to be hidden that it is worth rewriting.
-    pub(super) fn hides_much_of(&self, table: &Table) -> Result<bool> {
+    /// Goes to the first entry of a key, or behind it.
+    pub(super) fn seek(&mut self, (keyspace, key): Key<'_>) -> Result<()> {
+        self.cursor.seek(&Target::first_of(keyspace, key))
+    }
+
+    /// Returns the number of the newest entry of a key that lies at or behind the cursor.
+    pub(super) fn newest(&mut self, (keyspace, key): Key<'_>) -> Result<Option<SeqNo>> {
+        // BOUND: the entries up to the key, each once.
+        while let Some(entry) = self.cursor.entry()? {
+            if (entry.keyspace, entry.key) >= (keyspace, key) {
+                let found = (entry.keyspace, entry.key) == (keyspace, key);
+                return Ok(found.then_some(entry.seq));
+            }
+            self.cursor.advance()?;
+        }
+        Ok(None)
+    }
+
+    /// Whether so much of a table seems to be hidden, by these or by what drains and newer tables of the buffer, that it
+    /// is worth rewriting.
+    pub(super) fn hides_much_of(&mut self, table: &Table, drain: &Drain) -> Result<bool> {
         let cuts = table
             .open()?
             .split_keys(SAMPLES, &mut ReadCounts::default())?;
-        let run = Arc::new(Run::of(vec![table.clone()]));
-        let mut cursor = RunCursor::new(run, false);
-        let first = table.first();
+        let mut cursor = RunCursor::new(Arc::new(Run::of(vec![table.clone()])), false);
         let places = cuts
             .iter()
             .map(|(keyspace, key)| (*keyspace, key.as_slice()));
         let (mut looked_up, mut hidden) = (0, 0);
-        for (keyspace, key) in [first].into_iter().chain(places) {
+        for (keyspace, key) in [table.first()].into_iter().chain(places) {
             cursor.seek(&Target::first_of(keyspace, key))?;
-            if let Some(entry) = cursor.entry()? {
-                let newest = self.newest((entry.keyspace, entry.key))?;
-                looked_up += 1;
-                hidden += u64::from(newest.is_some_and(|newest| newest > entry.seq));
-            }
+            let Some(entry) = cursor.entry()? else {
+                continue;
+            };
+            let place = (entry.keyspace, entry.key);
+            let hash = key_hash(entry.keyspace, entry.key);
+            let newest = match drain.newest_of_all(entry.keyspace, entry.key, hash)? {
+                Some(newest) => Some(newest),
+                None => {
+                    self.seek(place)?;
+                    self.newest(place)?
+                }
+            };
+            looked_up += 1;
+            hidden += u64::from(newest.is_some_and(|newest| newest > entry.seq));
         }
         Ok(hidden > 0 && hidden * WORTH_ONE_IN >= looked_up)
     }

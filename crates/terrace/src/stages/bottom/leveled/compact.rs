@@ -26,7 +26,7 @@ use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
-use crate::types::SeqNo;
+use crate::types::{SeqNo, key_hash};
 
 /// Entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
@@ -150,11 +150,20 @@ impl Plan {
     }
 
     fn range(&self, span: &Span) -> Result<Range> {
-        Ok(Range {
+        let above = self.picked.leaves_hidden.then(|| {
+            let place = (self.picked.to as u32, self.picked.run);
+            Above::of(&self.version(), place)
+        });
+        let mut range = Range {
             cursor: self.cursor(span)?,
             output: self.output(span),
             span: span.clone(),
-        })
+            above,
+        };
+        if let (Some(above), Some(first)) = (&mut range.above, range.cursor.entry()?) {
+            above.seek((first.keyspace, first.key))?;
+        }
+        Ok(range)
     }
 
     /// The end of the compaction, with what all parts have written.
@@ -201,12 +210,14 @@ struct Range {
     span: Span,
     cursor: MergeCursor,
     output: Output,
+    /// What may hide entries of a table that is rewritten for room.
+    above: Option<Above>,
 }
 
 impl Range {
     /// Merges one step's worth, without what newer entries above hide. True when everything is merged and the last table
     /// closed.
-    fn merge_some(&mut self, above: Option<&Above<'_>>) -> Result<bool> {
+    fn merge_some(&mut self, drain: Option<&Drain>) -> Result<bool> {
         let (mut entries, mut bytes) = (0, 0);
         loop {
             let entry = self.cursor.entry()?;
@@ -228,10 +239,14 @@ impl Range {
                     return Ok(false);
                 }
             }
-            let newer = match above {
-                Some(above) => above.newest((entry.keyspace, entry.key))?,
-                None => None,
-            };
+            let mut newer = None;
+            if let Some(drain) = drain {
+                let hash = key_hash(entry.keyspace, entry.key);
+                newer = drain.newest_of_all(entry.keyspace, entry.key, hash)?;
+            }
+            if let (None, Some(above)) = (newer, &mut self.above) {
+                newer = above.newest((entry.keyspace, entry.key))?;
+            }
             if !self.output.is_superseded(newer, entry.seq) {
                 bytes += self.output.offer(&entry, self.cursor.value()?)?;
             }
@@ -250,7 +265,7 @@ pub(super) struct Rewriting {
 impl Rewriting {
     /// Begins with a table that is marked busy.
     pub(super) fn begin(body: &Arc<Body>, table: &Table) -> Result<Rewriting> {
-        let plan = Plan::new(body, Picked::rewriting(table));
+        let plan = Plan::new(body, Picked::rewriting(table).for_room(Arc::default()));
         let range = Some(plan.range(&Span::default())?);
         Ok(Rewriting { plan, range })
     }
@@ -258,10 +273,8 @@ impl Rewriting {
     /// Writes one step's worth, without what a drain, newer tables of the buffer, or tables above hide. Returns the change
     /// of tables once all is written.
     pub(super) fn step(&mut self, drain: &Drain) -> Result<Option<Completion>> {
-        let version = self.plan.version();
-        let above = self.plan.picked.above(&version, Some(drain));
         if let Some(range) = &mut self.range
-            && !range.merge_some(Some(&above))?
+            && !range.merge_some(Some(drain))?
         {
             return Ok(None);
         }
@@ -313,11 +326,8 @@ impl Compact {
             self.current = Some(self.plan.range(span)?);
             self.left.pop();
         }
-        let picked = &self.plan.picked;
-        let version = self.plan.version();
-        let above = picked.leaves_hidden.then(|| picked.above(&version, None));
         if let Some(range) = &mut self.current
-            && !range.merge_some(above.as_ref())?
+            && !range.merge_some(None)?
         {
             return Ok(false);
         }

@@ -37,11 +37,16 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// That of a table which is written above those of a version.
-    pub(super) fn above(version: &Version) -> Sampler {
+    /// That of a table which is written above those of a version, of which `open_files_max` may be open.
+    pub(super) fn above(version: &Version, open_files_max: usize) -> Sampler {
         let entries: u64 = version.tables().map(|table| table.meta.entries).sum();
+        // A table that is not open is opened for one look.
+        let every = match version.tables().count() > open_files_max {
+            true => EVERY_MAX,
+            false => (entries / SAMPLES_MIN).clamp(1, EVERY_MAX),
+        };
         Sampler {
-            every: (entries / SAMPLES_MIN).clamp(1, EVERY_MAX),
+            every,
             skip: None,
             superseded: 0,
             tables: Vec::new(),

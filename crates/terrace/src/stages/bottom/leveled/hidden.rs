@@ -13,9 +13,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::above::WORTH_ONE_IN;
+use super::above::{Above, WORTH_ONE_IN};
 use super::compact::Rewriting;
-use super::picked::Picked;
 use super::version::{Table, Version};
 use super::{Body, Busy};
 use crate::error::{Error, Result};
@@ -108,9 +107,9 @@ impl Hidden {
         numbers.insert(table.number());
         drop(busy);
         let rewriting = Rewriting::begin(&self.body, &table)?;
-        let above = Picked::rewriting(&table).above(&version, Some(drain));
+        let mut above = Above::of(&version, (table.meta.level, table.meta.run));
         // Dropped, it gives the table back.
-        self.rewriting = above.hides_much_of(&table)?.then_some(rewriting);
+        self.rewriting = above.hides_much_of(&table, drain)?.then_some(rewriting);
         Ok(Progress::More)
     }
 

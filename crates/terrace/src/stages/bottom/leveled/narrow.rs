@@ -1,12 +1,14 @@
 //! This file makes compactions smaller where the disk has no room for them.
 //!
 //! A compaction writes its result before the tables that it replaces go, so a large one needs much room at once. When
-//! the disk refuses it, four things make a smaller one of it, in this order:
+//! the disk refuses it, five things make a smaller one of it, in this order:
 //!
 //! 1. Tables that range deletes hide in part are rewritten without what is hidden.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
 //! 3. Tables of the level below are rewritten without what newer entries of level 0 hide, if that is much.
-//! 4. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
+//! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small: each file takes whole
+//!    blocks, and cutting one run makes fewer than cutting many.
+//! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
 //!    and a table of a deeper level overlaps less. What is refused again is cut again, into few parts each time: files
 //!    take whole blocks, and many small ones would take more room than they make.
 //!
@@ -45,6 +47,8 @@ pub(super) struct Narrow {
     /// compaction that ends raises it by an eighth: one that is too large fills the disk before it is refused.
     pub(super) fits: u64,
     rewrites: Vec<Rewrite>,
+    /// The numbers of tables of level 0 to be merged into one run, newest run first.
+    gathered: Vec<Vec<u64>>,
     /// The newest number of level 0 when tables were last rewritten without what it hides.
     hidden_to: SeqNo,
     /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
@@ -67,6 +71,7 @@ impl Default for Narrow {
         Narrow {
             fits: u64::MAX,
             rewrites: Vec::new(),
+            gathered: Vec::new(),
             hidden_to: 0,
             rewriting: None,
         }
@@ -83,6 +88,9 @@ impl Narrow {
 /// Returns the next table to rewrite for room, each at most once and only while it is live. True beside it: other
 /// compactions wait until all of these are rewritten.
 pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked>, bool) {
+    if let Some(picked) = gathered(version, busy) {
+        return (Some(picked), true);
+    }
     let Narrow {
         rewrites,
         rewriting,
@@ -110,11 +118,31 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     )
 }
 
+/// Returns the merging of tables of level 0 into one run, once, if they are all live and free.
+fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
+    let runs = std::mem::take(&mut busy.narrow.gathered);
+    let live: HashMap<u64, &Table> = version.tables().map(|t| (t.number(), t)).collect();
+    let table = |number: &u64| {
+        let table = live.get(number).filter(|t| t.meta.level == 0);
+        table.filter(|_| !busy.numbers.contains(number))
+    };
+    let mut upper = Vec::new();
+    for numbers in &runs {
+        let tables: Option<Vec<Table>> = numbers
+            .iter()
+            .map(|n| table(n).map(|&t| t.clone()))
+            .collect();
+        upper.push(tables?);
+    }
+    let run = upper.first()?.first()?.meta.run;
+    Some(Picked::into_run(run, upper))
+}
+
 impl Body {
     /// Prepares a compaction that fits where the disk has refused `picked` after `written` bytes. Returns whether there
     /// is one; the refused compaction then ends.
     pub(super) fn narrow(&self, picked: &Picked, written: u64) -> Result<bool> {
-        if picked.rewrites {
+        if picked.rewrites || picked.to == 0 {
             // Another table may be smaller.
             return Ok(!self.busy.lock().narrow.rewrites.is_empty());
         }
@@ -124,6 +152,7 @@ impl Body {
         let rewrites = match hidden.is_empty() {
             true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
             true => match self.hidden_by_level0(picked) {
+                hidden if hidden.is_empty() && self.gathers(picked, fits) => return Ok(true),
                 hidden if hidden.is_empty() => cut(picked, fits)?,
                 hidden => hidden.into_iter().map(Rewrite::whole).collect(),
             },
@@ -152,6 +181,22 @@ impl Body {
         }
         busy.narrow.hidden_to = seq.unwrap_or(0);
         below.tables.iter().map(Table::number).collect()
+    }
+
+    /// Notes that the tables of level 0 in a compaction are to be merged into one run, if they are of several runs and
+    /// take no more room than fits.
+    fn gathers(&self, refused: &Picked, fits: u64) -> bool {
+        let upper = &refused.upper;
+        let bytes: u64 = upper.iter().map(|run| run.bytes()).sum();
+        // BOUND: the runs become one, and another drain comes only when there is room.
+        if refused.from() > 0 || refused.to == 0 || upper.len() < 2 || bytes > fits {
+            return false;
+        }
+        let numbers = upper
+            .iter()
+            .map(|run| run.tables.iter().map(Table::number).collect());
+        self.busy.lock().narrow.gathered = numbers.collect();
+        true
     }
 
     /// Notes what fits where a compaction of level 0 did not, and returns whether another one comes next.

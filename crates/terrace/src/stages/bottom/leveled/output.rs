@@ -107,7 +107,7 @@ impl Output {
             lends_to_deletes: false,
             level,
             run,
-            sampler: Sampler::above(&version),
+            sampler: Sampler::above(&version, body.shelf.options.open_files_max),
             version,
             writer: None,
             done: Vec::new(),
@@ -449,7 +449,7 @@ impl Output {
         if self.body.ground.reserve.is_short() {
             self.body.ground.reserve.refill();
         }
-        self.sampler = Sampler::above(&self.version);
+        self.sampler = Sampler::above(&self.version, self.shelf().options.open_files_max);
         self.cut = None;
         self.charged = 0;
         self.any = false;

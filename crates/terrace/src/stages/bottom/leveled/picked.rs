@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::above::Above;
-use super::version::{Run, Table, Version};
+use super::version::{Run, Table};
 use crate::parts::ranges::Key;
-use crate::stages::Drain;
 
 /// Keyspace and key.
 pub(super) type Place = (u32, Vec<u8>);
@@ -42,6 +40,23 @@ impl Picked {
         }
     }
 
+    /// Merges tables of several runs of level 0 into one of them, which has the number `run`. No other table of these
+    /// runs has a key between theirs.
+    pub(super) fn into_run(run: u64, upper: Vec<Vec<Table>>) -> Picked {
+        Picked {
+            to: 0,
+            run,
+            upper: upper
+                .into_iter()
+                .map(|tables| Arc::new(Run::of(tables)))
+                .collect(),
+            lower: Arc::default(),
+            rewrites: false,
+            cuts: Arc::default(),
+            leaves_hidden: false,
+        }
+    }
+
     /// Rewrites one table in place and drops the entries that no reader can see.
     pub(super) fn rewriting(table: &Table) -> Picked {
         Picked {
@@ -61,15 +76,6 @@ impl Picked {
             cuts,
             leaves_hidden: true,
             ..self
-        }
-    }
-
-    /// What may hide entries of a table that is rewritten in place.
-    pub(super) fn above<'a>(&self, version: &'a Version, drain: Option<&'a Drain>) -> Above<'a> {
-        Above {
-            drain,
-            version,
-            place: (self.to as u32, self.run),
         }
     }
 

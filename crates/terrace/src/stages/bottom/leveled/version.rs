@@ -8,14 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
-use crate::parts::key::Target;
 use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Keep, Key, RangeDelete, Spans};
-use crate::parts::sstable::{Answer, ReadCounts, SsTable};
+use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::table_file_name as file_name;
-
-use crate::types::SeqNo;
 
 use super::Shelf;
 
@@ -375,30 +372,11 @@ impl Version {
         }
     }
 
-    /// Returns the number of the newest entry of a key in the runs above `run` of `level`, if one of them has the key.
-    pub(super) fn newest_above(
-        &self,
-        (level, run): (u32, u64),
-        (keyspace, key): Key<'_>,
-        hash: u64,
-    ) -> Result<Option<SeqNo>> {
+    /// The runs above `run` of `level`.
+    pub(super) fn above(&self, (level, run): (u32, u64)) -> impl Iterator<Item = &Arc<Run>> {
         let runs = self.runs.iter();
-        let newer = runs.filter(|other| level > 0 || other.id > run);
-        let above = newer.chain(&self.levels[..(level as usize).saturating_sub(1)]);
-        let target = Target::first_of(keyspace, key);
-        for run in above {
-            let table = run.tables.get(run.position(keyspace, key));
-            let Some(table) = table.filter(|table| table.first() <= (keyspace, key)) else {
-                continue;
-            };
-            let open = table.open()?;
-            if let Some(Answer::Entry(found)) =
-                open.get(&target, hash, &mut ReadCounts::default())?
-            {
-                return Ok(Some(found.seq));
-            }
-        }
-        Ok(None)
+        let newer = runs.filter(move |other| level > 0 || other.id > run);
+        newer.chain(&self.levels[..(level as usize).saturating_sub(1)])
     }
 
     /// The run of a level below level 0.

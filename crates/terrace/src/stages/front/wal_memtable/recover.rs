@@ -21,10 +21,11 @@ use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
 use super::replay::{FoundLog, FoundPlace, retire_empty};
-use super::spare::{Size, is_of_pool, log_bytes, new_memtable};
+use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::parts::manifest::{LogMeta, LogPlace, State};
+use crate::parts::reserve::Row;
 use crate::stages::{Folder, Ground};
 
 /// Finds the logs and makes the front; replay.rs replays them.
@@ -78,8 +79,11 @@ pub(crate) fn recover(
     let make =
         |size, small| new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
     let active = match make(size, small) {
-        // The opening before this one may have had smaller memtables, and kept room for one of those.
-        Err(e) if is_of_pool(&e) && small.is_some() => make(Size::least(), None)?,
+        // The opening before this one may have had smaller memtables, and kept room for one of those in the pool. On a
+        // disk, kills may have left logs of openings that took all of the reserve but a few blocks.
+        Err(e) if e.kind() == ErrorKind::Full && small.is_some() => {
+            make(Size::least().on(Row::Ranges), None)?
+        }
         made => made?,
     };
     let active = Arc::new(active);

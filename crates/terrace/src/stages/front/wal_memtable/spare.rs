@@ -207,6 +207,14 @@ impl Size {
         Size::of(LEAST_BYTES, None)
     }
 
+    /// The same with a log that may take a row of the reserve.
+    pub(super) fn on(self, row: Row) -> Size {
+        Size {
+            on_reserve: Some(row),
+            ..self
+        }
+    }
+
     /// Holds extents for the smallest first memtable of an opening, if there is room for them. Nothing names them, so
     /// the next opening finds them free, however full the pool is.
     pub(super) fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
