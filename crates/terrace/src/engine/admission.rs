@@ -359,7 +359,7 @@ impl Engine {
         let (least, size) = match awaits {
             // A put that finds no space must not fill the memtable of another caller, which is on the reserve.
             Awaits::Space
-                if !self.pipeline.bottom.is_outside_pool() || self.disk_full().is_some() =>
+                if !self.pipeline.bottom.is_outside_pool() || self.ground.reserve.is_tight() =>
             {
                 (Deletes::Single, SpareSize::Small)
             }
@@ -389,7 +389,7 @@ impl Engine {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,
             Awaits::Space | Awaits::Flush => {
-                self.pipeline.bottom.is_outside_pool() && self.disk_full().is_some()
+                self.pipeline.bottom.is_outside_pool() && self.ground.reserve.is_tight()
             }
             _ => false,
         };

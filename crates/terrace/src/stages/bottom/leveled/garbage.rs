@@ -1,7 +1,8 @@
 //! This file estimates garbage: bytes of entries that a newer one in a table above supersedes, which only a
 //! compaction gives back.
 //!
-//! A table that is written asks the filters of what is older for one of its keys in `EVERY_MAX`, or in fewer. So a table knows about how many bytes it supersedes, and a version, which sums this up, how much of
+//! A table that is written asks the filters of what is older for one of its keys in `EVERY_MAX`, or in fewer. So a
+//! table knows about how many bytes it supersedes, and a version, which sums this up, how much of
 //! it is live. From `garbage_percent` of that on compactions are due; from one and a half times as much
 //! writers are slowed, and soon after held to what compactions give back. New keys cost nothing of this.
 //!
