@@ -265,14 +265,16 @@ fn a_disk_full_of_old_versions_takes_writes() {
                 }
                 let db = place.open(&options).unwrap();
                 let key = |n: u32| (n.wrapping_mul(2_654_435_761) % KEYS).to_be_bytes();
+                let mut most = 0;
                 for n in 0..7 * KEYS {
+                    most = most.max(quota.used());
                     // A put beside a compaction that fills the disk may be refused for a moment.
                     while let Err(e) = db.put(key(n), value(n, 2000)) {
                         assert_eq!(e.kind(), ErrorKind::Full, "{n}: {e}");
                         std::thread::yield_now();
                     }
                 }
-                assert!(quota.used() > DISK / 2, "{}", quota.used());
+                assert!(most > DISK / 3 * 2, "the disk was never full: {most}");
                 let count = 200_000u32;
                 for n in 0..count {
                     db.delete((KEYS + n).to_be_bytes()).unwrap();
