@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// Begins a job that frees space at this urgency, even if the state of the database alone is less urgent. Returns
-    /// false if there is none.
+    /// false if there is no such job.
     pub(super) fn begin_for(&self, urgency: Urgency) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         let kinds = new_jobs(Urgency::Space).into_iter();

@@ -15,8 +15,8 @@
 //! | tables | what compactions write, and drains that retire logs | the same |
 //!
 //! Room that comes back goes to the manifest first, without whose edits nothing gives room back, and which has its own
-//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables. Logs of single
-//! deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
+//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables. Logs of
+//! single deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
 //! bit, and then nothing gave any room back.
 //!
 //! Invariants
@@ -310,9 +310,11 @@ impl Reserve {
     /// no table files.
     pub(crate) fn has_room_for_table(&self, bytes: u64) -> bool {
         let inner = self.inner.lock();
+        if inner.rows.tables == 0 || bytes <= inner.held.tables {
+            return true;
+        }
         let free = self.place.as_ref().and_then(Place::free_bytes);
-        let room = free.map(|free| free.saturating_add(inner.held.tables));
-        inner.rows.tables == 0 || room.is_none_or(|room| bytes <= room)
+        free.is_none_or(|free| bytes - inner.held.tables <= free)
     }
 
     /// Bytes that it has.

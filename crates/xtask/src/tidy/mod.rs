@@ -5,8 +5,8 @@
 //! proves that the rule fires.
 //!
 //! One file a subject: `text` (length, first line, ASCII, unfinished marks), `modules` (names,
-//! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media` (layouts, unsafe code, persist comments), `links`
-//! (documents), `source` (the scanner that all of them read from).
+//! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media` (layouts,
+//! unsafe code, persist comments), `links` (documents), `source` (the scanner that all of them read from).
 
 mod circles;
 mod imports;

@@ -12,10 +12,10 @@ use crate::parts::sstable::ReadCounts;
 use crate::stages::Drain;
 use crate::types::{SeqNo, key_hash};
 
-/// A table is worth rewriting if one of so many of its entries is hidden.
+/// A table is rewritten if at least one entry in this many is hidden.
 pub(super) const WORTH_ONE_IN: u64 = 8;
 
-/// About so many entries of a table are looked up, one every so many blocks.
+/// The approximate number of entries of a table that are looked up, spread evenly over its blocks.
 const SAMPLES: usize = 16;
 
 /// The runs above a table. They are read beside it in the order of keys, so that each of their tables is opened once.
@@ -53,8 +53,8 @@ impl Above {
         Ok(None)
     }
 
-    /// Whether so much of a table seems to be hidden, by these or by what drains and newer tables of the buffer, that it
-    /// is worth rewriting.
+    /// Returns whether enough of a table seems to be hidden that it is worth rewriting. Entries are hidden by these runs,
+    /// by the drain and by newer tables of the buffer.
     pub(super) fn hides_much_of(&mut self, table: &Table, drain: &Drain) -> Result<bool> {
         let cuts = table
             .open()?

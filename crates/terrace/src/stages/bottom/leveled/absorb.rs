@@ -116,10 +116,8 @@ impl Absorb {
         drain.credit.pass(u64::from(entries));
         Ok(done)
     }
-}
 
-impl Absorb {
-    /// After so many tries the job gives its sources back.
+    /// Returns the number of tries after which the job gives its sources back.
     fn tries(&self) -> u32 {
         match self.body.ground.options.background.workers {
             // Without threads each try is another call.
@@ -205,7 +203,7 @@ impl Job for Absorb {
                     self.drain = Some(drain);
                     return Ok(self.refuse(e));
                 }
-                // Nobody hears of the refusal while a table is rewritten for room.
+                // Callers are told of the refusal only if no table can be rewritten for room.
                 self.hidden = Some(Hidden::begin(&self.body, &mut drain, Some(e))?);
                 self.drain = Some(drain);
                 return Ok(Step::More);

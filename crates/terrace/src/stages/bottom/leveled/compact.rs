@@ -210,7 +210,7 @@ struct Range {
     span: Span,
     cursor: MergeCursor,
     output: Output,
-    /// What may hide entries of a table that is rewritten for room.
+    /// The runs above, for a table that is rewritten without the entries that they hide.
     above: Option<Above>,
 }
 

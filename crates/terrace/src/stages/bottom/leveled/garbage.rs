@@ -20,8 +20,8 @@ use crate::types::key_hash;
 
 /// One key in so many is looked for in what is older.
 const EVERY_MAX: u64 = 32;
-/// At least so many keys are, in tables with as many entries as a version has: few would tell little, and fewer cost
-/// little.
+/// The number of keys to look for in tables that have as many entries as the version. With fewer keys the estimate is
+/// poor, and in a small database looking for each of them is cheap.
 const SAMPLES_MIN: u64 = 8192;
 /// The most that garbage presses up to the point where nothing more comes down.
 const PART_MAX: f64 = 0.98;

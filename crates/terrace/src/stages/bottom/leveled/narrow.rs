@@ -118,21 +118,30 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     )
 }
 
-/// Returns the merging of tables of level 0 into one run, once, if they are all live and free.
+/// Returns the compaction that merges tables of level 0 into one run, once they are free; none if one is gone.
 fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
-    let runs = std::mem::take(&mut busy.narrow.gathered);
-    let live: HashMap<u64, &Table> = version.tables().map(|t| (t.number(), t)).collect();
-    let table = |number: &u64| {
-        let table = live.get(number).filter(|t| t.meta.level == 0);
-        table.filter(|_| !busy.numbers.contains(number))
-    };
+    let Busy {
+        narrow, numbers, ..
+    } = busy;
+    // The compaction that was refused may hold them for a moment yet.
+    if narrow
+        .gathered
+        .iter()
+        .flatten()
+        .any(|n| numbers.contains(n))
+    {
+        return None;
+    }
+    let runs = std::mem::take(&mut narrow.gathered);
+    if runs.is_empty() {
+        return None;
+    }
+    let level0 = version.runs.iter().flat_map(|run| &run.tables);
+    let live: HashMap<u64, &Table> = level0.map(|t| (t.number(), t)).collect();
     let mut upper = Vec::new();
     for numbers in &runs {
-        let tables: Option<Vec<Table>> = numbers
-            .iter()
-            .map(|n| table(n).map(|&t| t.clone()))
-            .collect();
-        upper.push(tables?);
+        let tables = numbers.iter().map(|n| live.get(n).map(|&t| t.clone()));
+        upper.push(tables.collect::<Option<Vec<Table>>>()?);
     }
     let run = upper.first()?.first()?.meta.run;
     Some(Picked::into_run(run, upper))
