@@ -276,6 +276,15 @@ impl Engine {
     /// Lets background work go on, or finds that it cannot.
     fn wait(self: &Arc<Self>, awaits: Awaits, held: bool, wait: &mut Wait) -> Result<()> {
         wait.stalled = Some(awaits.reason());
+        let is_tight = self.ground.reserve.is_tight();
+        // Puts on the reserve have to give back as much as they take of it.
+        if is_tight
+            && self.pipeline.buffer.is_none()
+            && wait.drains.is_none()
+            && (!wait.is_of_put || self.pipeline.front.has_mostly_deletes())
+        {
+            wait.drains = Some(self.ground.reserve.want_drains());
+        }
         let is_manual = self.jobs.workers() == Workers::Manual;
         if wait.is_first {
             // The device of a pool that has filled it may have room again.
@@ -290,6 +299,7 @@ impl Engine {
             Awaits::Space => true,
             // In place of an empty memtable, each put would take another log from the reserve.
             Awaits::Disk(_) => self.pipeline.front.has_active_before(SeqNo::MAX),
+            Awaits::Flush => is_tight && self.pipeline.bottom.is_outside_pool(),
             _ => false,
         };
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
@@ -326,7 +336,7 @@ impl Engine {
             _ => 0,
         };
         let seen = (left, turnover);
-        let turnover_max = match self.ground.reserve.is_tight() {
+        let turnover_max = match is_tight {
             // On a full disk many jobs free room there before one frees space in the pool.
             true => awaits.turnover_max().max(wait.turnover_max),
             false => awaits.turnover_max(),
@@ -358,7 +368,7 @@ impl Engine {
         let front = &self.pipeline.front;
         let (least, size) = match awaits {
             // A put that finds no space must not fill the memtable of another caller, which is on the reserve.
-            Awaits::Space
+            Awaits::Space | Awaits::Flush
                 if !self.pipeline.bottom.is_outside_pool() || self.ground.reserve.is_tight() =>
             {
                 (Deletes::Single, SpareSize::Small)
@@ -384,7 +394,7 @@ impl Engine {
     /// else asks for that. A drain retires logs, and logs of deletes are small, far from all that logs may take; and where
     /// it is refused, it may rewrite a table without what is deleted. Without a drain, level 0 is compacted even if it has
     /// few tables, since their deletes may cover most of the disk. Returns false if no job can begin, or if none has
-    /// completed an edit since the caller's last turn.
+    /// completed an edit since the caller's last turns.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,
@@ -393,12 +403,9 @@ impl Engine {
             }
             _ => false,
         };
-        // BOUND: each turn but the first follows an edit, and others may complete edits without end.
-        let edits = Some(self.jobs.edits());
-        if !for_disk || wait.moves == 0 || std::mem::replace(&mut wait.moved_at, edits) == edits {
+        if !for_disk || !wait.may_move(self.jobs.edits()) {
             return Ok(false);
         }
-        wait.moves -= 1;
         wait.looks = 0;
         Ok(self.begin_for(Urgency::Space)? || self.begin_for(Urgency::Everything)?)
     }

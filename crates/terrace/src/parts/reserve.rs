@@ -13,11 +13,12 @@
 //! | log | logs of deletes | `LOG_BYTES` |
 //! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `Ground::keep_reserve` |
 //! | tables | what compactions write, and drains that retire logs | the same |
+//! | memtables | memtables of puts before deletes, where logs are in a pool and no buffer is | the same |
 //!
 //! Room that comes back goes to the manifest first, without whose edits nothing gives room back, and which has its own
-//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables. Logs of
-//! single deletes come behind them: they go only when what is in them is in tables, so they would take the row of tables bit by
-//! bit, and then nothing gave any room back.
+//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables, without
+//! which nothing gives room back. Memtables and logs of single deletes come behind them: they go only when what is in them
+//! is in tables, so they would take the row of tables bit by bit.
 //!
 //! Invariants
 //!   R1  A row is given up only for its own steps and for the manifest.
@@ -29,7 +30,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrace_media::{Advice, File, FileLock, FileSystem, OpenMode};
@@ -72,9 +73,10 @@ pub(crate) enum Row {
     /// That of logs, and then its own.
     Ranges,
     Log,
-    /// That of drains, for what gives no room back when it is in tables.
+    /// Those of memtables and drains, for what gives no room back when it is in tables: deletes, and puts before them if
+    /// these wait.
     Deletes,
-    /// That of drains, and then that of compactions, for what retires logs.
+    /// The same, and then that of compactions, for what retires logs.
     Drains,
     Tables,
 }
@@ -87,11 +89,12 @@ pub(crate) struct Rows {
     pub(crate) log: u64,
     pub(crate) drains: u64,
     pub(crate) tables: u64,
+    pub(crate) memtables: u64,
 }
 
 impl Rows {
     fn sum(&self) -> u64 {
-        self.manifest + self.ranges + self.log + self.drains + self.tables
+        self.manifest + self.ranges + self.log + self.drains + self.tables + self.memtables
     }
 
     fn rounded(self) -> Rows {
@@ -101,6 +104,7 @@ impl Rows {
             log: self.log.next_multiple_of(BLOCK_BYTES),
             drains: self.drains.next_multiple_of(BLOCK_BYTES),
             tables: self.tables.next_multiple_of(BLOCK_BYTES),
+            memtables: self.memtables.next_multiple_of(BLOCK_BYTES),
         }
     }
 
@@ -112,6 +116,7 @@ impl Rows {
             log: self.log.min(all.log),
             drains: self.drains.min(all.drains),
             tables: self.tables.min(all.tables),
+            memtables: self.memtables.min(all.memtables),
         }
     }
 
@@ -126,12 +131,13 @@ impl Rows {
     }
 
     /// Each row with what is wanted of it, in the order in which they are filled.
-    fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 5] {
+    fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 6] {
         [
             (&mut self.manifest, all.manifest),
             (&mut self.ranges, all.ranges),
             (&mut self.drains, all.drains),
             (&mut self.tables, all.tables),
+            (&mut self.memtables, all.memtables),
             (&mut self.log, all.log),
         ]
     }
@@ -141,13 +147,14 @@ impl Rows {
         match row {
             Row::Manifest => vec![
                 &mut self.manifest,
+                &mut self.memtables,
                 &mut self.tables,
                 &mut self.drains,
                 &mut self.log,
                 &mut self.ranges,
             ],
-            Row::Deletes => vec![&mut self.drains],
-            Row::Drains => vec![&mut self.drains, &mut self.tables],
+            Row::Deletes => vec![&mut self.memtables, &mut self.drains],
+            Row::Drains => vec![&mut self.memtables, &mut self.drains, &mut self.tables],
             Row::Ranges => vec![&mut self.log, &mut self.ranges],
             Row::Log => vec![&mut self.log],
             Row::Tables => vec![&mut self.tables],
@@ -163,6 +170,17 @@ pub(crate) struct Reserve {
     inner: Mutex<Inner>,
     /// The last step that looked found the disk full.
     tight: AtomicBool,
+    /// Callers on a full disk who wait for what is in memory, deletes among it, to come down.
+    drains_wanted: AtomicUsize,
+}
+
+/// Lets drains of puts take the rows of deletes for as long as it is held.
+pub(crate) struct WantedDrains(Arc<Reserve>);
+
+impl Drop for WantedDrains {
+    fn drop(&mut self) {
+        self.0.drains_wanted.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Place {
@@ -187,6 +205,7 @@ impl Reserve {
             place: None,
             inner: Mutex::default(),
             tight: AtomicBool::new(false),
+            drains_wanted: AtomicUsize::new(0),
         })
     }
 
@@ -205,6 +224,7 @@ impl Reserve {
                 ..Inner::default()
             }),
             tight: AtomicBool::new(false),
+            drains_wanted: AtomicUsize::new(0),
         })
     }
 
@@ -229,6 +249,13 @@ impl Reserve {
         self.refill();
     }
 
+    /// Returns whether the disk was found full and does not report as much room again as the reserve has.
+    pub(crate) fn is_full(&self) -> bool {
+        let all = || self.inner.lock().rows.sum();
+        let free = || self.place.as_ref().and_then(Place::free_bytes);
+        self.is_tight() && free().is_none_or(|free| free < all())
+    }
+
     /// Takes back what was given up, as far as there is room. False: it is short, and what is not entitled has
     /// to be refused, or it would take what is given back.
     pub(crate) fn refill(&self) -> bool {
@@ -243,7 +270,7 @@ impl Reserve {
         // A file system may fill the disk before it refuses what does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         // A row may lack less than a block: a power loss can leave the file with any length.
-        // BOUND: five rows, and each turn takes a block or more of one, or the rest, or halves the step.
+        // BOUND: six rows, and each turn takes a block or more of one, or the rest, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
             while step > 0 {
@@ -271,6 +298,17 @@ impl Reserve {
     /// Whether the disk was found full, and no room for the log of a memtable since: jobs take less at a time then.
     pub(crate) fn is_tight(&self) -> bool {
         self.tight.load(Ordering::Relaxed)
+    }
+
+    /// Lets drains of puts take the rows of deletes, which come down behind them.
+    pub(crate) fn want_drains(self: &Arc<Self>) -> WantedDrains {
+        self.drains_wanted.fetch_add(1, Ordering::Relaxed);
+        WantedDrains(Arc::clone(self))
+    }
+
+    /// Whether drains of puts may take the rows of deletes.
+    pub(crate) fn are_drains_wanted(&self) -> bool {
+        self.drains_wanted.load(Ordering::Relaxed) > 0
     }
 
     /// Notes what a step has found that is not entitled.

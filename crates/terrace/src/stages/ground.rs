@@ -130,19 +130,20 @@ impl Ground {
     /// memory, for a drain of its largest table, since their logs go only when all of that is written.
     ///
     /// BOUND: the room of the manifest, 160 KiB, and five quarters of the largest table file or of a sixteenth of
-    /// them all.
+    /// them all. Where logs are in a pool that outlives the process and no buffer is, an eighth of all table files more,
+    /// or as many memtables as may be in memory, whichever is less.
     pub(crate) fn keep_reserve(&self) {
         let in_files = !self.pool_outlives();
-        let tables = self.manifest.with_state(|state| {
+        let memtable = self.options.front.memtable_bytes;
+        let (tables, all) = self.manifest.with_state(|state| {
             let files = || state.files.values().map(|file| file.bytes);
             let buffered = state.tables.values().map(|table| table.bytes);
-            let memtable = self.options.front.memtable_bytes;
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
             let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
             // Files differ in size, and a memtable's table is larger than its entries.
             let whole = largest.max(moved.min(all / 16));
             // A few tables are not worth as much again.
-            whole.min(all / 5)
+            (whole.min(all / 5), all)
         });
         // Files differ in size. Deletes that come down from the pool retire no logs, so they may not take the row of
         // tables, which is what gives their room back.
@@ -150,12 +151,21 @@ impl Ground {
             true => (tables + tables / 4, DRAIN_BYTES),
             false => (tables + tables / 8, DRAIN_BYTES + tables / 8),
         };
+        // Without a buffer, deletes wait in memory behind as many memtables of puts as may be sealed.
+        let memtables = match in_files || self.options.design_of_new().keeps_data_in_pool() {
+            true => 0,
+            false => {
+                let sealed = self.options.front.sealed_count_max as u64 + 2;
+                (sealed * (memtable + memtable / 8)).min(all / 8)
+            }
+        };
         self.reserve.keep(Rows {
             manifest: if in_files { self.manifest.room() } else { 0 },
             ranges: if in_files { LOG_BYTES } else { 0 },
             log: if in_files { LOG_BYTES } else { 0 },
             drains: if tables > 0 { drains } else { 0 },
             tables,
+            memtables,
         });
     }
 

@@ -215,6 +215,54 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
     });
 }
 
+/// The same where only logs are in the pool: deletes wait in memory behind memtables of puts that have no room. Sizes of
+/// levels are fixed, and keys ascend, so that deletes pass through levels that have none of their keys.
+#[test]
+fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
+    const DISK: u64 = 24 << 20;
+    watch(move |watched| {
+        for (value_bytes, ascend) in [(170, true), (1000, false), (8000, true), (8000, false)] {
+            watched.op(format!("values of {value_bytes} bytes, {ascend}"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let mut options = Options {
+                    design: Some(Design::Leveled),
+                    ..Options::default()
+                };
+                options.pool.path = Some(folder.path().join("pool"));
+                options.pool.size_bytes = 8 << 20;
+                options.front.memtable_bytes = 128 << 10;
+                options.bottom.extent_bytes = 64 << 10;
+                let leveled = &mut options.bottom.leveled;
+                leveled.table_bytes = 512 << 10;
+                leveled.level1_bytes = 2 << 20;
+                leveled.growth = 4;
+                leveled.levels = 5;
+                leveled.dynamic_sizes = false;
+                leveled.garbage_percent = 51;
+                leveled.runs_compact = 3;
+                let db = place.open(&options).unwrap();
+                let key = |n: u32| match ascend {
+                    true => n.to_be_bytes(),
+                    false => key(n),
+                };
+                let put = |n: u32| db.put(key(n), value(n, value_bytes));
+                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let is_deleted = |n: u32| n.wrapping_mul(0x85EB_CA6B) >> 24 < 180;
+                for n in (0..count).filter(|n| is_deleted(*n)) {
+                    delete_at_once(&db, key(n));
+                }
+                for n in count..count * 5 / 4 {
+                    put_in_time(&db, n, || put(n));
+                }
+                let left = (0..count).filter(|n| !is_deleted(*n)).count() as u32;
+                let new = count * 5 / 4 - count;
+                assert_eq!(db.iter().unwrap().count() as u32, left + new);
+            });
+        }
+    });
+}
+
 /// Deletes a key, which a full disk must not refuse.
 fn delete_at_once(db: &Db, key: [u8; 4]) {
     let deleted = db.delete(key);

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use crate::metrics::StallReason;
+use crate::parts::reserve::WantedDrains;
 
 /// BOUND: how often a caller looks in vain before it gives up. More than once, since a lock that is held for a moment
 /// may hide a job.
@@ -30,6 +31,9 @@ pub(super) const JOBS_MAX: u64 = 1 << 20;
 const MOVES_OF_PUT: u32 = 64;
 /// The same for deletes, and for callers who asked for the work: as long as it goes on, room may come back.
 const MOVES_MAX: u32 = 1 << 12;
+/// BOUND: how many of them deletes have without an edit in between. A refused compaction ends, and a smaller one, or the
+/// rewriting of a table, begins in its place.
+const MOVES_IN_VAIN_MAX: u32 = 8;
 
 /// Counts the callers that have waited in vain for readers to let go since the last job has run.
 #[derive(Debug, Default)]
@@ -74,11 +78,16 @@ pub(super) struct Wait {
     /// It has sealed the memtable for the sake of the deletes in it.
     pub(super) has_flushed: bool,
     /// How many edits jobs had completed when it last had data moved for room on a disk.
-    pub(super) moved_at: Option<u64>,
-    /// How often it may do so yet.
-    pub(super) moves: u32,
+    moved_at: Option<u64>,
+    /// How often it may do so yet, and how often before jobs have completed another edit.
+    moves: u32,
+    moves_in_vain: u32,
     /// The most runs of jobs without progress that it waits for on a full disk.
     pub(super) turnover_max: u64,
+    /// The caller puts, so it has no right to the reserve.
+    pub(super) is_of_put: bool,
+    /// Lets what is in memory come down on the reserve, until the caller has what it needs.
+    pub(super) drains: Option<WantedDrains>,
 }
 
 /// The decision of a caller after a look.
@@ -118,8 +127,28 @@ impl Wait {
             has_flushed: false,
             moved_at: None,
             moves,
+            moves_in_vain: 0,
             turnover_max,
+            is_of_put: moves == MOVES_OF_PUT,
+            drains: None,
         }
+    }
+
+    /// Returns whether it may have data moved for room on a disk, and counts that it does. `edits`: those that jobs have
+    /// completed.
+    pub(super) fn may_move(&mut self, edits: u64) -> bool {
+        if self.moved_at.replace(edits) != Some(edits) {
+            self.moves_in_vain = match self.is_of_put {
+                true => 1,
+                false => MOVES_IN_VAIN_MAX,
+            };
+        }
+        let may = self.moves > 0 && self.moves_in_vain > 0;
+        if may {
+            self.moves -= 1;
+            self.moves_in_vain -= 1;
+        }
+        may
     }
 
     /// Judges a look: whether nothing runs or can, how much is left, and how far jobs have come.

@@ -11,6 +11,7 @@ const ROWS: Rows = Rows {
     log: 4 * KIB,
     drains: 0,
     tables: 32 * KIB,
+    memtables: 0,
 };
 
 /// A disk of `kib` with a reserve, and what is left of it given to others.

@@ -138,6 +138,8 @@ pub(crate) trait Front: Send + Sync {
     fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>>;
     /// The deletes in the active memtable, which free nothing before it is flushed.
     fn active_deletes(&self) -> Deletes;
+    /// Whether at least half of the entries in all memtables are deletes.
+    fn has_mostly_deletes(&self) -> bool;
     /// Whether the active memtable has an entry below `seq`.
     fn has_active_before(&self, seq: SeqNo) -> bool;
     /// Whether a sealed memtable has an entry below `seq`.

@@ -54,8 +54,8 @@ impl Above {
     }
 
     /// Returns whether enough of a table seems to be hidden that it is worth rewriting. Entries are hidden by these runs,
-    /// by the drain and by newer tables of the buffer.
-    pub(super) fn hides_much_of(&mut self, table: &Table, drain: &Drain) -> Result<bool> {
+    /// and by a drain and newer tables of the buffer if one is given.
+    pub(super) fn hides_much_of(&mut self, table: &Table, drain: Option<&Drain>) -> Result<bool> {
         let cuts = table
             .open()?
             .split_keys(SAMPLES, &mut ReadCounts::default())?;
@@ -71,7 +71,11 @@ impl Above {
             };
             let place = (entry.keyspace, entry.key);
             let hash = key_hash(entry.keyspace, entry.key);
-            let newest = match drain.newest_of_all(entry.keyspace, entry.key, hash)? {
+            let in_buffer = match drain {
+                Some(drain) => drain.newest_of_all(entry.keyspace, entry.key, hash)?,
+                None => None,
+            };
+            let newest = match in_buffer {
                 Some(newest) => Some(newest),
                 None => {
                     self.seek(place)?;

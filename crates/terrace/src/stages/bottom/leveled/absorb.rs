@@ -200,6 +200,7 @@ impl Job for Absorb {
                 // Nothing is lost: the source stays until this has succeeded.
                 self.output = None;
                 if drain.put_back.is_none() {
+                    self.body.rewrites_hidden()?;
                     self.drain = Some(drain);
                     return Ok(self.refuse(e));
                 }

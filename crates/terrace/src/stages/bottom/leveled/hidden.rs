@@ -109,7 +109,9 @@ impl Hidden {
         let rewriting = Rewriting::begin(&self.body, &table)?;
         let mut above = Above::of(&version, (table.meta.level, table.meta.run));
         // Dropped, it gives the table back.
-        self.rewriting = above.hides_much_of(&table, drain)?.then_some(rewriting);
+        self.rewriting = above
+            .hides_much_of(&table, Some(drain))?
+            .then_some(rewriting);
         Ok(Progress::More)
     }
 

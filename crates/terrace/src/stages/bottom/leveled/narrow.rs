@@ -5,7 +5,8 @@
 //!
 //! 1. Tables that range deletes hide in part are rewritten without what is hidden.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
-//! 3. Tables of the level below are rewritten without what newer entries of level 0 hide, if that is much.
+//! 3. Tables are rewritten without what newer entries of those above them hide, if that is much. So they are where a
+//!    drain of memtables is refused, too: deletes that come down give no room back by themselves.
 //! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small: each file takes whole
 //!    blocks, and cutting one run makes fewer than cutting many.
 //! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
@@ -19,7 +20,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::above::WORTH_ONE_IN;
+use super::above::{Above, WORTH_ONE_IN};
 use super::level0;
 use super::picked::{Picked, Place};
 use super::split;
@@ -49,7 +50,7 @@ pub(super) struct Narrow {
     rewrites: Vec<Rewrite>,
     /// The numbers of tables of level 0 to be merged into one run, newest run first.
     gathered: Vec<Vec<u64>>,
-    /// The newest number of level 0 when tables were last rewritten without what it hides.
+    /// The newest number in tables when those were last rewritten of which others hide much.
     hidden_to: SeqNo,
     /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
     /// one.
@@ -160,11 +161,8 @@ impl Body {
         let hidden = vanish::hidden_in_part(self, picked.tables())?;
         let rewrites = match hidden.is_empty() {
             true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
-            true => match self.hidden_by_level0(picked) {
-                hidden if hidden.is_empty() && self.gathers(picked, fits) => return Ok(true),
-                hidden if hidden.is_empty() => cut(picked, fits)?,
-                hidden => hidden.into_iter().map(Rewrite::whole).collect(),
-            },
+            true if self.rewrites_hidden()? || self.gathers(picked, fits) => return Ok(true),
+            true => cut(picked, fits)?,
             false => hidden.into_iter().map(Rewrite::whole).collect(),
         };
         let found = !rewrites.is_empty();
@@ -172,24 +170,31 @@ impl Body {
         Ok(found)
     }
 
-    /// Returns the tables below level 0 to rewrite, if much of them is hidden by entries of level 0. Once for what has come
-    /// to level 0, since a rewritten table has nothing that is hidden by it.
-    fn hidden_by_level0(&self, refused: &Picked) -> Vec<u64> {
-        if refused.from() > 0 {
-            return Vec::new();
-        }
+    /// Notes that tables of which much seems to be hidden by what is above them are to be rewritten, and returns whether
+    /// there are any. Deletes of keys on the last level would otherwise free nothing until compactions have carried them all
+    /// the way.
+    pub(super) fn rewrites_hidden(&self) -> Result<bool> {
         let (mut busy, version) = self.choosing();
-        let of_level0 = || version.runs.iter().flat_map(|run| &run.tables);
-        let seq = of_level0().map(|table| table.meta.seq_last).max();
-        let hidden: u64 = version.runs.iter().map(|run| run.superseded()).sum();
-        let below = version.level(refused.to);
+        let seq = version.tables().map(|table| table.meta.seq_last).max();
+        let hidden: u64 = version.superseded().sum();
+        // BOUND: once for what has come, since a rewritten table has nothing that is hidden by it.
         if seq.is_none_or(|seq| seq <= busy.narrow.hidden_to)
-            || hidden < below.bytes() / WORTH_ONE_IN
+            || hidden < self.ground.reserve.held_for_tables() / WORTH_ONE_IN
         {
-            return Vec::new();
+            return Ok(false);
         }
         busy.narrow.hidden_to = seq.unwrap_or(0);
-        below.tables.iter().map(Table::number).collect()
+        drop(busy);
+        let mut rewrites = Vec::new();
+        for table in version.levels.iter().flat_map(|run| &run.tables) {
+            let mut above = Above::of(&version, (table.meta.level, table.meta.run));
+            if above.hides_much_of(table, None)? {
+                rewrites.push(Rewrite::whole(table.number()));
+            }
+        }
+        let found = !rewrites.is_empty();
+        self.busy.lock().narrow.rewrites.extend(rewrites);
+        Ok(found)
     }
 
     /// Notes that the tables of level 0 in a compaction are to be merged into one run, if they are of several runs and

@@ -200,7 +200,8 @@ impl Output {
         self.retention.horizon = 0;
     }
 
-    /// What is written replaces no files and retires no logs, so only deletes may take room of the reserve.
+    /// What is written replaces no files and retires no logs, so only deletes may take room of the reserve, and puts
+    /// that deletes wait behind.
     pub(super) fn lend_to_deletes(&mut self) {
         let lender = self
             .body
@@ -209,7 +210,7 @@ impl Output {
             .lender(&self.shelf().fs, Row::Deletes);
         self.loan_ends = lender.end();
         self.fs = Arc::new(lender);
-        self.lends_to_deletes = true;
+        self.lends_to_deletes = !self.body.ground.reserve.are_drains_wanted();
     }
 
     /// From now on a full disk gives up nothing.

@@ -134,6 +134,11 @@ impl Body {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
             }
+            // On a full disk tables are rewritten in place without what is hidden. Moved down, they would give back no
+            // more, and those that have no room would be cut into small ones, which take more.
+            if level > 0 && self.ground.reserve.is_full() {
+                continue;
+            }
             let picked = match level {
                 0 => level0(busy),
                 _ => {

@@ -153,6 +153,8 @@ impl Memory {
 #[repr(align(128))]
 struct Counted {
     entries: AtomicU64,
+    /// Those of them that are deletes.
+    deletes: AtomicU64,
     seq_first: AtomicU64,
     seq_last: AtomicU64,
 }
@@ -180,8 +182,6 @@ pub(super) struct Memtable {
     pub(super) deletes_only: bool,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
-    /// Some entries are deletes.
-    deletes: AtomicBool,
     counted: Counted,
     arena: Mutex<Option<Arena>>,
     bytes: u64,
@@ -246,9 +246,9 @@ impl Memtable {
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
             deletes_only: false,
             unlogged: AtomicBool::new(false),
-            deletes: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
+                deletes: AtomicU64::new(0),
                 seq_first: AtomicU64::new(u64::MAX),
                 seq_last: AtomicU64::new(0),
             },
@@ -308,7 +308,7 @@ impl Memtable {
     }
 
     /// Counts entries that a writer is about to insert. The caller holds the commit lock.
-    pub(super) fn count(&self, first: SeqNo, entries: u64) {
+    pub(super) fn count(&self, first: SeqNo, entries: u64, deletes: u64) {
         let relaxed = Ordering::Relaxed;
         let counted = &self.counted;
         let before = counted.entries.load(relaxed);
@@ -317,6 +317,10 @@ impl Memtable {
         }
         counted.entries.store(before + entries, relaxed);
         counted.seq_last.store(first + entries - 1, relaxed);
+        if deletes > 0 {
+            let before = counted.deletes.load(relaxed);
+            counted.deletes.store(before + deletes, relaxed);
+        }
     }
 
     /// Notes that some entries are in no log.
@@ -329,14 +333,9 @@ impl Memtable {
         self.unlogged.load(Ordering::Relaxed)
     }
 
-    /// Notes that some entries are deletes.
-    pub(super) fn mark_deletes(&self) {
-        self.deletes.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether some entries are deletes.
-    pub(super) fn has_deletes(&self) -> bool {
-        self.deletes.load(Ordering::Relaxed)
+    /// Deletes among the entries.
+    pub(super) fn delete_count(&self) -> u64 {
+        self.counted.deletes.load(Ordering::Relaxed)
     }
 
     /// Entries inserted, or about to be.
@@ -404,7 +403,9 @@ impl Memtable {
             self.late.add(std::slice::from_ref(&range));
             ranges.push(range);
         }
-        self.count(seq, 1);
+        let is_delete =
+            entry.kind == EntryKind::Delete as u8 || entry.kind == EntryKind::RangeDelete as u8;
+        self.count(seq, 1, u64::from(is_delete));
         self.insert(self.approach(entry), &mut claim, 0, entry, hash, seq)?;
         Ok(true)
     }

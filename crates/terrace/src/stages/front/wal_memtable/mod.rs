@@ -250,14 +250,11 @@ impl Front for WalMemtable {
         };
         // Dropped on any failure from here on, it stops the store.
         let mut pending = Pending::new(sequencer, sequencer.take(count), memtable.id);
-        memtable.count(first, count);
+        memtable.count(first, count, batch.deletes());
         if !logged {
             memtable.mark_unlogged();
             let newest = &self.ground.newest_unlogged;
             newest.store(first + count - 1, Ordering::Relaxed);
-        }
-        if batch.deletes() > 0 {
-            memtable.mark_deletes();
         }
         let ranges = match batch.ranges() {
             0 => Vec::new(),
@@ -354,9 +351,20 @@ impl Front for WalMemtable {
         let active = self.active.load();
         match active.late.any() || active.deletes_only {
             true => Deletes::Ranges,
-            false if active.has_deletes() => Deletes::Single,
+            false if active.delete_count() > 0 => Deletes::Single,
             false => Deletes::None,
         }
+    }
+
+    fn has_mostly_deletes(&self) -> bool {
+        let shown = self.tables.0.lock();
+        let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
+        let active = self.active.load();
+        let counts = sealed
+            .chain([&*active])
+            .map(|memtable| (memtable.delete_count(), memtable.entry_count()));
+        let (deletes, entries) = counts.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        deletes > 0 && 2 * deletes >= entries
     }
 
     fn has_active_before(&self, seq: SeqNo) -> bool {
