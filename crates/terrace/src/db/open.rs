@@ -218,10 +218,12 @@ impl DbBuilder {
         }
         self.watch_files(&ground)?;
         ground.keep_reserve();
-        engine.start()?;
-        if !self.options.read_only {
-            keyspace::forget(&engine, &gone)?;
-        }
+        let begun = engine.start().and_then(|()| match self.options.read_only {
+            true => Ok(()),
+            false => keyspace::forget(&engine, &gone),
+        });
+        // Workers hold the engine, and with it the pool and its lock.
+        begun.inspect_err(|_| engine.stop())?;
         report.elapsed = started.elapsed();
         event!(
             info,

@@ -3,9 +3,10 @@
 
 use std::io::ErrorKind as Io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use terrace::{Db, Design, Durability, ErrorKind, Options};
-use terrace_media::{FaultFs, Medium, OsFs, PoolFaults};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers};
+use terrace_media::{FaultFs, FileSystem, Medium, OsFs, PoolFaults};
 use terrace_testkit::faults::sweep;
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::seeds::seeds;
@@ -164,6 +165,46 @@ fn failing_pools_lose_nothing() {
         }
         assert!(failures > 0, "the script syncs and grows");
     }
+}
+
+/// An opening that fails when its workers run already leaves nothing behind: they would hold the pool and its lock for as
+/// long as the process lives. The record of a dropped keyspace is written then.
+#[test]
+fn an_opening_that_fails_late_leaves_no_workers() {
+    let mut failures = 0;
+    for design in settings::designs_with_files() {
+        for n in 1.. {
+            let folder = scratch().unwrap();
+            let faults = FaultFs::new(Arc::new(OsFs));
+            let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
+            let place = Place {
+                fs: Some(Arc::clone(&fs)),
+                ..Place::folder(folder.path().join("db"))
+            };
+            let mut options = settings::small_of(design, Medium::Dram);
+            options.background.workers = Workers::Threads(2);
+            let db = place.open(&options).unwrap();
+            db.create_keyspace("dropped").unwrap();
+            db.drop_keyspace("dropped").unwrap();
+            db.close().unwrap();
+            drop(db);
+            let held = Arc::strong_count(&fs);
+            let writes = AtomicU32::new(0);
+            faults.judge(move |call| {
+                let is_of_log = call.starts_with("write wal-");
+                match is_of_log && writes.fetch_add(1, Ordering::Relaxed) + 1 == n {
+                    true => Err(Io::Other.into()),
+                    false => Ok(()),
+                }
+            });
+            if place.open(&options).is_ok() {
+                break;
+            }
+            assert_eq!(Arc::strong_count(&fs), held, "{design}, write {n} of a log");
+            failures += 1;
+        }
+    }
+    assert!(failures > 0, "a log is written while a database is opened");
 }
 
 /// Every call on files and on the pool fails at its turn, while a script runs, while what a crash left is

@@ -180,6 +180,12 @@ impl Home for FileHome {
 
     fn lend(&mut self, reserve: &Arc<Reserve>) {
         self.drafts = Arc::new(reserve.lender(&self.fs, Row::Manifest));
+        if self.file.is_some() {
+            // A copy of the folder may have left out zeros, and with them the space of records to come. Where there is
+            // none for it, the next record says so.
+            let file = self.drafts.open(&self.dir.join(NAME), OpenMode::Write);
+            let _ = file.and_then(|file| file.allocate(self.room));
+        }
     }
 
     fn spans(&self) -> Vec<Span> {

@@ -10,6 +10,7 @@ use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
 use super::{DB, Editor, one};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
+use crate::parts::reserve::Reserve;
 use crate::types::SEQ_MAX;
 
 const ROOM: u64 = 4 << 10;
@@ -233,6 +234,27 @@ fn a_full_disk_refuses_and_comes_back() {
     drop(manifest);
     let found = Manifest::open_file(&fs, dir()).unwrap().state();
     assert_eq!(found.logs.len() as u64, count + 1);
+}
+
+/// A copy that leaves out zeros has no space for the records to come. The next record must not be the first to look for it.
+#[cfg(unix)]
+#[test]
+fn a_copy_without_zeros_takes_its_space() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let fs: Arc<dyn FileSystem> = Arc::new(terrace_media::OsFs);
+    drop(Manifest::create_file(&fs, folder.path(), DB).unwrap());
+    let path = folder.path().join("MANIFEST");
+    let bytes = std::fs::read(&path).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    std::fs::write(&path, &bytes[..used]).unwrap();
+    let copy = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    copy.set_len(bytes.len() as u64).unwrap();
+    let taken = || 512 * copy.metadata().unwrap().blocks();
+    assert!(taken() < bytes.len() as u64);
+    let manifest = Manifest::open_file(&fs, folder.path()).unwrap();
+    manifest.lend(&Reserve::none());
+    assert!(taken() >= bytes.len() as u64);
 }
 
 /// Where a log ends is said by the next edit that is written, with no write of its own; of a log that this edit
