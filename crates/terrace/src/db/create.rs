@@ -342,7 +342,8 @@ impl DbBuilder {
         // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, OPTIONS
         // before the word that it was there (C3), and the word before the mark goes. Between them,
         // opening finds OPTIONS, sets the word and removes the mark.
-        Fixed::of(&ground.stated, db, pool).write_new(&self.fs, &self.path)?;
+        let fixed = Fixed::of(&ground.stated, db, pool).in_folder(&self.path);
+        fixed.write_new(&self.fs, &self.path)?;
         match ground.pool_outlives() {
             true => ground.pool.set_roots(&[(CREATED_ROOT, 1)])?,
             false => self.mark_created(&ground.manifest)?,

@@ -4,6 +4,7 @@ mod batch;
 mod bounds;
 mod check;
 mod checkpoint;
+mod copied;
 mod create;
 mod disk;
 mod handle;

@@ -447,7 +447,8 @@ impl DbBuilder {
 
     /// Keeps the options in use for the next open, if they are not those of the one before.
     fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let mut now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
+        let now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
+        let mut now = now.in_folder(&self.path);
         now.kept.carry(&before.kept);
         if now == *before {
             return Ok(());
@@ -466,6 +467,7 @@ impl DbBuilder {
                 self.path.display()
             )));
         }
+        self.check_not_copied(fixed)?;
         let mut options = self.options.clone();
         if let Some(wanted) = options.design
             && fixed.design != wanted.to_string()

@@ -6,7 +6,7 @@
 //! creation and by an open whose options are other ones.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_media::{FileSystem, OpenMode, OsFs};
@@ -24,10 +24,11 @@ pub(crate) const NAME: &str = "OPTIONS";
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Names of the lines that are not of `kept`.
-const OWN: [&str; 7] = [
+const OWN: [&str; 8] = [
     "format",
     "id",
     "design",
+    "folder",
     "pool",
     "pool_uuid",
     "pool_size_bytes",
@@ -42,6 +43,8 @@ pub(crate) struct Fixed {
     /// `None`: medium `Dram`. A moved pool is found where it was named last.
     pub(crate) pool_path: Option<PathBuf>,
     pub(crate) pool_uuid: String,
+    /// The folder of the database when this was written, if a copy of the folder would name the same pool.
+    pub(crate) folder: Option<PathBuf>,
     /// The cap of the memory, or of the pool's file, which is only ever raised.
     pub(crate) pool_size_bytes: u64,
     pub(crate) kept: Kept,
@@ -55,6 +58,7 @@ impl Fixed {
             design: options.design_of_new().to_string(),
             pool_path: options.pool.path.clone(),
             pool_uuid,
+            folder: None,
             pool_size_bytes: options.pool.size_bytes,
             kept: Kept::of(options),
         }
@@ -66,8 +70,10 @@ impl Fixed {
             .as_ref()
             .map(|p| p.display().to_string())
             .unwrap_or_default();
+        let folder = self.folder.as_ref();
+        let folder = folder.map_or_else(String::new, |dir| format!("folder = {}\n", dir.display()));
         let mut text = format!(
-            "# Written by Terrace; do not edit.\nformat = {FORMAT}\nid = {}\ndesign = {}\npool = {pool}\n\
+            "# Written by Terrace; do not edit.\nformat = {FORMAT}\nid = {}\ndesign = {}\n{folder}pool = {pool}\n\
              pool_uuid = {}\npool_size_bytes = {}\n{}",
             self.id,
             self.design,
@@ -139,9 +145,23 @@ impl Fixed {
             design: get("design")?.to_owned(),
             pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
             pool_uuid: get("pool_uuid")?.to_owned(),
+            folder: values.get("folder").map(PathBuf::from),
             pool_size_bytes: number("pool_size_bytes")?,
             kept: Kept::from_lines(kept.collect()),
         })
+    }
+
+    /// The same, written for the folder `dir`.
+    pub(crate) fn in_folder(self, dir: &Path) -> Fixed {
+        // Any other path is inside the folder, and a copy has the pool, too.
+        let is_outside = |pool: &PathBuf| {
+            pool.is_absolute() || pool.components().any(|c| c == Component::ParentDir)
+        };
+        let folder = self.pool_path.as_ref().filter(|pool| is_outside(pool));
+        Fixed {
+            folder: folder.map(|_| dir.to_owned()),
+            ..self
+        }
     }
 
     /// The options that the database in the folder `dir` goes on with, if none are stated.
@@ -263,7 +283,11 @@ mod tests {
     fn fixed() -> Fixed {
         let mut options = Options::default();
         options.pool.path = Some("pool = with spaces".into());
-        Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into())
+        let fixed = Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
+        Fixed {
+            folder: Some("a folder".into()),
+            ..fixed
+        }
     }
 
     /// After a file is printed, it parses back to the same; with any byte changed it never parses

@@ -557,3 +557,44 @@ fn a_forced_medium_needs_a_pool() {
     assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
     assert!(e.to_string().contains("pool.path"), "{e}");
 }
+
+/// A copy of the folder names the pool of its original, where that is outside. To write to both by turns would lose what
+/// leaves the pool meanwhile, so the copy is refused for as long as the original is there.
+#[test]
+fn a_copy_does_not_write_to_the_pool_of_its_original() {
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        for pool in ["absolute", "../relative"] {
+            let outside = scratch().unwrap();
+            let (folder, moved) = (outside.path().join("db"), outside.path().join("moved"));
+            let copy = outside.path().join("copy");
+            let mut options = settings::small_of(design, Medium::Mapped);
+            options.pool.path = Some(match pool {
+                "absolute" => outside.path().join(pool),
+                _ => pool.into(),
+            });
+            let db = Db::open(&folder, options.clone()).unwrap();
+            db.put("key", "value").unwrap();
+            db.close().unwrap();
+            std::fs::create_dir(&copy).unwrap();
+            for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+                std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+            }
+            for _ in 0..2 {
+                let refused = Db::open(&copy, options.clone()).map(drop).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Invalid, "{design}");
+                assert!(refused.to_string().contains("a copy of"), "{refused}");
+            }
+            let mut reading = options.clone();
+            reading.read_only = true;
+            let db = Db::open(&copy, reading).unwrap();
+            assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+            drop(db);
+            let db = Db::open(&folder, options.clone()).unwrap();
+            db.put("other", "value").unwrap();
+            db.close().unwrap();
+            std::fs::rename(&folder, &moved).unwrap();
+            let db = Db::open(&moved, options.clone()).unwrap();
+            assert_eq!(db.get("other").unwrap(), Some(b"value".to_vec()));
+        }
+    }
+}
