@@ -73,13 +73,13 @@ impl Case {
         Case::on_full_disk(seed, design, Medium::Dram, percent)
     }
 
-    /// The same of single deletes of most keys, where a full pool is above the disk.
-    pub fn of_full_pool_and_disk(seed: u64, percent: u32) -> Case {
+    /// The same of single deletes of most keys, where a full pool is above the disk, or only logs are in the pool.
+    pub fn of_full_pool_and_disk(seed: u64, design: Design, percent: u32) -> Case {
         let medium = match seed % 2 {
             0 => Medium::Mapped,
             _ => Medium::Dax,
         };
-        Case::on_full_disk(seed, Design::MioDbSsd, medium, percent)
+        Case::on_full_disk(seed, design, medium, percent)
     }
 
     fn on_full_disk(seed: u64, design: Design, medium: Medium, percent: u32) -> Case {

@@ -153,13 +153,15 @@ impl Fixed {
 
     /// The same, written for the folder `dir`.
     pub(crate) fn in_folder(self, dir: &Path) -> Fixed {
-        // Any other path is inside the folder, and a copy has the pool, too.
+        // Any other path is inside the folder, and a copy has the pool, too. A name that is no line of text cannot be
+        // noted.
         let is_outside = |pool: &PathBuf| {
             pool.is_absolute() || pool.components().any(|c| c == Component::ParentDir)
         };
+        let has_line = dir.to_str().is_some_and(|dir| !dir.contains('\n'));
         let folder = self.pool_path.as_ref().filter(|pool| is_outside(pool));
         Fixed {
-            folder: folder.map(|_| dir.to_owned()),
+            folder: folder.filter(|_| has_line).map(|_| dir.to_owned()),
             ..self
         }
     }
@@ -287,6 +289,20 @@ mod tests {
         Fixed {
             folder: Some("a folder".into()),
             ..fixed
+        }
+    }
+
+    /// A folder whose name would be lines of the file is not noted.
+    #[test]
+    fn names_of_folders_are_no_lines() {
+        let mut options = Options::default();
+        options.pool.path = Some("/pool".into());
+        let fixed = Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
+        for (dir, noted) in [("/a = b", true), ("/a\nid = 0", false)] {
+            let fixed = fixed.clone().in_folder(Path::new(dir));
+            assert_eq!(fixed.folder.is_some(), noted, "{dir}");
+            let read = Fixed::parse(&fixed.print(), Path::new(NAME)).unwrap();
+            assert_eq!(read, fixed);
         }
     }
 

@@ -3,8 +3,9 @@
 //! It is a file whose space is allocated and that nothing is written to. A step that is entitled works
 //! through [`Lender`]: where its file system has no room left, the file is cut by as much as the step needs,
 //! and the step tries again. What was given up is taken back when there is room: when the database is
-//! opened, after edits of jobs, and before anything is begun that is not entitled. So writes never take it: the
-//! next log for puts is refused for as long as the reserve is short ([`Reserve::refill`]).
+//! opened, after edits of jobs, and before anything is begun that is not entitled. So puts never take it, but
+//! for those that deletes wait behind in memory: the next log for puts is refused for as long as the reserve is short
+//! ([`Reserve::refill`]).
 //!
 //! | row | for | bytes |
 //! |---|---|---|

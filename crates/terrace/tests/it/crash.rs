@@ -241,10 +241,12 @@ fn joined_space_survives_crashes() {
 /// The same while most keys are deleted one by one and others put, where a full pool is above the disk.
 #[test]
 fn full_pools_above_full_disks_survive_crashes() {
-    for seed in seeds::seeds(4) {
-        match Case::of_full_pool_and_disk(seed, 3).run_on_full_disk() {
-            Ok(tally) => println!("{tally:?}"),
-            Err(failure) => panic!("{failure}"),
+    for design in settings::designs_with_files() {
+        for seed in seeds::seeds(4) {
+            match Case::of_full_pool_and_disk(seed, design, 3).run_on_full_disk() {
+                Ok(tally) => println!("{design}: {tally:?}"),
+                Err(failure) => panic!("{failure}"),
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 //! changes nothing.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -187,14 +188,8 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
             watched.op(format!("values of {value_bytes} bytes"), || {
                 let folder = scratch().unwrap();
                 let (place, ..) = on_a_disk_of(DISK, folder.path());
-                let mut options = Options {
-                    design: Some(Design::MioDbSsd),
-                    ..Options::default()
-                };
-                options.pool.path = Some(folder.path().join("pool"));
-                options.pool.size_bytes = 8 << 20;
+                let mut options = in_a_pool(Design::MioDbSsd, folder.path());
                 options.front.memtable_bytes = 256 << 10;
-                options.bottom.extent_bytes = 64 << 10;
                 options.bottom.leveled.table_bytes = 1 << 20;
                 let db = place.open(&options).unwrap();
                 let put = |n: u32| db.put(key(n), value(n, value_bytes));
@@ -225,14 +220,8 @@ fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
             watched.op(format!("values of {value_bytes} bytes, {ascend}"), || {
                 let folder = scratch().unwrap();
                 let (place, ..) = on_a_disk_of(DISK, folder.path());
-                let mut options = Options {
-                    design: Some(Design::Leveled),
-                    ..Options::default()
-                };
-                options.pool.path = Some(folder.path().join("pool"));
-                options.pool.size_bytes = 8 << 20;
+                let mut options = in_a_pool(Design::Leveled, folder.path());
                 options.front.memtable_bytes = 128 << 10;
-                options.bottom.extent_bytes = 64 << 10;
                 let leveled = &mut options.bottom.leveled;
                 leveled.table_bytes = 512 << 10;
                 leveled.level1_bytes = 2 << 20;
@@ -261,6 +250,18 @@ fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
             });
         }
     });
+}
+
+/// The options of a database with a pool of 8 MiB.
+fn in_a_pool(design: Design, folder: &Path) -> Options {
+    let mut options = Options {
+        design: Some(design),
+        ..Options::default()
+    };
+    options.pool.path = Some(folder.join("pool"));
+    options.pool.size_bytes = 8 << 20;
+    options.bottom.extent_bytes = 64 << 10;
+    options
 }
 
 /// Deletes a key, which a full disk must not refuse.

@@ -106,16 +106,20 @@ pub(super) enum Verdict {
 impl Wait {
     /// That of a put, which is refused as soon as a full disk is known to stop background work.
     pub(super) fn of_put() -> Wait {
-        Wait::begin(0, MOVES_OF_PUT, TURNOVER_MAX)
+        Wait::begin(0, true)
     }
 
     /// That of deletes, and of callers who asked for background work: they wait until each job was refused once more
     /// after the refusal number `refusals`.
     pub(super) fn for_work(refusals: u64) -> Wait {
-        Wait::begin(refusals, MOVES_MAX, JOBS_MAX)
+        Wait::begin(refusals, false)
     }
 
-    fn begin(refusals: u64, moves: u32, turnover_max: u64) -> Wait {
+    fn begin(refusals: u64, is_of_put: bool) -> Wait {
+        let (moves, turnover_max) = match is_of_put {
+            true => (MOVES_OF_PUT, TURNOVER_MAX),
+            false => (MOVES_MAX, JOBS_MAX),
+        };
         Wait {
             stalled: None,
             started: Instant::now(),
@@ -129,7 +133,7 @@ impl Wait {
             moves,
             moves_in_vain: 0,
             turnover_max,
-            is_of_put: moves == MOVES_OF_PUT,
+            is_of_put,
             drains: None,
         }
     }

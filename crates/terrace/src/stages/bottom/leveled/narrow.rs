@@ -5,8 +5,8 @@
 //!
 //! 1. Tables that range deletes hide in part are rewritten without what is hidden.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
-//! 3. Tables are rewritten without what newer entries of those above them hide, if that is much. So they are where a
-//!    drain of memtables is refused, too: deletes that come down give no room back by themselves.
+//! 3. Tables are rewritten without what newer entries of those above them hide, if that is much. The same is done
+//!    when a drain of memtables is refused, since deletes in tables give no room back by themselves.
 //! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small: each file takes whole
 //!    blocks, and cutting one run makes fewer than cutting many.
 //! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
@@ -50,7 +50,7 @@ pub(super) struct Narrow {
     rewrites: Vec<Rewrite>,
     /// The numbers of tables of level 0 to be merged into one run, newest run first.
     gathered: Vec<Vec<u64>>,
-    /// The newest number in tables when those were last rewritten of which others hide much.
+    /// The newest number in tables when it was last asked of which of them much is hidden.
     hidden_to: SeqNo,
     /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
     /// one.

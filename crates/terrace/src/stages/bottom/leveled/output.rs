@@ -200,8 +200,8 @@ impl Output {
         self.retention.horizon = 0;
     }
 
-    /// What is written replaces no files and retires no logs, so only deletes may take room of the reserve, and puts
-    /// that deletes wait behind.
+    /// Lets deletes take room of the reserve, and puts only while deletes wait behind them: the output replaces no files
+    /// and retires no logs.
     pub(super) fn lend_to_deletes(&mut self) {
         let lender = self
             .body

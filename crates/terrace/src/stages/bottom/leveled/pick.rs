@@ -5,6 +5,7 @@
 //! one, the *base*, takes what leaves level 0, and levels between the two are empty. So at most about
 //! a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic level sizes).
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
@@ -130,13 +131,15 @@ impl Body {
             }
         }
         let garbage = self.garbage(&version).score(urgency);
+        // Asks the system, so only if a level is due.
+        let is_full = LazyCell::new(|| self.ground.reserve.is_full());
         for (score, level) in scores(&version, options, &targets, garbage) {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
             }
             // On a full disk tables are rewritten in place without what is hidden. Moved down, they would give back no
             // more, and those that have no room would be cut into small ones, which take more.
-            if level > 0 && self.ground.reserve.is_full() {
+            if level > 0 && *is_full {
                 continue;
             }
             let picked = match level {
