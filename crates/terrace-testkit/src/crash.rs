@@ -238,7 +238,7 @@ impl<'a> Explorer<'a> {
             };
             machine.on_persist(None);
             self.tally.points += machine.points();
-            self.tally.refusals += here.refusals;
+            self.tally.refusals += here.refusals();
             drop(here.into_oracle());
             machine = self.boot(taken.image);
             queue = Queue::default();
@@ -253,8 +253,8 @@ impl<'a> Explorer<'a> {
         self.tally.points += machine.points();
         if let Some(mut world) = world {
             world.check_all().map_err(|e| format!("at the end: {e}"))?;
-            self.tally.refusals += world.refusals;
-            if world.refusals == 0 {
+            self.tally.refusals += world.refusals();
+            if world.refusals() == 0 {
                 world
                     .check_space()
                     .map_err(|e| format!("at the end: {e}"))?;
@@ -364,12 +364,12 @@ impl<'a> Explorer<'a> {
         world
             .check_all()
             .map_err(|e| format!("then {script:?}, and at the end: {e}"))?;
-        if self.rng.u8(0..4) == 0 && world.refusals == 0 {
+        if self.rng.u8(0..4) == 0 && world.refusals() == 0 {
             world
                 .check_space()
                 .map_err(|e| format!("then {script:?}, then emptied: {e}"))?;
         }
-        self.tally.refusals += world.refusals;
+        self.tally.refusals += world.refusals();
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
         world.run(op).map_err(|e| format!("{op:?}: {e}"))?;
     }
     world.check_all()?;
-    if world.refusals == 0 {
+    if world.refusals() == 0 {
         world.check_space()
     } else {
         Ok(())

@@ -40,8 +40,8 @@ pub struct World {
     pub oracle: Oracle,
     snapshots: Vec<(Snapshot, Live)>,
     iters: Vec<Held>,
-    /// How many writes the store refused because the pool was full.
-    pub refusals: u64,
+    /// What the store said at each call that it refused because something was full.
+    pub refused: Vec<String>,
     /// The longest key that was written.
     key_bytes: usize,
 }
@@ -69,9 +69,14 @@ impl World {
             oracle,
             snapshots: Vec::new(),
             iters: Vec::new(),
-            refusals: 0,
+            refused: Vec::new(),
             key_bytes: 0,
         }
+    }
+
+    /// How many calls the store refused because something was full.
+    pub fn refusals(&self) -> u64 {
+        self.refused.len() as u64
     }
 
     /// The store.
@@ -195,7 +200,7 @@ impl World {
         match call(self.db()?) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == ErrorKind::Full => {
-                self.refusals += 1;
+                self.refused.push(e.to_string());
                 Ok(false)
             }
             Err(e) => Err(format!("a call fails: {e:?}")),
@@ -260,7 +265,7 @@ impl World {
                 self.oracle.refused(write);
             }
             Err(e) if e.kind() == ErrorKind::Full => {
-                self.refusals += 1;
+                self.refused.push(e.to_string());
                 self.oracle.refused(write);
             }
             Err(e) => return Err(format!("a write fails: {e:?}")),
@@ -446,7 +451,7 @@ impl World {
         match result {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == ErrorKind::Full => {
-                self.refusals += 1;
+                self.refused.push(e.to_string());
                 Ok(false)
             }
             Err(e) => Err(format!("a call fails: {e:?}")),
@@ -480,13 +485,13 @@ impl World {
             match (&closed, db.get("a")) {
                 (Ok(()), Err(e)) if e.kind() == ErrorKind::Closed => {}
                 // It stays open, since the close would lose what only memory has; dropping it does lose that.
-                (Err(e), Ok(_)) if e.kind() == ErrorKind::Full => self.refusals += 1,
+                (Err(e), Ok(_)) if e.kind() == ErrorKind::Full => self.refused.push(e.to_string()),
                 (_, got) => return Err(format!("a close says {closed:?}, a get after it {got:?}")),
             }
         }
         drop(db);
         hook(&self.oracle)?;
-        if self.refusals == 0 {
+        if self.refused.is_empty() {
             // A close in order makes everything durable; one of a full pool keeps the log.
             self.oracle.closed();
         }
@@ -503,7 +508,7 @@ impl World {
         };
         self.db = Some(opened.map_err(failed("reopening"))?);
         hook(&self.oracle)?;
-        if in_memory && (!whole || self.refusals > 0) {
+        if in_memory && (!whole || !self.refused.is_empty()) {
             // What was not logged is gone, and only that; all is there where it could be written out.
             self.oracle = self
                 .oracle

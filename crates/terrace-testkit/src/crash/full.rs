@@ -183,11 +183,11 @@ impl Explorer<'_> {
             if count == WRITES_MAX {
                 return Err("the disk is never full".into());
             }
-            let before = world.refusals;
+            let before = world.refusals();
             world
                 .run(&self.case.put_on_full_disk(count))
                 .map_err(|e| format!("put {count}: {e}"))?;
-            refused = match world.refusals > before {
+            refused = match world.refusals() > before {
                 true => refused + 1,
                 false => 0,
             };
@@ -219,7 +219,7 @@ impl Explorer<'_> {
         self.empty_and_go_on(&machine, &mut world, &mut each)?;
         machine.on_persist(None);
         self.tally.points += machine.points();
-        self.tally.refusals += world.refusals;
+        self.tally.refusals += world.refusals();
         world.check_all().map_err(|e| format!("at the end: {e}"))
     }
 
@@ -230,11 +230,11 @@ impl Explorer<'_> {
         world: &mut World,
         each: &mut dyn FnMut(&mut Self, &Op, &mut World) -> Outcome,
     ) -> Outcome {
-        let refusals = world.refusals;
+        let refusals = world.refusals();
         for n in (0..count).filter(|n| n % 3 > 0) {
             each(self, &write(key_of(n), None, None), world)?;
             each(self, &Op::Step(n, 2), world)?;
-            if world.refusals > refusals {
+            if world.refusals() > refusals {
                 return Err(format!(
                     "a full disk refuses to delete key {n} of {count}: {}",
                     world.db()?.metrics()
@@ -243,10 +243,10 @@ impl Explorer<'_> {
         }
         let mut taken = 0;
         for n in count..count + count / 4 {
-            let refusals = world.refusals;
+            let refusals = world.refusals();
             each(self, &self.case.put_on_full_disk(n), world)?;
             each(self, &Op::Step(n, 2), world)?;
-            taken += u32::from(world.refusals == refusals);
+            taken += u32::from(world.refusals() == refusals);
         }
         match taken > count / 8 {
             true => Ok(()),
@@ -263,10 +263,10 @@ impl Explorer<'_> {
         world: &mut World,
         each: &mut dyn FnMut(&mut Self, &Op, &mut World) -> Outcome,
     ) -> Outcome {
-        let refusals = world.refusals;
+        let refusals = world.refusals();
         let delete = self.case.delete_on_full_disk();
         each(self, &delete, world)?;
-        if world.refusals > refusals {
+        if world.refusals() > refusals {
             return Err("a full disk refuses a range delete".into());
         }
         let mut goes_on = false;
@@ -274,10 +274,10 @@ impl Explorer<'_> {
             for op in [Op::Step(n, 9), Op::Drain, Op::Compact(0, Range::All)] {
                 each(self, &op, world)?;
             }
-            let refusals = world.refusals;
+            let refusals = world.refusals();
             let put = self.case.put_on_full_disk(WRITES_MAX + n);
             each(self, &put, world)?;
-            goes_on = world.refusals == refusals;
+            goes_on = world.refusals() == refusals;
             if goes_on {
                 break;
             }

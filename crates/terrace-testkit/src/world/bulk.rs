@@ -56,7 +56,7 @@ impl World {
             Ok(_) => self.oracle.acknowledged(write, Durability::Sync),
             // Table files take no room of a pool, and nobody limits that of the disk but a test that says so.
             Err(e) if e.kind() == ErrorKind::Full && (!in_memory || self.place.fs.is_some()) => {
-                self.refusals += 1;
+                self.refused.push(e.to_string());
                 self.oracle.refused(write);
             }
             Err(e) if e.kind() == ErrorKind::Unsupported && in_memory && !into_files => {
