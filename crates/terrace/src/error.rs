@@ -63,6 +63,10 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
+/// How a database gets room on a full disk by itself.
+const ROOM_BY_DELETES: &str =
+    ", or delete a range or drop a keyspace, which a full disk still takes";
+
 impl Error {
     /// An error of `kind` whose message is a sentence for people.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
@@ -117,16 +121,27 @@ impl Error {
                 "; the database needs a folder that it may write to"
             }
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                "; free space on that disk and try again, or delete a range or drop a keyspace, which \
-                 a full disk still takes"
+                "; free space on that disk and try again"
             }
+            _ => "",
+        };
+        let more = match kind {
+            ErrorKind::Full => ROOM_BY_DELETES,
             _ => "",
         };
         Error::new(
             kind,
-            format!("cannot {what} {}: {source}{hint}", path.display()),
+            format!("cannot {what} {}: {source}{hint}{more}", path.display()),
         )
         .because(source)
+    }
+
+    /// The same of a database that is being made, from which nothing can be deleted.
+    pub(crate) fn of_new(self) -> Error {
+        Error {
+            message: self.message.replace(ROOM_BY_DELETES, ""),
+            ..self
+        }
     }
 
     /// The failure of the sync of a folder. Never `Full`, whatever the system says: that would be tried again,

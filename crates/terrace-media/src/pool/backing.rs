@@ -5,7 +5,9 @@ use super::error::PoolError;
 use super::faults::PoolFaults;
 use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, MediumChoice};
+use crate::fs::FileSystem;
 use crate::fs::lock::{self, Locked};
+use crate::fs::os::OsFs;
 use crate::fs::signal::uninterrupted;
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
@@ -38,6 +40,16 @@ impl Backing {
             Backing::Anonymous => PathBuf::from("(anonymous)"),
             Backing::Simulated(_) => PathBuf::from("(simulated)"),
         }
+    }
+
+    /// Returns the free bytes of the device of the file, or `None` if nothing reports them.
+    pub fn free_bytes(&self) -> Option<u64> {
+        let Backing::File(path) = self else {
+            return None;
+        };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let free = OsFs.free_bytes(dir.unwrap_or(Path::new(".")));
+        free.ok().flatten()
     }
 }
 

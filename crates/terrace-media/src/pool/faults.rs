@@ -72,14 +72,19 @@ impl PoolFaults {
         self.file.calls()
     }
 
+    /// The limit of [`PoolFaults::set_room`], if there is one.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let room = self.room.load(Ordering::Relaxed);
+        (room > 0).then_some(room)
+    }
+
     pub(crate) fn file(&self, what: &'static str) -> io::Result<()> {
         let step = self.file.step(|| format!("{what} the pool"));
         step.map_err(|fault| fault.error(what))
     }
 
     pub(crate) fn grow(&self, to: u64) -> io::Result<()> {
-        let room = self.room.load(Ordering::Relaxed);
-        if room > 0 && to > room {
+        if self.room().is_some_and(|room| to > room) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.grow

@@ -8,7 +8,7 @@
 //! `growing`, superblock, `populated`.
 
 use super::alloc::FreeMap;
-use super::backing::Store;
+use super::backing::{Backing, Store};
 use super::extent::Extent;
 use super::layout::SLOT_BYTES_MAX;
 use super::span::{AllocError, Span};
@@ -19,7 +19,7 @@ use crate::pm::region::Region;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
 
@@ -119,6 +119,8 @@ pub(crate) struct Space {
     ahead: AtomicBool,
     /// See `Pool::keep_extents`.
     keeps: AtomicBool,
+    /// See `Pool::grow_to_at_most`.
+    growth_max: AtomicU64,
     populated: Mutex<Bits>,
     prefault: Prefault,
     grow_bytes: u64,
@@ -160,6 +162,7 @@ impl Space {
             device_full: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
+            growth_max: AtomicU64::new(cap),
             populated: Mutex::default(),
             prefault: config.prefault,
             grow_bytes: config.grow_bytes.max(granule).next_multiple_of(granule),
@@ -310,9 +313,13 @@ impl PoolInner {
         if end <= committed {
             return Ok(());
         }
-        let step = end.next_multiple_of(space.grow_bytes).min(space.cap);
+        let most = space.growth_max.load(Ordering::Relaxed);
+        let step = end.next_multiple_of(space.grow_bytes).min(most);
         let faults = self.faults.as_deref();
-        let grown = grow(&self.store, faults, committed, (end, step));
+        let grown = match end <= most {
+            true => grow(&self.store, faults, committed, (end, step)),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        };
         let full = grown.as_ref().is_err_and(is_full);
         space.device_full.store(full, Ordering::Relaxed);
         // P1: the bytes exist now.
@@ -453,6 +460,32 @@ impl Pool {
     pub fn alloc_below(&self, len: u64, limit: u64) -> Result<Arc<Extent>, AllocError> {
         let span = self.inner.allocate(len, Fit::Below(limit))?;
         Ok(Extent::new(span, Arc::clone(&self.inner)))
+    }
+
+    /// Returns how large the pool could become before its device is full, or `None` if that is not known.
+    pub fn device_room(&self) -> Option<u64> {
+        let inner = &self.inner;
+        let free = match &inner.store {
+            Store::File {
+                path,
+                device: false,
+                ..
+            } => Backing::File(path.clone()).free_bytes(),
+            _ => None,
+        };
+        let room = free.map(|free| free.saturating_add(inner.region.end()));
+        let faults = inner.faults.as_ref().and_then(|faults| faults.room());
+        room.into_iter().chain(faults).min()
+    }
+
+    /// Leaves the rest of the device to others: growing beyond `bytes` fails as on a full device.
+    pub fn grow_to_at_most(&self, bytes: u64) {
+        let space = &self.inner.space;
+        let most = bytes - bytes % space.granule;
+        // ORDERING: a growth that is on its way may go beyond it.
+        space
+            .growth_max
+            .store(most.min(space.cap), Ordering::Relaxed);
     }
 
     /// From now on extents that are dropped stay allocated, until the pool is closed. For a caller that does not know

@@ -93,7 +93,7 @@ impl DbBuilder {
         }
         Ok(CheckpointReport {
             elapsed: started.elapsed(),
-            ..made?
+            ..made.map_err(Error::of_new)?
         })
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OpenMode, Pool, PoolError, PoolHeader};
 
-use super::open::{CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, REDO_ROOTS, uuid_text};
+use super::open::{CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, Made, REDO_ROOTS, uuid_text};
 use super::{Db, RecoveryReport};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -243,8 +243,12 @@ impl DbBuilder {
         synced.map_err(|e| Error::io("sync", &self.path, e))
     }
 
-    /// Makes the ground of a new database.
-    pub(super) fn create(&self, report: &mut RecoveryReport) -> Result<Ground> {
+    /// Makes the ground of a new database. `made` has what is taken back if its opening fails.
+    pub(super) fn create(
+        &self,
+        report: &mut RecoveryReport,
+        made: &mut Option<Made>,
+    ) -> Result<Ground> {
         report.created = true;
         self.check_no_trace()?;
         let names = names_in(&*self.fs, &self.path)?;
@@ -259,16 +263,20 @@ impl DbBuilder {
         };
         let mut options = self.options.clone();
         options.design = Some(options.design_of_new());
-        let pool = match self.make_pool(&options, mark) {
-            Ok(pool) => pool,
-            Err(e) => {
-                if found.is_none() {
-                    // Nothing was made under it.
-                    let _ = self.fs.remove(&self.path.join(mark.name()));
-                }
-                return Err(e);
-            }
+        let at = match &self.machine {
+            None => options.pool.path.as_ref().map(|at| self.path.join(at)),
+            Some(_) => None,
         };
+        // One that was prepared stays.
+        let pool = at.filter(|at| matches!(self.fs.exists(at), Ok(false)));
+        let made = made.insert(Made {
+            db: mark.db,
+            pool: None,
+            resumed: found.is_some(),
+        });
+        let made_pool = self.make_pool(&options, mark)?;
+        made.pool = pool;
+        let pool = made_pool;
         for name in &names {
             let own = is_own(&*self.fs, &self.path, name, mark.db);
             if found.is_some() && (own || name.ends_with(&format!(".{}.creating", mark.pool))) {
@@ -371,9 +379,33 @@ impl DbBuilder {
         Ok(())
     }
 
+    /// Takes back a creation that has failed before there was OPTIONS, so that nothing of it takes room. LOCK stays, since
+    /// others may have opened it.
+    ///
+    /// CRASH: the mark goes last, so the next opening removes what is left.
+    pub(super) fn take_back(&self, made: &Made) {
+        let is_whole = self.fs.exists(&self.path.join(OPTIONS)).unwrap_or(true);
+        if !is_whole && !made.resumed {
+            self.remove_parts(made.db, made.pool.clone());
+        }
+    }
+
     /// Removes from the folder what is proved to be of the database `db`, OPTIONS first, the mark and LOCK
     /// last. What cannot be removed stays, and so does the folder: only the caller knows whose it is.
     pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
+        self.remove_parts(db, pool);
+        let fs = &*self.fs;
+        let lock = self.path.join(LOCK);
+        let empty = fs
+            .open(&lock, OpenMode::Read)
+            .and_then(|file| file.is_empty());
+        if empty.unwrap_or(false) {
+            let _ = fs.remove(&lock);
+        }
+    }
+
+    /// Removes the same but for LOCK.
+    fn remove_parts(&self, db: DbId, pool: Option<PathBuf>) {
         let fs = &*self.fs;
         if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
             let _ = fs.remove(&self.path.join(OPTIONS));
@@ -394,13 +426,6 @@ impl DbBuilder {
             if Mark::parse(name).is_some_and(|mark| mark.db == db) {
                 let _ = fs.remove(&self.path.join(name));
             }
-        }
-        let lock = self.path.join(LOCK);
-        let empty = fs
-            .open(&lock, OpenMode::Read)
-            .and_then(|file| file.is_empty());
-        if empty.unwrap_or(false) {
-            let _ = fs.remove(&lock);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    AllocError, Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults,
-    Prefault, Shutdown, SystemClock,
+    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults, Prefault,
+    Shutdown, SystemClock,
 };
 
 use super::trace::Trace;
@@ -26,6 +26,7 @@ use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::{Reserve, Row};
 use crate::stages::{Folder, Ground};
+use crate::types::DbId;
 
 /// The name of the file that a database is locked by. It is empty, and stays when it is found.
 pub(super) const LOCK: &str = "LOCK";
@@ -36,7 +37,6 @@ pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
 /// A repair has begun to write the folder, and has not finished.
 pub(super) const UNFINISHED_REPAIR: &str = "UNFINISHED-REPAIR";
 pub(super) const MANIFEST_BYTES: u64 = 256 * 1024;
-const GROW_BYTES: u64 = 64 << 20;
 
 pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 
@@ -54,6 +54,15 @@ pub struct DbBuilder {
     pub(super) clock: Arc<dyn Clock>,
     /// The time since the last message about a long step.
     told: Every,
+}
+
+/// What a creation that has begun has made.
+pub(super) struct Made {
+    pub(super) db: DbId,
+    /// The file of its pool, if that is new.
+    pub(super) pool: Option<PathBuf>,
+    /// A creation before it has left something.
+    pub(super) resumed: bool,
 }
 
 impl DbBuilder {
@@ -150,6 +159,32 @@ impl DbBuilder {
             self.options.pool.prefault = Prefault::None;
             self.options.background.workers = Workers::Manual;
         }
+        let exists = self.exists(false)?;
+        let mut made = None;
+        let opened = self.open_or_create(started, &mut made);
+        if let (Err(_), Some(made)) = (&opened, &made) {
+            self.take_back(made);
+        }
+        let (engine, recovery) = opened.map_err(|e| self.with_way_on(e, exists))?;
+        Ok(Db(Arc::new(Handle {
+            engine,
+            path: self.path,
+            fs: base,
+            files: self.fs,
+            recovery,
+            progress: self.progress,
+            trace: self.trace,
+            catalog: Mutex::new(()),
+            lock: Mutex::new(lock),
+        })))
+    }
+
+    /// Opens the database in the folder, which is locked, or creates it. `made` then has what the creation has begun with.
+    fn open_or_create(
+        &mut self,
+        started: Instant,
+        made: &mut Option<Made>,
+    ) -> Result<(Arc<Engine>, RecoveryReport)> {
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
         let (mut ground, pool_is_new) = match &fixed {
@@ -159,8 +194,8 @@ impl DbBuilder {
                 found
             }
             None => {
-                let created = self.create(&mut report);
-                (created.map_err(|e| self.with_way_on(e, false))?, true)
+                let created = self.create(&mut report, made);
+                (created?, true)
             }
         };
         self.fit_disk(&mut ground);
@@ -180,16 +215,15 @@ impl DbBuilder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
-        let (pipeline, opened) = design
-            .open(&ground, files, links_lost, &mut |what, done, total| {
+        let (pipeline, opened) =
+            design.open(&ground, files, links_lost, &mut |what, done, total| {
                 self.report(Progress {
                     what,
                     done,
                     total,
                     unit: "bytes",
                 });
-            })
-            .map_err(|e| self.with_way_on(e, fixed.is_some()))?;
+            })?;
         if self.options.read_only
             && let Some(replay) = pipeline.front.replay()
         {
@@ -201,15 +235,14 @@ impl DbBuilder {
             ground.pool.mark_recovered()?;
         }
         let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
-        let replayed = engine.replay_logs(&mut report, &|done, total| {
+        engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",
                 done,
                 total,
                 unit: "bytes",
             });
-        });
-        replayed.map_err(|e| self.with_way_on(e, fixed.is_some()))?;
+        })?;
         let gone = keyspace::load_dropped(&engine, report.clean)?;
         match &fixed {
             None => self.finish_creation(&ground)?,
@@ -234,17 +267,7 @@ impl DbBuilder {
             ground.db,
             ground.pool.describe()
         );
-        Ok(Db(Arc::new(Handle {
-            engine,
-            path: self.path,
-            fs: base,
-            files: self.fs,
-            recovery: report,
-            progress: self.progress,
-            trace: self.trace,
-            catalog: Mutex::new(()),
-            lock: Mutex::new(lock),
-        })))
+        Ok((engine, report))
     }
 
     pub(super) fn report(&self, progress: Progress) {
@@ -263,30 +286,6 @@ impl DbBuilder {
         if let Some(hook) = &self.progress {
             hook(&progress);
         }
-    }
-
-    /// The refusal of an opening to write, with the way on where a disk is full.
-    fn with_way_on(&self, e: Error, exists: bool) -> Error {
-        if e.kind() != ErrorKind::Full || self.options.read_only {
-            return e;
-        }
-        // A pool without room for a log has none for a reader's either.
-        let source = std::error::Error::source(&e);
-        let of_pool = source.is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
-        let text = match (exists, of_pool) {
-            (true, true) => return e,
-            (true, false) => format!(
-                "{e}; or open the database to read only, which writes nothing: with Options::read_only, or \
-                 --read-only on the command line"
-            ),
-            (false, _) => format!(
-                "{e}; a new database begins with a log of a quarter more than front.memtable_bytes ({}): with \
-                 smaller memtables, and a smaller pool if it has one, it takes less (--memtable-size and \
-                 --pool-size on the command line)",
-                human_bytes(self.options.front.memtable_bytes)
-            ),
-        };
-        Error::new(ErrorKind::Full, text).because(e)
     }
 
     /// Lets the database stop when its files are removed or replaced under it.
@@ -400,7 +399,7 @@ impl DbBuilder {
         config.medium = options.pool.medium;
         config.prefault = options.pool.prefault;
         config.emulation = options.pool.emulation;
-        config.grow_bytes = GROW_BYTES.min(options.pool.size_bytes);
+        config.grow_bytes = self.pool_step(&config).min(options.pool.size_bytes);
         config.faults = self.faults.clone();
         config.private = options.read_only;
         // Small databases, as tests make them, would lose too much to rounding.

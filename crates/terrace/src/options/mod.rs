@@ -298,7 +298,8 @@ impl Options {
             self.pool.size_bytes >= least,
             format!(
                 "pool.size_bytes is {}, but memtables of {memtable} bytes and extents of {extent} bytes need at \
-                 least {least}: raise it, or lower front.memtable_bytes",
+                 least {least}: raise it, lower front.memtable_bytes and bottom.extent_bytes, or set memory_bytes, \
+                 which lowers both (--memory on the command line)",
                 self.pool.size_bytes
             ),
         );

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use terrace::{Db, Design, Durability, ErrorKind, Workers, WriteBatch};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{Machine, Medium, OsFs, PoolFaults, QuotaFs, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -89,6 +89,50 @@ fn a_pool_that_has_filled_its_device_goes_on() {
     let in_pieces = [161, 185, 195, 217, 243];
     let seeds = (0..24).chain(refused).chain(in_pieces);
     watch(|_| seeds.for_each(device_fills));
+}
+
+/// A database with the options of a user who sets none but the pool, on a device that is smaller than one memtable of the
+/// usual size, takes data for more than half of it, and takes as much again when most was deleted.
+#[test]
+fn default_options_fit_a_small_device() {
+    const ROOM: u64 = 48 << 20;
+    for design in [Design::MioDb, Design::MioDbSsd, Design::Leveled] {
+        watch(move |watched| {
+            watched.op(design.to_string(), || {
+                let folder = scratch().unwrap();
+                let faults = PoolFaults::new();
+                faults.set_room(ROOM);
+                let fs = QuotaFs::new(Arc::new(OsFs), ROOM);
+                let place = Place {
+                    fs: Some(Arc::new(fs)),
+                    faults: Some(faults),
+                    ..Place::folder(folder.path())
+                };
+                let mut options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                options.pool.path = Some("pool".into());
+                let db = place.open(&options).unwrap();
+                let put = |n: u32| db.put(n.to_be_bytes(), value(n, 1000));
+                let count = (0..).find(|&n| put(n).is_err()).unwrap();
+                let bytes = u64::from(count) * 1000;
+                assert!(bytes > ROOM / 2, "{bytes} bytes of {ROOM}");
+                let most = count / 10 * 7;
+                db.delete_range(..most.to_be_bytes()).unwrap();
+                for n in 0..most / 10 * 7 {
+                    let taken = (0..500).any(|_| {
+                        let taken = put(n).is_ok();
+                        if !taken {
+                            std::thread::sleep(std::time::Duration::from_millis(10));
+                        }
+                        taken
+                    });
+                    assert!(taken, "put {n} of {count} again: {}", db.metrics());
+                }
+            });
+        });
+    }
 }
 
 /// An opening that ends early leaves the log of its first memtable, which is empty. Many of these do not fill a pool

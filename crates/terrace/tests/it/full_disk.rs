@@ -210,6 +210,125 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
     });
 }
 
+/// The same with small pairs, of which the pool takes deletes of one in forty before a drain has to make room for more.
+#[test]
+fn a_disk_of_small_pairs_is_given_back_by_single_deletes() {
+    const DISK: u64 = 24 << 20;
+    watch(move |watched| {
+        let folder = scratch().unwrap();
+        let (place, ..) = on_a_disk_of(DISK, folder.path());
+        let mut options = in_a_pool(Design::MioDbSsd, folder.path());
+        options.front.memtable_bytes = 128 << 10;
+        options.background.workers = Workers::Manual;
+        let db = place.open(&options).unwrap();
+        let key = |n: u32| [key(n), key(n), key(n), key(n)].concat();
+        let put = |n: u32| db.put(key(n), value(n, 50 + n as usize % 100));
+        let mut count = 0;
+        let mut is_full = false;
+        while !is_full {
+            watched.op("puts", || {
+                let first = (count..count + 5000).find(|n| put(*n).is_err());
+                is_full = first.is_some();
+                count = first.unwrap_or(count + 5000);
+            });
+        }
+        // In another order than they were put.
+        let mut deleted: Vec<u32> = (0..count).filter(|n| n % 10 > 2).collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut deleted);
+        for some in deleted.chunks(2000) {
+            watched.op("deletes", || {
+                for n in some {
+                    let done = db.delete(key(*n));
+                    assert!(done.is_ok(), "{n} of {count}: {done:?} {}", db.metrics());
+                }
+            });
+        }
+        let left = count as usize - deleted.len();
+        assert_eq!(db.iter().unwrap().count(), left);
+    });
+}
+
+/// A pool and a disk that are full take some single deletes at each of many openings. However many of these there were,
+/// the next opening finds room for its memtable beside what it replays, and takes a range delete.
+#[test]
+fn full_pools_open_again_and_again() {
+    const DISK: u64 = 1 << 20;
+    watch(move |watched| {
+        for per_opening in [1u32, 40, 500] {
+            watched.op(format!("{per_opening} deletes"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let mut options = in_a_pool(Design::MioDbSsd, folder.path());
+                options.front.memtable_bytes = 256 << 10;
+                let db = place.open(&options).unwrap();
+                let count = (0..).find(|&n| db.put(key(n), value(n, 1000)).is_err());
+                let mut left: Vec<u32> = (0..count.unwrap()).collect();
+                db.close().unwrap();
+                let mut refused = 0;
+                for opening in 0..400 {
+                    let db = place.open(&options);
+                    let db = db
+                        .unwrap_or_else(|e| panic!("opening {opening}, {} left: {e}", left.len()));
+                    let before = left.len();
+                    for _ in 0..per_opening {
+                        match left.last().map(|n| db.delete(key(*n))) {
+                            Some(Ok(())) => drop(left.pop()),
+                            _ => break,
+                        }
+                    }
+                    refused += u32::from(left.len() == before);
+                    assert_eq!(db.iter().unwrap().count(), left.len());
+                    match opening % 2 {
+                        0 => drop(db),
+                        _ => db.close().unwrap(),
+                    }
+                    if refused > 4 {
+                        break;
+                    }
+                }
+                let db = place.open(&options).unwrap();
+                db.delete_range::<&[u8]>(..).unwrap();
+                for n in 0..100 {
+                    put_in_time(&db, n, || db.put(key(n), value(n, 1000)));
+                }
+            });
+        }
+    });
+}
+
+/// A creation that fails for want of room leaves nothing that takes room or that the next one would stumble over.
+#[test]
+fn a_creation_without_room_is_taken_back() {
+    for design in Design::ALL {
+        for in_pool in [true, false] {
+            let folder = scratch().unwrap();
+            let (place, quota, _) = on_a_disk_of(0, folder.path());
+            let mut options = in_a_pool(design, folder.path());
+            options.front.memtable_bytes = 256 << 10;
+            if !in_pool {
+                options.pool.path = None;
+            }
+            for room in [0, 4096, 16 << 10] {
+                quota.set_room(room);
+                let Err(e) = place.open(&options) else {
+                    continue;
+                };
+                assert_eq!(e.kind(), ErrorKind::Full, "{design}: {e}");
+                let text = e.to_string();
+                assert!(text.contains("memtable"), "{text}");
+                assert!(!text.contains("delete"), "nothing is there yet: {text}");
+                let names: Vec<_> = std::fs::read_dir(&place.folder).unwrap().collect();
+                assert_eq!(names.len(), 1, "{design}: more than LOCK: {names:?}");
+                assert!(!folder.path().join("pool").exists(), "{design}");
+            }
+            quota.set_room(16 << 20);
+            let db = place.open(&options).unwrap();
+            db.put("key", "value").unwrap();
+            db.close().unwrap();
+        }
+    }
+}
+
 /// The same where only logs are in the pool: deletes wait in memory behind memtables of puts that have no room. Sizes of
 /// levels are fixed, and keys ascend, so that deletes pass through levels that have none of their keys.
 #[test]

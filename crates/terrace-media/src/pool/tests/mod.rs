@@ -506,6 +506,36 @@ fn a_full_device_is_known_ahead_of_need() {
     assert!(pool.usage().is_device_full(), "what is needed does not fit");
 }
 
+/// A pool that leaves the rest of its device to others grows up to its part of it, and then counts as full. One that has
+/// more than its part keeps that.
+#[test]
+fn a_pool_keeps_to_its_part_of_a_device() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(file(dir.path())).expect("created");
+    let room = pool
+        .device_room()
+        .expect("a file system tells its free bytes");
+    assert!(room > pool.usage().committed, "{room}");
+    let part = pool.usage().committed + (100 << 10);
+    pool.grow_to_at_most(part);
+    let mut held = Vec::new();
+    while let Ok(extent) = pool.alloc(16 << 10) {
+        held.push(extent);
+    }
+    let full = pool.usage();
+    assert!(full.is_device_full() && full.cap > part, "{full:?}");
+    assert!(
+        (part - (16 << 10)..=part).contains(&full.committed),
+        "{full:?}"
+    );
+    pool.grow_to_at_most(4096);
+    assert!(!pool.look_for_room());
+    assert_eq!(pool.usage().committed, full.committed);
+    pool.grow_to_at_most(u64::MAX);
+    assert!(pool.look_for_room());
+    held.push(pool.alloc(200 << 10).expect("grown"));
+}
+
 /// `alloc_below` takes the lowest place that ends before the limit, and nothing else.
 #[test]
 fn a_place_below_ends_before_its_limit() {

@@ -124,7 +124,7 @@ impl DbBuilder {
                 self.path.display()
             )));
         }
-        self.check_target()?;
+        let had_folder = self.check_target()?;
         let _source_lock = self.lock_source(&damaged.folder)?;
         let mut findings = Findings::default();
         let pool = damaged.pool.as_deref();
@@ -157,10 +157,14 @@ impl DbBuilder {
             .is_ok_and(|r| r.outcome != RepairOutcome::Nothing);
         if !is_made {
             self.remove_repaired(id, pool_file.filter(|_| made_pool));
+            if !had_folder {
+                // It stays if anything is left in it.
+                let _ = self.fs.remove_dir(&self.path);
+            }
         }
         Ok(RepairReport {
             elapsed: started.elapsed(),
-            ..made?
+            ..made.map_err(Error::of_new)?
         })
     }
 

@@ -15,9 +15,6 @@ use crate::types::{SeqNo, key_hash};
 /// A table is rewritten if at least one entry in this many is hidden.
 pub(super) const WORTH_ONE_IN: u64 = 8;
 
-/// The approximate number of entries of a table that are looked up, spread evenly over its blocks.
-const SAMPLES: usize = 16;
-
 /// The runs above a table. They are read beside it in the order of keys, so that each of their tables is opened once.
 pub(super) struct Above {
     cursor: MergeCursor,
@@ -53,12 +50,19 @@ impl Above {
         Ok(None)
     }
 
-    /// Returns whether enough of a table seems to be hidden that it is worth rewriting. Entries are hidden by these runs,
-    /// and by a drain and newer tables of the buffer if one is given.
-    pub(super) fn hides_much_of(&mut self, table: &Table, drain: Option<&Drain>) -> Result<bool> {
+    /// Returns whether at least one entry of a table in `one_in` seems to be hidden, by about twice as many lookups,
+    /// spread evenly over its blocks. Entries are hidden by these runs, and by a drain and newer tables of the buffer if
+    /// one is given.
+    pub(super) fn hides_much_of(
+        &mut self,
+        table: &Table,
+        drain: Option<&Drain>,
+        one_in: u64,
+    ) -> Result<bool> {
+        let samples = 2 * one_in as usize;
         let cuts = table
             .open()?
-            .split_keys(SAMPLES, &mut ReadCounts::default())?;
+            .split_keys(samples, &mut ReadCounts::default())?;
         let mut cursor = RunCursor::new(Arc::new(Run::of(vec![table.clone()])), false);
         let places = cuts
             .iter()
@@ -85,6 +89,6 @@ impl Above {
             looked_up += 1;
             hidden += u64::from(newest.is_some_and(|newest| newest > entry.seq));
         }
-        Ok(hidden > 0 && hidden * WORTH_ONE_IN >= looked_up)
+        Ok(hidden > 0 && hidden * one_in >= looked_up)
     }
 }

@@ -5,8 +5,9 @@
 //! the next drain finds the room, or rewrites the next table. Rewriting takes the room of one table, which the reserve
 //! keeps, and gives back that of the table.
 //!
-//! Each table is looked at once until something new has come into the buffer. It is rewritten if an eighth of the keys
-//! hides something, of a few that are looked up.
+//! Each table is looked at twice until something new has come into the buffer. It is rewritten if an eighth of its
+//! entries is hidden, by a few that are looked up; and in a pool on media, if that makes no room for the drain, if a part
+//! is hidden that is only just worth it.
 //!
 //! CRASH: what is left out here is hidden by a durable version above it.
 
@@ -22,11 +23,16 @@ use crate::parts::key::Target;
 use crate::stages::{Completion, Drain};
 use crate::types::SeqNo;
 
+/// The least that is worth rewriting a table for: as much is written this many times before it is given back.
+const LEAST_ONE_IN: u64 = 32;
+
 /// The tables that may have entries which the buffer hides.
 #[derive(Default)]
 pub(super) struct Candidates {
     /// The newest number in the buffer when they were found.
     seq: SeqNo,
+    /// One entry in this many has to be hidden in one of them.
+    one_in: u64,
     /// Their numbers, those with most entries of the buffer between their keys last.
     numbers: Vec<u64>,
     /// The newest number in the buffer when it was last asked whether there may be others.
@@ -79,9 +85,9 @@ impl Hidden {
             let seq = newer.seq_max().max(drain.seq_last);
             let is_new = body.busy.lock().hidden.seq < seq;
             if is_new {
-                let numbers = find(body, drain)?;
+                let numbers = find(body, drain, WORTH_ONE_IN)?;
                 let hidden = &mut body.busy.lock().hidden;
-                (hidden.seq, hidden.numbers) = (seq, numbers);
+                (hidden.seq, hidden.one_in, hidden.numbers) = (seq, WORTH_ONE_IN, numbers);
             }
         }
         Ok(Hidden {
@@ -101,8 +107,15 @@ impl Hidden {
         let Busy {
             hidden, numbers, ..
         } = &mut *busy;
+        let one_in = hidden.one_in;
         let Some(table) = hidden.take(&version, numbers) else {
-            return Ok(Progress::Nothing(self.why.take()));
+            drop(busy);
+            // In a pool in memory deletes are not refused meanwhile: their logs are on the reserve.
+            let is_last_way = self.why.is_some() && self.body.ground.pool_outlives();
+            return match is_last_way && one_in < LEAST_ONE_IN {
+                true => self.look_for_less(drain),
+                false => Ok(Progress::Nothing(self.why.take())),
+            };
         };
         numbers.insert(table.number());
         drop(busy);
@@ -110,8 +123,16 @@ impl Hidden {
         let mut above = Above::of(&version, (table.meta.level, table.meta.run));
         // Dropped, it gives the table back.
         self.rewriting = above
-            .hides_much_of(&table, Some(drain))?
+            .hides_much_of(&table, Some(drain), one_in)?
             .then_some(rewriting);
+        Ok(Progress::More)
+    }
+
+    /// Finds the tables that are only just worth it, since others have made no room for the drain.
+    fn look_for_less(&self, drain: &Drain) -> Result<Progress> {
+        let numbers = find(&self.body, drain, LEAST_ONE_IN)?;
+        let hidden = &mut self.body.busy.lock().hidden;
+        (hidden.one_in, hidden.numbers) = (LEAST_ONE_IN, numbers);
         Ok(Progress::More)
     }
 
@@ -123,7 +144,7 @@ impl Hidden {
 }
 
 /// Returns the numbers of the tables between whose keys the buffer has many entries.
-fn find(body: &Body, drain: &Drain) -> Result<Vec<u64>> {
+fn find(body: &Body, drain: &Drain, one_in: u64) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     for table in body.version().tables() {
         let ((first_keyspace, first), (last_keyspace, last)) = (table.first(), table.last());
@@ -135,7 +156,7 @@ fn find(body: &Body, drain: &Drain) -> Result<Vec<u64>> {
         };
         let above = drain.count_between(&from, &to)?;
         let entries = table.meta.entries;
-        if above > 0 && above >= entries / WORTH_ONE_IN {
+        if above > 0 && above >= entries / one_in {
             let bytes = table.meta.bytes / entries.max(1) * above.min(entries);
             found.push((bytes, table.number()));
         }

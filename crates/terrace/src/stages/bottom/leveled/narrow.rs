@@ -188,7 +188,7 @@ impl Body {
         let mut rewrites = Vec::new();
         for table in version.levels.iter().flat_map(|run| &run.tables) {
             let mut above = Above::of(&version, (table.meta.level, table.meta.run));
-            if above.hides_much_of(table, None)? {
+            if above.hides_much_of(table, None, WORTH_ONE_IN)? {
                 rewrites.push(Rewrite::whole(table.number()));
             }
         }

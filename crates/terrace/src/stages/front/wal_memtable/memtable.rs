@@ -178,8 +178,7 @@ pub(super) struct Memtable {
     pub(super) readers: Arc<Readers>,
     /// Keys written into ranges that were deleted in this memtable.
     pub(super) late: Arc<LateKeys>,
-    /// Its log is on the reserve, which puts must not take.
-    pub(super) deletes_only: bool,
+    pub(super) admits: Admits,
     /// Some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
@@ -187,6 +186,17 @@ pub(super) struct Memtable {
     bytes: u64,
     lease: Option<Lease>,
     arenas: Arc<Arenas>,
+}
+
+/// The batches that a memtable takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admits {
+    All,
+    /// Those that only delete: its log is on the reserve, which puts must not take.
+    Deletes,
+    /// Those that delete more than single keys: it has taken the last pieces of the pool, and each opening would take
+    /// more for what it replays.
+    Ranges,
 }
 
 /// Whether a log is synced. On a full disk it is synced for that: what is in no synced log hides nothing, and there
@@ -201,7 +211,11 @@ pub(super) fn is_synced(log: &dyn Log, disk_is_full: bool) -> std::io::Result<bo
 impl Memtable {
     /// Whether it is for such batches.
     pub(super) fn takes(&self, batch: &Batch) -> bool {
-        !self.deletes_only || batch.only_deletes()
+        match self.admits {
+            Admits::All => true,
+            Admits::Deletes => batch.only_deletes(),
+            Admits::Ranges => batch.deletes_many(),
+        }
     }
 
     /// An empty memtable that will be flushed to `extent`; `in_place`: that is in it from the start.
@@ -244,7 +258,7 @@ impl Memtable {
             logs: Vec::new(),
             readers: Arc::default(),
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
-            deletes_only: false,
+            admits: Admits::All,
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),

@@ -48,7 +48,7 @@ use crate::types::{Durability, SeqNo};
 use ended::settle;
 use fault_in::Cold;
 use files::{LogFiles, end_log};
-use memtable::{Arenas, Memtable};
+use memtable::{Admits, Arenas, Memtable};
 use replay::FoundLog;
 use spare::fits;
 
@@ -349,7 +349,7 @@ impl Front for WalMemtable {
 
     fn active_deletes(&self) -> Deletes {
         let active = self.active.load();
-        match active.late.any() || active.deletes_only {
+        match active.late.any() || active.admits != Admits::All {
             true => Deletes::Ranges,
             false if active.delete_count() > 0 => Deletes::Single,
             false => Deletes::None,

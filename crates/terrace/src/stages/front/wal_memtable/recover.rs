@@ -71,11 +71,11 @@ pub(crate) fn recover(
     // A database that is being made has no reserve, and whoever makes it wants to put.
     let small = ground.manifest.with_state(State::has_data);
     let small = small.then(|| Size::on_reserve(ground, None));
-    let replay_bytes = match anchor {
-        Some(_) => 0,
-        None => found.iter().map(|log| log.bytes).sum(),
+    let logs: Vec<u64> = match anchor {
+        Some(_) => Vec::new(),
+        None => found.iter().map(|log| log.bytes).collect(),
     };
-    let size = Size::first(ground, replay_bytes);
+    let size = Size::first(ground, &logs);
     let make =
         |size, small| new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
     let active = match make(size, small) {

@@ -9,7 +9,7 @@ use terrace_media::{AllocError, Extent};
 
 use super::WalMemtable;
 use super::files::LogFiles;
-use super::memtable::Memtable;
+use super::memtable::{Admits, Memtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
@@ -62,6 +62,22 @@ impl WalMemtable {
         spare.populate(0, spare.bump.capacity());
         spare.prefault_extents(&self.ground.pool);
         Ok(spare)
+    }
+}
+
+impl WalMemtable {
+    /// Holds what the first memtable of the next opening takes. False: the pool has no room for it, and a memtable that
+    /// took the last pieces could keep the database from being opened again.
+    fn hold_for_next_opening(&self) -> bool {
+        if !self.ground.pool_outlives() {
+            return true;
+        }
+        // Only now, since the replay of the logs may have needed all that was free.
+        let mut held = self.for_next_opening.lock();
+        if held.is_empty() {
+            *held = Size::for_next_opening(&self.ground);
+        }
+        !held.is_empty()
     }
 }
 
@@ -127,12 +143,8 @@ impl Spares for WalMemtable {
                 }
             }
         }
-        {
-            // Only now, since the replay of the logs may have needed all that was free.
-            let mut held = self.for_next_opening.lock();
-            if held.is_empty() {
-                *held = Size::for_next_opening(&self.ground);
-            }
+        if !self.hold_for_next_opening() {
+            return Ok(Spare::PoolFull);
         }
         match self.make_spare(batch, size) {
             Ok(spare) => {
@@ -183,23 +195,34 @@ impl Size {
         }
     }
 
-    /// That of the first memtable of an opening, which is going to replay `replay_bytes` into the pool. In a pool that
-    /// has little room it is small, since what the logs have was in the pool beside fewer memtables: all that is free
-    /// is for replaying them.
-    pub(super) fn first(ground: &Ground, replay_bytes: u64) -> Size {
+    /// That of the first memtable of an opening, which is going to replay logs of these bytes into the pool. In a pool
+    /// that has little room it is small, since what the logs have was in the pool beside fewer memtables: all that is
+    /// free is for replaying them. It is the smallest where another could take the piece that the longest log needs.
+    pub(super) fn first(ground: &Ground, logs: &[u64]) -> Size {
         let usual = Size::usual(ground, None);
         // Every extent has been adopted by now, so this finds out whether the device has room beside them.
-        let needed = usual.table + usual.log + replay_bytes;
+        let needed = usual.table + usual.log + logs.iter().sum::<u64>();
         ground.pool.grow_ahead(needed);
         let room = ground.pool.usage();
-        let free = match replay_bytes {
-            0 => room.free,
-            _ => room.largest_free,
+        let longest = logs.iter().max().copied();
+        let free = match longest {
+            None => room.free,
+            Some(_) => room.largest_free,
         };
         if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
             return usual;
         }
-        Size::of(usual.table.min(LOG_BYTES / 5 * 4), None)
+        let small = Size::of(usual.table.min(LOG_BYTES / 5 * 4), None);
+        let both =
+            small.table.next_multiple_of(room.granule) + small.log.next_multiple_of(room.granule);
+        let beside = |longest: u64| {
+            room.second_free
+                .max(room.largest_free.saturating_sub(longest))
+        };
+        match longest {
+            Some(longest) if beside(longest) < both => Size::least(),
+            _ => small,
+        }
     }
 
     /// That of the smallest memtable, for which there is room wherever room was kept for one.
@@ -215,15 +238,14 @@ impl Size {
         }
     }
 
-    /// Holds extents for the smallest first memtable of an opening, if there is room for them. Nothing names them, so
-    /// the next opening finds them free, however full the pool is.
-    pub(super) fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
-        if !ground.pool_outlives() {
-            return Vec::new();
-        }
-        let Size { table, log, .. } = Size::on_reserve(ground, None);
-        let taken = [log, table].map(|bytes| ground.pool.alloc_tight(bytes));
-        let taken: Result<Vec<_>, AllocError> = taken.into_iter().collect();
+    /// Holds extents for a first memtable of an opening, if there is room for them. Nothing names them, so the next
+    /// opening finds them free, however full the pool is.
+    fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
+        let sizes = [Size::on_reserve(ground, None), Size::least()];
+        let taken = sizes.into_iter().find_map(|Size { table, log, .. }| {
+            let taken = [log, table].map(|bytes| ground.pool.alloc_tight(bytes));
+            taken.into_iter().collect::<Result<_, AllocError>>().ok()
+        });
         taken.unwrap_or_default()
     }
 
@@ -328,6 +350,10 @@ fn memtable_of(
     }
     memtable.log = Some(log);
     memtable.logs.push(id);
-    memtable.deletes_only = size.on_reserve.is_some();
+    memtable.admits = match size.on_reserve {
+        _ if size.table <= LEAST_BYTES && !in_place => Admits::Ranges,
+        Some(_) => Admits::Deletes,
+        None => Admits::All,
+    };
     Ok(memtable)
 }
