@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use terrace::{Db, Metrics};
+use terrace::{Db, Metrics, Options};
 use terrace_bench::{Table, cache_line, file_levels, units};
 
 use super::keyspaces::sizes;
@@ -78,13 +78,24 @@ fn print(
     Ok(())
 }
 
-/// The options in use that the database keeps for the next open.
+/// The options that the database keeps for the next open, and what is in force instead where the disk is too small.
 fn kept(db: &Db) -> Table {
-    let mut table = Table::new(&["option, kept", "value"]);
-    for (name, value) in db.options().kept() {
-        table.row([name.to_string(), value]);
+    let mut table = Table::new(&["option, kept", "value", "in force"]);
+    let in_force = db.options().kept();
+    for ((name, value), (_, now)) in db.options_stated().kept().into_iter().zip(in_force) {
+        let now = if now == value { String::new() } else { now };
+        table.row([name.to_string(), value, now]);
     }
     table
+}
+
+/// Options as an object: numbers and booleans as such, all else as words.
+fn options_as_json(options: &Options) -> Value {
+    let lines = options.kept().into_iter().map(|(name, value)| {
+        let value = serde_json::from_str(&value).unwrap_or(Value::from(value));
+        (name.to_string(), value)
+    });
+    Value::Object(lines.collect())
 }
 
 /// What is in memory and in the pool.
@@ -245,14 +256,9 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         .iter()
         .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
         .collect();
-    let kept = options.kept().into_iter().map(|(name, value)| {
-        // Numbers and booleans as such; all else is a word.
-        let value = serde_json::from_str(&value).unwrap_or(Value::from(value));
-        (name.to_string(), value)
-    });
-    let kept: serde_json::Map<String, Value> = kept.collect();
     let mut report = json!({
-        "options": kept,
+        "options": options_as_json(db.options_stated()),
+        "options_in_force": options_as_json(options),
         "database": db.path().display().to_string(),
         "design": options.design_of_new().to_string(),
         "durability": options.durability.name(),

@@ -458,9 +458,15 @@ impl Db {
         &self.0.recovery
     }
 
-    /// The options in force.
+    /// Returns the options in force: those of [`Db::options_stated`], with smaller sizes of memtables, logs, tables,
+    /// extents and the pool where a disk has no room for these.
     pub fn options(&self) -> &Options {
         &self.engine().ground.options
+    }
+
+    /// Returns the options as they were stated, which the database keeps for the next opening.
+    pub fn options_stated(&self) -> &Options {
+        &self.engine().ground.stated
     }
 
     /// The database's folder.
