@@ -1,13 +1,24 @@
 //! This file refuses to write to a copy of a database's folder whose pool is that of the original.
 //!
 //! A pool outside the folder is not copied with it. What leaves it as tables would come to the folder that is open then,
-//! and the other would miss them, so the two must not be used by turns.
+//! and the other would miss them, so the two must not be used by turns. OPTIONS names the folder that it was written for.
+//! In another folder it is a copy while the original is there. When that is gone, the folder was moved, or is to take the
+//! place of the original: it is counted in OPTIONS and in the pool. A folder whose count is less than the pool's was left
+//! behind by that.
 
 use std::path::Path;
+use std::sync::Arc;
+
+use terrace_media::{FileSystem, Pool};
 
 use super::open::DbBuilder;
 use crate::error::{Error, Result};
 use crate::options::file::{Fixed, NAME};
+use crate::parts::reserve::Row;
+use crate::stages::Ground;
+
+/// The superblock word that has the number of moves.
+const MOVES_ROOT: usize = 11;
 
 impl DbBuilder {
     /// Refuses the folder if it is a copy, the original is there, and both have the same pool. `fixed` is of the folder.
@@ -35,6 +46,46 @@ impl DbBuilder {
             original.display(),
             pool.display()
         )))
+    }
+
+    /// Refuses a folder if another one of the same database has been opened with the pool since. `fixed` is of the folder.
+    pub(super) fn check_not_left(&self, fixed: &Fixed, pool: &Pool) -> Result<()> {
+        if self.options.read_only || fixed.folder.is_none() || pool.root(MOVES_ROOT) <= fixed.moves
+        {
+            return Ok(());
+        }
+        let path = self.options.pool.path.as_ref().or(fixed.pool_path.as_ref());
+        Err(Error::invalid(format!(
+            "{} is an older copy of a database whose folder was moved, or replaced by another copy, and opened there with \
+             the same pool {}: what has left the pool since is in that folder only. Open that one; what this folder and \
+             the pool still have can be read with \"terrace repair\"",
+            self.path.display(),
+            path.map(|path| path.display().to_string())
+                .unwrap_or_default()
+        )))
+    }
+
+    /// Keeps the options in use for the next open, if they are not those of the one before, and counts a move.
+    pub(super) fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
+        let now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
+        let mut now = now.in_folder(&self.path);
+        now.kept.carry(&before.kept);
+        let is_moved = before.folder.is_some() && now.folder != before.folder;
+        now.moves = before.moves + u64::from(is_moved);
+        if now != *before {
+            // CRASH: the old options or the new ones, and either fits all that there is.
+            let lender = ground.reserve.lender(&self.fs, Row::Manifest);
+            let lender: Arc<dyn FileSystem> = Arc::new(lender);
+            now.write(&lender, &self.path)?;
+        }
+        if ground.pool_outlives()
+            && now.folder.is_some()
+            && ground.pool.root(MOVES_ROOT) != now.moves
+        {
+            // PERSIST: OPTIONS before the word. Reversed, a crash could leave a folder that is taken for an older copy.
+            ground.pool.set_roots(&[(MOVES_ROOT, now.moves)])?;
+        }
+        Ok(())
     }
 
     /// Whether two paths lead to one file.

@@ -24,7 +24,7 @@ use crate::options::file::{Fixed, NAME as OPTIONS};
 use crate::options::{Design, MediumChoice, Options, Workers};
 use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
-use crate::parts::reserve::{Reserve, Row};
+use crate::parts::reserve::Reserve;
 use crate::stages::{Folder, Ground};
 use crate::types::DbId;
 
@@ -444,19 +444,6 @@ impl DbBuilder {
         })
     }
 
-    /// Keeps the options in use for the next open, if they are not those of the one before.
-    fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
-        let mut now = now.in_folder(&self.path);
-        now.kept.carry(&before.kept);
-        if now == *before {
-            return Ok(());
-        }
-        // CRASH: the old options or the new ones, and either fits all that there is.
-        let lender: Arc<dyn FileSystem> = Arc::new(ground.reserve.lender(&self.fs, Row::Manifest));
-        now.write(&lender, &self.path)
-    }
-
     /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is
     /// new, since it does not outlive the process.
     fn reopen(&self, fixed: &Fixed, report: &mut RecoveryReport) -> Result<(Ground, bool)> {
@@ -528,6 +515,7 @@ impl DbBuilder {
                 fixed.pool_uuid
             )));
         }
+        self.check_not_left(fixed, &pool)?;
         if pool.root(CREATED_ROOT) == 0 {
             // PERSIST: the name of OPTIONS before the word: a process crash may have left it in the
             // cache only, and a pool that is somebody's without OPTIONS could never be opened.

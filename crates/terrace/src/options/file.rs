@@ -24,11 +24,12 @@ pub(crate) const NAME: &str = "OPTIONS";
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Names of the lines that are not of `kept`.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "format",
     "id",
     "design",
     "folder",
+    "moves",
     "pool",
     "pool_uuid",
     "pool_size_bytes",
@@ -45,6 +46,8 @@ pub(crate) struct Fixed {
     pub(crate) pool_uuid: String,
     /// The folder of the database when this was written, if a copy of the folder would name the same pool.
     pub(crate) folder: Option<PathBuf>,
+    /// The number of times that the database was opened in another folder than before. The pool has it as well.
+    pub(crate) moves: u64,
     /// The cap of the memory, or of the pool's file, which is only ever raised.
     pub(crate) pool_size_bytes: u64,
     pub(crate) kept: Kept,
@@ -59,6 +62,7 @@ impl Fixed {
             pool_path: options.pool.path.clone(),
             pool_uuid,
             folder: None,
+            moves: 0,
             pool_size_bytes: options.pool.size_bytes,
             kept: Kept::of(options),
         }
@@ -71,7 +75,9 @@ impl Fixed {
             .map(|p| p.display().to_string())
             .unwrap_or_default();
         let folder = self.folder.as_ref();
-        let folder = folder.map_or_else(String::new, |dir| format!("folder = {}\n", dir.display()));
+        let folder = folder.map_or_else(String::new, |dir| {
+            format!("folder = {}\nmoves = {}\n", dir.display(), self.moves)
+        });
         let mut text = format!(
             "# Written by Terrace; do not edit.\nformat = {FORMAT}\nid = {}\ndesign = {}\n{folder}pool = {pool}\n\
              pool_uuid = {}\npool_size_bytes = {}\n{}",
@@ -146,6 +152,10 @@ impl Fixed {
             pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
             pool_uuid: get("pool_uuid")?.to_owned(),
             folder: values.get("folder").map(PathBuf::from),
+            moves: match values.get("moves") {
+                Some(_) => number("moves")?,
+                None => 0,
+            },
             pool_size_bytes: number("pool_size_bytes")?,
             kept: Kept::from_lines(kept.collect()),
         })

@@ -7,6 +7,7 @@
 mod buffer_only;
 mod checkpoint;
 mod compaction;
+mod copies;
 mod crash;
 mod damage;
 mod devices;

@@ -1,0 +1,95 @@
+//! Copies of a database's folder, made with the tools of the system, whose pool is outside it.
+
+use std::path::Path;
+
+use terrace::{Db, Design, ErrorKind, Options};
+use terrace_media::Medium;
+use terrace_testkit::place::scratch;
+use terrace_testkit::settings;
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// A copy of the folder names the pool of its original, where that is outside. To write to both by turns would lose what
+/// leaves the pool meanwhile, so the copy is refused for as long as the original is there.
+#[test]
+fn a_copy_does_not_write_to_the_pool_of_its_original() {
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        for pool in ["absolute", "../relative"] {
+            let outside = scratch().unwrap();
+            let (folder, moved) = (outside.path().join("db"), outside.path().join("moved"));
+            let copy = outside.path().join("copy");
+            let mut options = settings::small_of(design, Medium::Mapped);
+            options.pool.path = Some(match pool {
+                "absolute" => outside.path().join(pool),
+                _ => pool.into(),
+            });
+            let db = Db::open(&folder, options.clone()).unwrap();
+            db.put("key", "value").unwrap();
+            db.close().unwrap();
+            copy_folder(&folder, &copy);
+            for _ in 0..2 {
+                let refused = Db::open(&copy, options.clone()).map(drop).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Invalid, "{design}");
+                assert!(refused.to_string().contains("a copy of"), "{refused}");
+            }
+            let mut reading = options.clone();
+            reading.read_only = true;
+            let db = Db::open(&copy, reading).unwrap();
+            assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+            drop(db);
+            let db = Db::open(&folder, options.clone()).unwrap();
+            db.put("other", "value").unwrap();
+            db.close().unwrap();
+            std::fs::rename(&folder, &moved).unwrap();
+            let db = Db::open(&moved, options.clone()).unwrap();
+            assert_eq!(db.get("other").unwrap(), Some(b"value".to_vec()));
+        }
+    }
+}
+
+/// When the original was moved, the first of it and its copy that is opened to write has the pool from then on.
+#[test]
+fn the_first_of_two_folders_keeps_the_pool() {
+    let refused = |folder: &Path, options: &Options| {
+        for _ in 0..2 {
+            let e = Db::open(folder, options.clone()).map(drop).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
+            assert!(e.to_string().contains("older copy"), "{e}");
+        }
+    };
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        for copy_first in [false, true] {
+            let outside = scratch().unwrap();
+            let place = |name: &str| outside.path().join(name);
+            let mut options = settings::small_of(design, Medium::Mapped);
+            options.pool.path = Some(place("pool"));
+            let write = |folder: &Path, key: &str| {
+                let db = Db::open(folder, options.clone()).unwrap();
+                db.put(key, "value").unwrap();
+                db.flush().unwrap();
+                let count = db.iter().unwrap().count();
+                db.close().unwrap();
+                count
+            };
+            assert_eq!(write(&place("db"), "a"), 1);
+            copy_folder(&place("db"), &place("copy"));
+            std::fs::rename(place("db"), place("moved")).unwrap();
+            let (first, second) = match copy_first {
+                true => ("copy", "moved"),
+                false => ("moved", "copy"),
+            };
+            assert_eq!(write(&place(first), "b"), 2);
+            refused(&place(second), &options);
+            // It may move again.
+            std::fs::rename(place(first), place("again")).unwrap();
+            assert_eq!(write(&place("again"), "c"), 3);
+            assert_eq!(write(&place("again"), "d"), 4);
+            refused(&place(second), &options);
+        }
+    }
+}
