@@ -68,7 +68,7 @@ impl<R: Borrow<Region>> Claim<R> {
     fn place(&self, at: usize, len: usize) -> u64 {
         assert!(
             at <= self.len && len <= self.len - at,
-            "a write of {len} bytes at {at} leaves its claim of {} bytes",
+            "a write of {len} bytes at {at} exceeds its claim of {} bytes",
             self.len
         );
         self.at + at as u64
@@ -150,7 +150,7 @@ pub struct Bump {
 impl Bump {
     pub(crate) fn new(region: Region, start: u64, capacity: u64, used: u64) -> Bump {
         assert!(start.is_multiple_of(64), "an allocator starts at a line");
-        assert!(used <= capacity, "no more is used than there is");
+        assert!(used <= capacity, "used bytes are within the capacity");
         Bump {
             region,
             start,
