@@ -134,8 +134,8 @@ impl FaultFs {
     }
 
     /// Calls `judge` before every counted call with its operation and the last part of its path, as
-    /// in `sync MANIFEST`. A call that `judge` refuses does nothing and fails with the error of
-    /// `judge`, which may wait for calls of other threads.
+    /// in `sync MANIFEST`. A call that `judge` refuses does nothing and fails with that error.
+    /// `judge` may wait for calls of other threads.
     pub fn judge(&self, judge: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) {
         *self.shared.judge.lock() = Some(Arc::new(judge));
     }

@@ -1,4 +1,4 @@
-//! The lock of an open file, held by at most one open file description.
+//! The lock of an open file, which belongs to its open file description.
 //!
 //! The operating system releases it when its owner does, or when the last descriptor of that
 //! description is closed. A child process holds copies of its parent's descriptors from `fork`

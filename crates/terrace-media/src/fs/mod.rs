@@ -1,9 +1,8 @@
 //! Files: the few operations that a store needs, as traits, so that tests can substitute a
 //! simulator or inject faults.
 //!
-//! `OsFs` is the real file system, `FaultFs` fails chosen operations of another file system,
-//! `QuotaFs` limits its space, `OverlayFs` keeps changes in memory, and `sim::Machine::fs`
-//! simulates one.
+//! `OsFs` is the real file system. `FaultFs`, `QuotaFs` and `OverlayFs` wrap another one: they fail
+//! chosen operations, limit the space, or keep changes in memory. `sim::Machine::fs` simulates one.
 //!
 //! A power loss preserves the bytes of a file once `sync_data` has returned, the names in a
 //! directory once `sync_dir` of that directory has returned, and directories created by
@@ -109,9 +108,10 @@ pub trait File: Send + Sync {
     /// Announces how `len` bytes at an offset will be read. Callers may ignore a failure.
     fn advise(&self, off: u64, len: u64, advice: Advice) -> io::Result<()>;
 
-    /// Brings `len` bytes at an offset into the page cache, page by page. A small write to a page
-    /// that is not cached takes ten times as long. Intended for ranges that were never written, as
-    /// others would be read from the disk. Callers may ignore a failure.
+    /// Brings `len` bytes at an offset into the page cache, page by page, so that small writes
+    /// there do not wait for a new page, which takes ten times as long as the write itself.
+    /// Intended for ranges that were never written, as others would be read from the disk. Callers
+    /// may ignore a failure.
     fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
         let _ = (off, len);
         Ok(())

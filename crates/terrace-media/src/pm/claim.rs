@@ -186,8 +186,8 @@ impl Bump {
         let align = (align as u64).max(8);
         let len = len.checked_next_multiple_of(8)?;
         let mut used = self.used.0.load(Ordering::Relaxed);
-        // BOUND: a retry follows a claim by another thread, of which the capacity allows finitely
-        // many, or a spurious failure.
+        // BOUND: each retry follows a spurious failure or another thread's claim, and the capacity
+        // is finite.
         loop {
             // The start is line-aligned, so aligning the position aligns the offset.
             let at = used.next_multiple_of(align);

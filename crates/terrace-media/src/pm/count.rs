@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The reason for which bytes were made durable.
+/// The reason why bytes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Purpose {

@@ -1,5 +1,4 @@
-//! A region: mapped bytes addressed by offset, with any number of readers and made durable by their
-//! writer.
+//! A region: mapped bytes addressed by offset, shared by readers and made durable by their writer.
 //!
 //! Every link between two places on media is an offset. A region checks it before it accesses
 //! memory, so that a corrupt offset returns `None` and never causes a wild access. The check is one

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// An error of creating, opening or changing a pool. Each message includes what to do.
+/// An error of creating, opening or changing a pool. Each message includes a remedy.
 #[derive(Debug)]
 pub enum PoolError {
     /// There is no pool at the path.

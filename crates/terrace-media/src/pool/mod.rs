@@ -360,7 +360,7 @@ impl Pool {
             store: opened.store,
         };
         if config.prefault == Prefault::All {
-            // Prefaulting is for speed only: the first use reports what cannot be had now.
+            // Prefaulting is for speed only: the first use reports a failure.
             let _ = inner.prefault_all();
         }
         Pool {

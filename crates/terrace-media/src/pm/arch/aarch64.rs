@@ -1,7 +1,7 @@
 //! aarch64: DC CVAP if the processor has a point of persistence, else DC CVAC, and DSB.
 //!
-//! Lines are visited in steps of 64 bytes. A processor with longer lines cleans some of them twice;
-//! none that runs Linux with a flush domain has shorter lines.
+//! Lines are visited in steps of 64 bytes. A processor with longer lines cleans some of them twice.
+//! No processor that runs Linux with a flush domain has shorter lines.
 
 use super::{Flush, LINE};
 use std::arch::asm;
