@@ -136,7 +136,7 @@ mod counter {
 mod tests {
     use super::*;
 
-    /// All sources run at the rate of the system clock and do not go backwards on one core.
+    /// Both sources run at the rate of the system clock and do not go backwards on one core.
     #[test]
     fn it_keeps_time() {
         for watch in [Stopwatch::start(), Stopwatch::of_system()] {

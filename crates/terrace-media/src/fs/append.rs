@@ -48,7 +48,7 @@ impl Appender {
         while !rest.is_empty() {
             let whole = rest.len() - rest.len() % self.buffer_bytes;
             if self.buffer.is_empty() && whole > 0 {
-                // Whole buffers bypass the buffer.
+                // A long piece is written directly, without a copy into the buffer.
                 let result = self.file.write_at(self.written, &rest[..whole]);
                 self.note(result)?;
                 self.wrote(whole);

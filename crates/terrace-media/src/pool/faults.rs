@@ -43,7 +43,8 @@ impl PoolFaults {
         self.file.set(n, kind, sticky);
     }
 
-    /// Returns a description of the first call that failed since the faults were set.
+    /// Returns a description of the first call that failed since the faults were set: of a growth
+    /// if any failed, else of a sync, else of another call.
     pub fn tripped(&self) -> Option<String> {
         let traps = [&self.grow, &self.sync, &self.file];
         traps.into_iter().find_map(|trap| trap.tripped())
