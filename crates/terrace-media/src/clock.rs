@@ -1,21 +1,21 @@
-//! Time, behind a trait, so that tests decide how it passes. No other library code reads the clock, but
-//! for the emulator, which measures nanoseconds, and the stopwatch, which benchmarks measure with.
+//! Time behind a trait, so that tests control it. No other library code reads the clock, except the
+//! emulator and the stopwatch, which measure nanoseconds.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A clock that only moves forward.
+/// A clock that never goes backwards.
 pub trait Clock: Send + Sync {
-    /// The time since some fixed moment.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
-    /// Lets time pass.
+    /// Sleeps for this time.
     fn sleep(&self, time: Duration);
-    /// What the calendar says, in milliseconds since 1970. May go backwards.
+    /// Returns the calendar time in milliseconds since 1970. May go backwards.
     fn unix_millis(&self) -> u64;
 }
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Clone, Debug)]
 pub struct SystemClock(Instant);
 
@@ -40,20 +40,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when it is told to, or when somebody sleeps. Clones are one clock. Its
-/// calendar begins with it, one second after 1970 began.
+/// A clock that moves only by `advance` and `sleep`. Clones share one clock. Its calendar starts
+/// one second after the beginning of 1970.
 #[derive(Clone, Default, Debug)]
 pub struct ManualClock(Arc<Mutex<Moment>>);
 
 #[derive(Default, Debug)]
 struct Moment {
     now: Duration,
-    /// How far the calendar was set back.
+    /// The time by which the calendar was set back.
     behind: Duration,
 }
 
 impl ManualClock {
-    /// A clock at zero.
+    /// Returns a clock at zero.
     pub fn new() -> ManualClock {
         ManualClock::default()
     }

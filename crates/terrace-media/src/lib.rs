@@ -1,39 +1,39 @@
 //! Bytes that survive: persistent memory, files, and a simulator of both.
 //!
 //! A store keeps its tables in a [`Pool`], which is one mapping of persistent memory or of a file,
-//! and some of its data in files behind the [`FileSystem`] trait. This crate knows how bytes get
-//! there and when they are durable; it knows nothing of keys and values. All access to mapped
-//! memory that the compiler cannot check is inside of it.
+//! and some of its data in files behind the [`FileSystem`] trait. This crate writes bytes and makes
+//! them durable; it knows nothing of keys and values. It contains all accesses to mapped memory
+//! that the compiler cannot check.
 //!
 //! # What survives
 //!
-//! | medium   | found by                     | durable when                | process crash | power loss          |
-//! |----------|------------------------------|-----------------------------|---------------|---------------------|
-//! | `Dax`    | a synchronous mapping        | flushed, then fenced        | every store   | what was fenced     |
-//! | `Mapped` | any other file               | its page was synced         | every store   | what was synced     |
-//! | `Dram`   | no file                      | never                       | nothing       | nothing             |
-//! | files    |                              | file, then folder synced    | every write   | what was synced     |
+//! | medium   | detected by           | durable when                | process crash | power loss    |
+//! |----------|-----------------------|-----------------------------|---------------|---------------|
+//! | `Dax`    | a synchronous mapping | flushed, then fenced        | every store   | fenced stores |
+//! | `Mapped` | any other file        | its page was synced         | every store   | synced pages  |
+//! | `Dram`   | no file               | never                       | nothing       | nothing       |
+//! | files    |                       | file, then directory synced | every write   | synced writes |
 //!
-//! - **Before you ask.** A store may become durable at any moment after it was made, in any order
-//!   with other stores: caches evict lines and kernels write pages back as they like. Flushing says
-//!   *by when*, never *not before*. So whatever makes bytes reachable is stored only after those
-//!   bytes are durable, and every state between two fences is one that recovery understands.
-//! - **Units.** Eight aligned bytes are durable together or not at all; a line (64 bytes) is not
-//!   promised to be, nor is a page. Anything longer carries a checksum.
-//! - **Own fences.** A fence waits for the flushes and streaming writes of its own thread only.
-//! - **Caches in the persistence domain.** Where the platform says that its caches are flushed on
-//!   power loss, a fence alone is enough, and `Pool::instructions` says so.
+//! - **Early durability.** A store may become durable at any moment after it was made, and in any
+//!   order with other stores: caches evict lines and kernels write pages back at will. A flush
+//!   guarantees only the *latest* moment. So a reference to bytes is stored only after the bytes
+//!   are durable, and recovery must understand every state between two fences.
+//! - **Atomicity.** Eight aligned bytes become durable atomically. A cache line (64 bytes) or a
+//!   page may be torn, so anything longer than a word carries a checksum.
+//! - **Fences are per thread.** A fence waits only for the flushes and streaming writes of its own
+//!   thread.
+//! - **Caches in the persistence domain.** If the platform reports that its caches are flushed on
+//!   power loss, a fence alone is enough, and `Pool::instructions` shows it.
 //! - **Forced.** `MediumChoice::ForceDax` executes the instructions of `Dax` on any mapping. That
-//!   survives what `Mapped` survives, no more; `Pool::forced` and `Pool::describe` tell.
+//!   makes the mapping no more durable; `Pool::forced` and `Pool::describe` report it.
 //!
-//! Nobody promises that media keep what they were given: whoever reads data back checks it. Nobody
-//! promises that a file stays as long as it is: a pool file that another program cuts off while it
-//! is mapped ends the process at the next access.
+//! Media may corrupt data, so readers verify what they read. If another program truncates a pool
+//! file while it is mapped, the next access to a missing page kills the process.
 //!
 //! # Parts
 //!
-//! [`Region`] reads, flushes, fences and publishes; [`Claim`] writes bytes that nobody else may;
-//! [`Bump`] hands claims out; [`Arena`] is their home in DRAM and [`Extent`] the one in a pool.
+//! [`Region`] reads, flushes, fences and publishes; [`Claim`] writes bytes that it owns
+//! exclusively; [`Bump`] allocates claims, from an [`Arena`] in DRAM or an [`Extent`] in a pool.
 //! [`OsFs`] and [`FaultFs`] are file systems. [`Machine`] simulates memory and files together and
 //! crashes them; [`PoolFaults`] and [`FaultFs`] make chosen operations fail.
 //!
@@ -45,7 +45,7 @@
 //! let mut claim = extent.claim(0, 5).expect("the extent has five bytes");
 //! claim.write_streaming(0, b"hello", Purpose::Log);
 //! pool.region().fence(Purpose::Log);
-//! // From here on a root may name the extent.
+//! // From here on a root may refer to the extent.
 //! pool.set_roots(&[(0, extent.off())])?;
 //! assert_eq!(pool.region().bytes(pool.root(0), 5), Some(&b"hello"[..]));
 //! # Ok(())

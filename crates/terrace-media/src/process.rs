@@ -1,22 +1,22 @@
-//! Which process this is, asked without a system call.
+//! The id of the current process, without a system call.
 //!
-//! A forked child has copies of all values of its parent, and none of its threads. Whoever keeps the id of the
-//! process that made a value can tell that it is used in another one.
+//! A forked child has copies of all values of its parent, but none of its threads. A value that
+//! stores the id of the process that created it can detect its use in another process.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The id of this process, in a page that the system clears in a forked child. `None`: the system does not do
-/// that (Linux before 4.14), so it is asked each time.
+/// The id of this process, in a page that the kernel clears in a forked child. `None` if the kernel
+/// does not support that (Linux before 4.14); then each call asks for the id.
 static KNOWN: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
 
-/// The id of the calling process, as [`std::process::id`] gives it.
+/// Returns the id of the calling process, as [`std::process::id`] does.
 #[inline]
 pub fn process_id() -> u32 {
     let Some(known) = KNOWN.get_or_init(imp::page) else {
         return std::process::id();
     };
-    // Relaxed: a process has one id, and each thread that finds none stores the same.
+    // Relaxed: a process has one id, so all threads that find zero store the same value.
     match known.load(Ordering::Relaxed) {
         0 => {
             let id = std::process::id();
@@ -32,21 +32,21 @@ mod imp {
     use super::AtomicU32;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-    /// A page that forked children find full of zeros. Never unmapped.
+    /// Maps a page that is zero in forked children. It is never unmapped.
     pub(super) fn page() -> Option<&'static AtomicU32> {
         let len = rustix::param::page_size();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place of the system's choice; nothing else refers to it.
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
         let page =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) }.ok()?;
-        // SAFETY: `page` is the mapping above, of `len` bytes, and nobody else has it.
+        // SAFETY: `page` is the mapping above, of `len` bytes, and nothing else uses it.
         if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
-            // SAFETY: as above; it is used by nobody.
+            // SAFETY: as above.
             let _ = unsafe { munmap(page, len) };
             return None;
         }
-        // SAFETY: the mapping is aligned to a page, full of zeros, at least four bytes long, is accessed
-        // through this reference only, and stays for the life of the process.
+        // SAFETY: the mapping is page-aligned, zeroed, at least four bytes long, accessed only
+        // through this reference, and never unmapped.
         Some(unsafe { &*page.cast::<AtomicU32>() })
     }
 }
@@ -65,21 +65,22 @@ mod imp {
 #[derive(Debug)]
 pub struct ForkedChild(libc::pid_t);
 
-/// Begins to run `f` in a forked child.
+/// Runs `f` in a forked child.
 ///
-/// The child is a copy of the calling thread alone, so `f` must not wait for another thread, and locks that others
-/// held stay locked.
+/// The child is a copy of the calling thread only, so `f` must not wait for another thread, and
+/// locks held by other threads stay locked.
 ///
 /// # Errors
-/// Those of the system.
+/// The system's error.
 #[doc(hidden)]
 pub fn fork_to(f: impl FnOnce() -> u8) -> std::io::Result<ForkedChild> {
-    // SAFETY: the child runs `f`, whose caller has read the above, and ends without returning.
+    // SAFETY: the caller of this function has met the conditions above on `f`, and the child exits
+    // without returning.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
         0 => {
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-            // SAFETY: ends the child without running what its parent has registered for its own end.
+            // SAFETY: exits the child without running exit handlers of the parent.
             unsafe { libc::_exit(answer.map_or(255, i32::from)) }
         }
         child => Ok(ForkedChild(child)),
@@ -87,13 +88,13 @@ pub fn fork_to(f: impl FnOnce() -> u8) -> std::io::Result<ForkedChild> {
 }
 
 impl ForkedChild {
-    /// Waits for the answer of the child's function; 255 if it panicked.
+    /// Waits for the child and returns the result of its function; 255 if it panicked.
     ///
     /// # Errors
-    /// Those of the system; a child that was ended by a signal.
+    /// The system's error, or an error if a signal terminated the child.
     pub fn wait(self) -> std::io::Result<u8> {
         let mut status = 0;
-        // SAFETY: `status` is a valid place for the answer.
+        // SAFETY: `status` is valid for writes.
         if unsafe { libc::waitpid(self.0, &raw mut status, 0) } == -1 {
             return Err(std::io::Error::last_os_error());
         }
@@ -108,7 +109,7 @@ impl ForkedChild {
 mod tests {
     use super::*;
 
-    /// A process has its own id, and a forked child has another one.
+    /// A process sees its own id, and a forked child sees a different one.
     #[test]
     fn a_child_is_another_process() {
         let parent = process_id();

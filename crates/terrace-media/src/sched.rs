@@ -1,14 +1,14 @@
-//! What a thread asks of the scheduler.
+//! Scheduling requests of a thread.
 
 use std::time::Duration;
 
-/// Asks for time slices of about `slice` for the calling thread, 0.1 ms to 100 ms. False where the
-/// system knows no such thing, which changes nothing but latency.
+/// Requests time slices of about `slice`, 0.1 ms to 100 ms, for the calling thread. Returns false
+/// if the system does not support that, which affects only latency.
 ///
-/// A thread that wakes may have to wait for the end of the slice of the one that runs on its core,
-/// even when that one is less important. Linux gives slices of 1 to 4 ms. A thread that works in the
-/// background and asks for short ones gets the same share of the time in smaller pieces, and nobody
-/// waits for it for milliseconds. Since Linux 6.12; earlier versions ignore it.
+/// A thread that wakes may wait for the end of the time slice of the thread that runs on its core,
+/// even if that one is less important. Linux uses slices of 1 to 4 ms. A background thread that
+/// requests short slices gets the same share of CPU time in smaller pieces, so no other thread
+/// waits for it for milliseconds. Requires Linux 6.12; earlier versions ignore the request.
 pub fn ask_for_slices(slice: Duration) -> bool {
     imp::ask_for_slices(u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -23,9 +23,9 @@ mod imp {
     const SIZE: u32 = size_of::<sched_attr>() as u32;
 
     fn attributes() -> Option<sched_attr> {
-        // SAFETY: integers, for which zero is a value.
+        // SAFETY: all fields are integers, for which zero is a valid value.
         let mut found: sched_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the system writes at most SIZE bytes to `found`, which has them.
+        // SAFETY: the kernel writes at most SIZE bytes, the size of `found`.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_sched_getattr,
@@ -42,16 +42,17 @@ mod imp {
         let Some(mut wanted) = attributes() else {
             return false;
         };
-        // Somebody has given this process another policy, where a runtime means something else.
+        // The process was given another scheduling policy, where `sched_runtime` has another
+        // meaning.
         if wanted.sched_policy != libc::SCHED_OTHER as u32 {
             return false;
         }
         wanted.size = SIZE;
         wanted.sched_runtime = nanos;
-        // SAFETY: the system reads `size` bytes of `wanted`, which has them.
+        // SAFETY: the kernel reads `size` bytes, the size of `wanted`.
         let result =
             unsafe { libc::syscall(libc::SYS_sched_setattr, SELF, &raw const wanted, NO_FLAGS) };
-        // An earlier version takes the call and ignores the slice.
+        // Earlier versions accept the call and ignore the slice.
         result == 0 && attributes().is_some_and(|now| now.sched_runtime == nanos)
     }
 }
@@ -67,7 +68,7 @@ mod imp {
 mod tests {
     use super::*;
 
-    /// Asking is harmless wherever it is done, and says the same twice.
+    /// The request is harmless on every system and returns the same result twice.
     #[test]
     fn slices_are_had_or_not() {
         let ask = || ask_for_slices(Duration::from_micros(500));

@@ -1,27 +1,28 @@
-//! A clock for whoever reads it once for each operation: the processor's counter, where that keeps time.
+//! A fast clock for timing single operations: the processor's time stamp counter, if it is
+//! reliable.
 //!
-//! Asking the system for the time takes 25 to 30 ns where it answers from the same counter, since it
-//! waits until everything before the question is done, and scales the answer twice. Of an operation that
-//! takes 1 us that is 3 %. Reading the counter takes 10 ns.
+//! Reading the system clock takes 25 to 30 ns even if it uses the same counter, since it waits for
+//! all earlier instructions and scales the result twice. That is 3 % of an operation of 1 us.
+//! Reading the counter takes 10 ns.
 //!
-//! The counter is used where Linux itself keeps time by it (clock source `tsc`): there the kernel has
-//! made sure that it never stops, never changes its speed and is the same on all cores. Everywhere else
-//! it is the system's clock.
+//! The counter is used if it is the clock source of Linux (`tsc`): then the kernel has verified
+//! that it never stops, has a constant rate and is synchronized across cores. Otherwise the
+//! stopwatch reads the system clock.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since it was started. Copies are one clock.
+/// A clock of nanoseconds since its start. Copies share one start.
 ///
-/// The counter is not waited for: it may be read while the last loads of the operation before it are still
-/// under way. What they take, tens of nanoseconds, then counts to the next operation; nothing is lost of
-/// the sum.
+/// The counter is read without a serializing instruction, so the last loads of the preceding
+/// operation may still be in progress. Their time, tens of nanoseconds, counts for the next
+/// operation; the sum stays correct.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Source);
 
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// The counter's state at the start, and nanoseconds of a tick in units of 2^-32.
+    /// The counter's value at the start, and the nanoseconds per tick in units of 2^-32.
     Counter {
         first: u64,
         scale: u64,
@@ -30,7 +31,8 @@ enum Source {
 }
 
 impl Stopwatch {
-    /// Starts one. The first call of a process takes 20 ms where the counter's speed must be found out.
+    /// Starts a stopwatch. The first call of a process takes 20 ms if it has to calibrate the
+    /// counter.
     pub fn start() -> Stopwatch {
         static SCALE: OnceLock<Option<u64>> = OnceLock::new();
         Stopwatch(match *SCALE.get_or_init(counter::scale) {
@@ -42,13 +44,13 @@ impl Stopwatch {
         })
     }
 
-    /// One that asks the system's clock, whatever the processor has.
+    /// Starts a stopwatch that reads the system clock, even if the counter is reliable.
     pub fn of_system() -> Stopwatch {
         Stopwatch(Source::System(Instant::now()))
     }
 
-    /// Nanoseconds since the start. On another core than before it may be some behind, so take
-    /// differences that stop at zero.
+    /// Returns the nanoseconds since the start. May be slightly lower on another core, so use
+    /// saturating differences.
     #[inline]
     pub fn now(&self) -> u64 {
         match self.0 {
@@ -60,7 +62,7 @@ impl Stopwatch {
         }
     }
 
-    /// What it reads, for people.
+    /// Returns the name of the time source, for reports.
     pub fn source(&self) -> &'static str {
         match self.0 {
             Source::Counter { .. } => "the processor's time stamp counter",
@@ -69,15 +71,15 @@ impl Stopwatch {
     }
 }
 
-/// How long the counter is watched to find out its speed. Both ends are read within some 50 ns of the
-/// system's clock, so it is known to a few millionths.
+/// The time over which the counter is calibrated. Both ends are read within some 50 ns of the
+/// system clock, so the error is a few millionths.
 const WATCHED: Duration = Duration::from_millis(20);
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod counter {
     use super::{Instant, WATCHED};
 
-    /// Nanoseconds of a tick in units of 2^-32; `None` where the counter does not keep time.
+    /// Returns the nanoseconds per tick in units of 2^-32; `None` if the counter is not reliable.
     pub(super) fn scale() -> Option<u64> {
         const CLOCK_SOURCE: &str =
             "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -90,13 +92,14 @@ mod counter {
         let (ticks_after, time_after) = both();
         let ns = time_after.saturating_duration_since(time).as_nanos() as f64;
         let ns_of_tick = ns / ticks_after.checked_sub(ticks)? as f64;
-        // 50 MHz to 20 GHz; what is outside is no such counter.
+        // 50 MHz to 20 GHz; a value outside is not plausible.
         (0.05..=20.0)
             .contains(&ns_of_tick)
             .then_some((ns_of_tick * 4_294_967_296.0) as u64)
     }
 
-    /// The counter and the system's clock at one moment: the closest of some tries.
+    /// Reads the counter and the system clock at the same time: the closest pair of several
+    /// attempts.
     fn both() -> (u64, Instant) {
         let tries = (0..32).map(|_| {
             let before = read();
@@ -110,15 +113,15 @@ mod counter {
 
     #[inline]
     pub(super) fn read() -> u64 {
-        // SAFETY: an instruction of every x86-64 processor. A system may forbid it to programs; Linux
-        // does not where its own clock reads it in the program, which `scale` has made sure of.
+        // SAFETY: every x86-64 processor has this instruction. An operating system may forbid it in
+        // user mode; Linux does not if its own clock uses it there, which `scale` has checked.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod counter {
-    /// No counter is known to keep time here.
+    /// No counter is known to be reliable here.
     pub(super) fn scale() -> Option<u64> {
         let _ = super::WATCHED;
         None
@@ -133,11 +136,12 @@ mod counter {
 mod tests {
     use super::*;
 
-    /// It goes as fast as the system's clock, whatever it reads, and does not go back on one core.
+    /// Both sources run at the rate of the system clock and do not go backwards on one core.
     #[test]
     fn it_keeps_time() {
         for watch in [Stopwatch::start(), Stopwatch::of_system()] {
-            // A thread may be put aside between the two clocks, so one try in a hundred is enough.
+            // The thread may be preempted between the two clocks, so one good attempt of 100 is
+            // enough.
             let is_right = (0..100).any(|_| {
                 let (begun, first) = (Instant::now(), watch.now());
                 std::thread::sleep(Duration::from_millis(30));
@@ -148,7 +152,8 @@ mod tests {
             let mut last = watch.now();
             for _ in 0..100_000 {
                 let now = watch.now();
-                // Cores may differ by less than what moving a thread between them takes.
+                // Counters of two cores differ by less than the time of moving a thread between
+                // them.
                 assert!(now + 1000 > last, "{now} after {last}");
                 last = now;
             }

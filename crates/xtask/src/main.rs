@@ -1,9 +1,11 @@
 //! Chores of the Terrace workspace, run as `cargo xtask <command>`.
 //!
 //! `tidy` checks the rules that keep the tree readable: import direction, byte layouts, file
-//! length, reachable modules, links. It reads sources as text and depends on no other crate, so
-//! it stays quick to build. STYLE.md says why each rule exists.
+//! length, reachable modules, links. STYLE.md says why each rule exists. `prose` and `same-code` support
+//! changes of comments. All commands read sources as text and need no other crate, so they build quickly.
 
+mod prose;
+mod same_code;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -15,14 +17,20 @@ usage: cargo xtask <command>
 commands:
   tidy [FOLDER]   check the rules of STYLE.md; FOLDER is the workspace by default
   lines [FOLDER]  count the lines of code, without comments and tests, of each crate and folder
+  prose [PATH..]  count the lines of comments that match each pattern of English to avoid, by crate
+  same-code REV   fail if a source differs from git revision REV in more than comments and strings
   help            print this text
 ";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|command| command == "prose").is_some() {
+        return prose(&workspace(), &args.collect::<Vec<_>>());
+    }
     match (args.next().as_deref(), args.next(), args.next()) {
         (Some("tidy"), folder, None) => tidy(folder.map_or_else(workspace, PathBuf::from)),
         (Some("lines"), folder, None) => lines(&folder.map_or_else(workspace, PathBuf::from)),
+        (Some("same-code"), Some(revision), None) => same_code(&workspace(), &revision),
         (Some("help" | "--help" | "-h"), None, None) => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -52,6 +60,32 @@ fn lines(root: &Path) -> ExitCode {
         }
         Err(error) => {
             eprintln!("lines: cannot read {}: {error}", root.display());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn prose(root: &Path, paths: &[String]) -> ExitCode {
+    match tidy::Tree::read(root) {
+        Ok(tree) => {
+            print!("{}", prose::table(tree.sources(), paths));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("prose: cannot read {}: {error}", root.display());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn same_code(root: &Path, revision: &str) -> ExitCode {
+    match same_code::compare(root, revision) {
+        Ok(report) => {
+            print!("{}", report.text);
+            ExitCode::from(u8::from(report.differs))
+        }
+        Err(error) => {
+            eprintln!("same-code: {error}");
             ExitCode::from(2)
         }
     }

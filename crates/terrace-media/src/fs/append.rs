@@ -1,28 +1,28 @@
-//! This file is how a file is written from front to back: a buffer in front of few large writes.
+//! Appender: writes a file from front to back through a buffer, in few large writes.
 
 use super::File;
 use std::io;
 
-/// The device begins with so many bytes while the next ones are written. Otherwise it would begin when the file
-/// is synced, and that would take as long as all of it.
+/// The number of written bytes after which write-back is started, in parallel with the next writes.
+/// Otherwise the sync at the end would have to write the whole file.
 const BEHIND_BYTES: u64 = 1 << 20;
 
-/// Writes a file from its start, in pieces of any size. One thread.
+/// Writes a file from its start, in pieces of any size, from one thread.
 ///
-/// Nothing may be assumed of a file one of whose writes failed, so after a failure every call fails.
+/// After a failed write the content of the file is undefined, so every later call fails.
 pub struct Appender {
     file: Box<dyn File>,
-    /// What has not been written yet; goes to `written`.
+    /// Buffered bytes, which belong at offset `written`.
     buffer: Vec<u8>,
     buffer_bytes: usize,
     written: u64,
-    /// What the system was asked to make durable.
+    /// The offset up to which write-back was started.
     begun: u64,
     failed: bool,
 }
 
 impl Appender {
-    /// Appends to an empty file, in writes of `buffer_bytes` or a multiple.
+    /// Returns an appender for an empty file that writes multiples of `buffer_bytes`.
     pub fn new(file: Box<dyn File>, buffer_bytes: usize) -> Appender {
         Appender {
             file,
@@ -34,21 +34,21 @@ impl Appender {
         }
     }
 
-    /// Where the next byte goes.
+    /// Returns the offset of the next byte.
     pub fn position(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Adds bytes to the end.
+    /// Appends bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.check()?;
         let mut rest = bytes;
-        // Each write but the last is of whole buffers, so it begins where a block of the device does.
-        // BOUND: every turn takes at least one byte.
+        // All writes but the last consist of whole buffers, so they start at block boundaries.
+        // BOUND: each iteration consumes at least one byte.
         while !rest.is_empty() {
             let whole = rest.len() - rest.len() % self.buffer_bytes;
             if self.buffer.is_empty() && whole > 0 {
-                // A long piece need not pass through the buffer.
+                // A long piece is written directly, without a copy into the buffer.
                 let result = self.file.write_at(self.written, &rest[..whole]);
                 self.note(result)?;
                 self.wrote(whole);
@@ -65,7 +65,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Writes what is buffered and makes everything durable, but not the file's name.
+    /// Writes the buffer and makes everything durable, except the file's name.
     pub fn sync(&mut self) -> io::Result<()> {
         self.check()?;
         self.write_out()?;
@@ -73,7 +73,7 @@ impl Appender {
         self.note(result)
     }
 
-    /// The file, for its other operations. Reading it does not show what is buffered.
+    /// Returns the file, for its other operations. Reads do not see buffered bytes.
     pub fn file(&self) -> &dyn File {
         &*self.file
     }
@@ -93,7 +93,7 @@ impl Appender {
         self.written += bytes as u64;
         let behind = self.written - self.begun;
         if behind >= BEHIND_BYTES {
-            // Nothing depends on it: `sync` makes durable what this has not.
+            // A failure is harmless: `sync` makes these bytes durable.
             let _ = self.file.begin_sync(self.begun, behind);
             self.begun = self.written;
         }

@@ -1,8 +1,6 @@
-//! Files that fail on demand: a wrapper around any file system, with one counter for all of its
-//! operations.
+//! Files that fail on demand: a wrapper around any file system that counts its operations.
 //!
-//! A test runs a script once to learn how many operations it has, then once for every n with the
-//! n-th failing.
+//! A test runs a script once to count its operations, then once for every n with the n-th failing.
 
 use super::{Advice, File, FileLock, FileSystem, OpenMode};
 use parking_lot::Mutex;
@@ -12,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a call that fails has done by then.
+/// The effect of a call that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Effect {
-    /// Half of what it should write, and nothing else.
+    /// A write writes half of its bytes; any other call does nothing.
     #[default]
     Half,
-    /// All that it should do; the caller is told that it failed all the same.
+    /// The call takes full effect but still reports a failure.
     All,
 }
 
@@ -32,11 +30,11 @@ struct TrapState {
     at: u64,
     kind: Option<io::ErrorKind>,
     sticky: bool,
-    /// What the first call that tripped was for.
+    /// A description of the first call that failed.
     tripped: Option<String>,
 }
 
-/// The call that tripped.
+/// A call that has to fail.
 pub(crate) struct Fault {
     kind: io::ErrorKind,
     call: u64,
@@ -90,7 +88,7 @@ impl Trap {
     }
 }
 
-/// What all handles of one `FaultFs` share.
+/// The state that all handles of one `FaultFs` share.
 #[derive(Default)]
 struct Shared {
     trap: Trap,
@@ -98,12 +96,12 @@ struct Shared {
     short_reads: AtomicU64,
     full: AtomicBool,
     does_all: AtomicBool,
-    /// How long each write takes longer, in nanoseconds.
+    /// The delay of each write in nanoseconds.
     slower: AtomicU64,
     judge: Mutex<Option<Judge>>,
 }
 
-/// Decides on each call, named by what it is and by its file or folder, before it is done.
+/// Accepts or refuses each call before it runs, given its operation and file name.
 type Judge = Arc<dyn Fn(&str) -> io::Result<()> + Send + Sync>;
 
 /// A file system whose n-th operation fails. Clones share the counter.
@@ -114,7 +112,7 @@ pub struct FaultFs {
 }
 
 impl FaultFs {
-    /// Wraps a file system; nothing fails yet.
+    /// Wraps a file system. No faults are set.
     pub fn new(inner: Arc<dyn FileSystem>) -> FaultFs {
         FaultFs {
             inner,
@@ -123,51 +121,52 @@ impl FaultFs {
     }
 
     /// Makes the `n`-th operation from now, counted from 1, fail with `kind`, and all later ones
-    /// too if `sticky`. A failing write has written half of its bytes, unless
-    /// [`leave`](FaultFs::leave) says otherwise.
+    /// too if `sticky`. A failing write writes half of its bytes, unless [`leave`](FaultFs::leave)
+    /// sets another effect.
     pub fn fail_at(&self, n: u64, kind: io::ErrorKind, sticky: bool) {
         self.shared.trap.set(n, kind, sticky);
     }
 
-    /// What calls that fail have done by then.
+    /// Sets the effect of calls that fail.
     pub fn leave(&self, effect: Effect) {
         let all = effect == Effect::All;
         self.shared.does_all.store(all, Ordering::Relaxed);
     }
 
-    /// Asks `judge` before every call, by what it is and the last part of its path, as in `sync MANIFEST`. A
-    /// call that it refuses does nothing and fails with its error. It may wait for calls of other threads.
+    /// Calls `judge` before every counted call with its operation and the last part of its path, as
+    /// in `sync MANIFEST`. A call that `judge` refuses does nothing and fails with that error.
+    /// `judge` may wait for calls of other threads.
     pub fn judge(&self, judge: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) {
         *self.shared.judge.lock() = Some(Arc::new(judge));
     }
 
-    /// The first call that failed since the fault was set: what it was, and of which file or folder.
+    /// Returns the operation and file name of the first call that failed since the fault was set.
     pub fn tripped(&self) -> Option<String> {
         self.shared.trap.tripped()
     }
 
-    /// Takes the fault away and counts from zero again.
+    /// Removes the fault and resets the counter.
     pub fn reset(&self) {
         self.shared.trap.reset();
     }
 
-    /// Operations since the last reset or fault set.
+    /// Returns the number of operations since the last reset or fault set.
     pub fn operations(&self) -> u64 {
         self.shared.trap.calls()
     }
 
-    /// Lets the disk be full: files take no more space, everything else goes on.
+    /// Simulates a full disk: files cannot take more space, and all else works.
     pub fn fill_up(&self, full: bool) {
         self.shared.full.store(full, Ordering::Relaxed);
     }
 
-    /// Makes every write take so much longer, as on a slow disk.
+    /// Delays every write by this time, as on a slow disk.
     pub fn slow_writes(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.shared.slower.store(nanos, Ordering::Relaxed);
     }
 
-    /// Makes reads return fewer bytes than asked for, of lengths that vary from call to call.
+    /// Makes reads return fewer bytes than requested, by a length that varies from call to call.
     pub fn short_transfers(&self, on: bool) {
         self.shared.short.store(on, Ordering::Relaxed);
     }
@@ -179,20 +178,20 @@ struct FaultFile {
     shared: Arc<Shared>,
 }
 
-/// The last part of a path, for messages.
+/// Returns the last part of a path, for messages.
 fn name(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 impl Shared {
-    /// The judge's word on a call.
+    /// Asks the judge about a call.
     fn judged(&self, what: &str, name: &str) -> io::Result<()> {
         let judge = self.judge.lock().clone();
         judge.map_or(Ok(()), |judge| judge(&format!("{what} {name}")))
     }
 
-    /// Counts a call; when it is to fail, it may have been done all the same.
+    /// Counts a call. A call that has to fail still runs if the effect is `All`.
     fn call<R>(
         &self,
         what: &'static str,
@@ -211,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// The same for a write of `len` bytes, of which half may have been done.
+    /// As `call`, for a write of `len` bytes, half of which may be written.
     fn write(
         &self,
         what: &'static str,
@@ -234,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// An error when the disk is full.
+    /// Fails if the disk is full.
     fn room(&self) -> io::Result<()> {
         match self.full.load(Ordering::Relaxed) {
             true => Err(io::ErrorKind::StorageFull.into()),
@@ -264,7 +263,7 @@ impl File for FaultFile {
     }
 
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
-        // What has been allocated takes writes on a full disk too.
+        // A full disk still accepts writes within the length of the file.
         if self.shared.full.load(Ordering::Relaxed)
             && off.saturating_add(buf.len() as u64) > self.inner.len()?
         {
@@ -377,7 +376,7 @@ impl FileSystem for FaultFs {
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        // Not counted and never failed: callers do without the answer.
+        // Not counted and never failing: callers do not depend on the result.
         match self.shared.full.load(Ordering::Relaxed) {
             true => Ok(Some(0)),
             false => self.inner.free_bytes(dir),

@@ -1,10 +1,9 @@
-//! The lock of a file that is open: one open file description has it, or nobody.
+//! The lock of an open file, which belongs to its open file description.
 //!
-//! The operating system gives it back when its owner does, or when the last descriptor of that
-//! description is closed. A process that starts another one has a copy of all its descriptors in the child until the child
-//! runs its own program, which closes them; so a lock that its owner has let go of may be held on
-//! for as long as a child takes to start. Whoever wants the lock therefore asks again for a short
-//! while before the answer is that somebody has it.
+//! The operating system releases it when its owner does, or when the last descriptor of that
+//! description is closed. A child process holds copies of its parent's descriptors from `fork`
+//! until `exec` closes them, so a lock that its owner has released may stay held while a child
+//! starts. Acquiring the lock therefore retries for a short time before it fails.
 
 use crate::process::process_id;
 use rustix::fs::FlockOperation;
@@ -13,13 +12,13 @@ use std::io;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// The pauses between tries, together about 200 ms.
+/// The pauses between attempts, about 200 ms in total.
 const PAUSES_MS: [u64; 8] = [1, 2, 5, 10, 20, 40, 60, 60];
 
-/// An open file whose lock this process has taken.
+/// An open file that this process has locked.
 pub(crate) struct Locked {
     file: File,
-    /// A forked child has a copy of this value, and the lock is not the child's to give back.
+    /// The process that took the lock. A forked child has a copy of this value and must not unlock.
     owner: u32,
 }
 
@@ -32,10 +31,11 @@ impl Deref for Locked {
 }
 
 impl Locked {
-    /// Gives the lock back; a second time nothing happens.
+    /// Releases the lock. Calling it again has no effect.
     pub(crate) fn unlock(&self) {
         if self.owner == process_id() {
-            // Closing the descriptor would leave the lock with a child that was forked meanwhile.
+            // Unlock explicitly: closing the descriptor would leave the lock to a child forked
+            // since.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
@@ -53,12 +53,12 @@ fn locked(file: File, operation: FlockOperation) -> io::Result<Locked> {
     Ok(Locked { file, owner })
 }
 
-/// Takes the lock of `file`; `WouldBlock` if somebody else has it and keeps it.
+/// Takes an exclusive lock on `file`; `WouldBlock` if it stays locked.
 pub(crate) fn exclusive(file: File) -> io::Result<Locked> {
     locked(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Takes the lock of `file` beside others who do the same; `WouldBlock` if somebody has it for himself.
+/// Takes a shared lock on `file`; `WouldBlock` if it stays locked exclusively.
 pub(crate) fn shared(file: File) -> io::Result<Locked> {
     locked(file, FlockOperation::NonBlockingLockShared)
 }

@@ -19,20 +19,20 @@ pub struct OsFs;
 
 struct OsFile(fs::File);
 
-/// A file that is read past the system's cache, so in whole sectors into aligned memory.
+/// A file opened with `O_DIRECT` for reading: whole sectors are read into aligned memory.
 struct DirectFile(OsFile);
 
-/// How often a lock is asked for whose file goes meanwhile.
+/// The number of attempts to lock a file that others keep removing.
 const LOCK_TURNS_MAX: usize = 8;
-/// Unit of offsets, lengths and addresses of direct access; devices ask for 512 or 4096.
+/// The alignment of offsets, lengths and addresses for direct I/O; devices require 512 or 4096.
 const DIRECT_ALIGN: usize = 4096;
-/// The most bytes that one direct call asks the system for.
+/// The most bytes that one direct system call transfers.
 const DIRECT_BYTES_MAX: usize = 1 << 20;
-/// The smallest piece of the system's cache, or a part of it.
+/// The step of prefaulting: a page of the page cache or a part of one.
 const CACHE_PAGE_BYTES: usize = 4096;
 
 thread_local! {
-    /// Where direct reads of this thread land, and its direct writes start.
+    /// The aligned buffer for direct reads and writes of this thread.
     static LANDING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -53,7 +53,7 @@ impl File for OsFile {
 
     fn write_durable_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
         let mut done = 0;
-        // BOUND: every turn writes at least one byte.
+        // BOUND: each iteration writes at least one byte or is interrupted by a signal.
         while done < buf.len() {
             let rest = [io::IoSlice::new(&buf[done..])];
             let at = off + done as u64;
@@ -61,7 +61,7 @@ impl File for OsFile {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                // A file system without it syncs all of the file.
+                // The file system does not support it: sync the whole file.
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                     self.write_at(at, &buf[done..])?;
                     return self.sync_data();
@@ -86,7 +86,7 @@ impl File for OsFile {
         }
         let none = FallocateFlags::empty();
         match uninterrupted(|| rustix::fs::fallocate(&self.0, none, 0, len)) {
-            // A file system that cannot take space ahead still gets the length.
+            // The file system cannot preallocate: set at least the length.
             Err(Errno::OPNOTSUPP) => {
                 if self.len()? < len {
                     self.0.set_len(len)?;
@@ -107,9 +107,9 @@ impl File for OsFile {
         let Some((off, len)) = range else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // Only this one flag: those that wait would also take an error away from `sync_data`.
+        // Only this flag: those that wait would consume an error that `sync_data` has to report.
         let flags = libc::SYNC_FILE_RANGE_WRITE;
-        // SAFETY: the descriptor is that of `self`; no memory is passed.
+        // SAFETY: the descriptor belongs to `self`, and no memory is passed.
         match unsafe { libc::sync_file_range(self.0.as_raw_fd(), off, len, flags) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -130,8 +130,8 @@ impl File for OsFile {
     }
 
     fn prefault(&self, off: u64, len: u64) -> io::Result<()> {
-        // Reading ahead would make the cache of pieces of many pages, and in those a small write looks at
-        // every page of the piece.
+        // Readahead would fill the cache with large folios, in which a small write visits every
+        // page.
         self.advise(off, len, Advice::Random)?;
         let mut byte = [0];
         for at in (off..off.saturating_add(len)).step_by(CACHE_PAGE_BYTES) {
@@ -177,20 +177,20 @@ impl File for DirectFile {
     }
 
     fn advise(&self, _: u64, _: u64, _: Advice) -> io::Result<()> {
-        // There is no cache to prepare.
+        // Direct reads use no cache.
         Ok(())
     }
 }
 
-/// A file of which whole blocks are written past the system's cache, and the rest through it. No byte is
-/// written both ways, but for those that a direct write has failed on.
+/// A file whose whole aligned blocks are written with `O_DIRECT`, and the rest through the page
+/// cache. No byte of a sequential write takes both paths, unless a direct write failed.
 struct DirectWriter {
     file: OsFile,
     direct: OsFile,
 }
 
 impl DirectWriter {
-    /// Writes as much of `buf` as can go directly; returns how much that is.
+    /// Writes as much of `buf` as can be written directly and returns the number of bytes.
     fn write_blocks(&self, off: u64, buf: &[u8]) -> io::Result<usize> {
         if !off.is_multiple_of(DIRECT_ALIGN as u64) {
             return Ok(0);
@@ -205,7 +205,7 @@ impl DirectWriter {
             });
             match written {
                 Ok(()) => done += piece.len(),
-                // The device wants more than is known here: the cache takes it.
+                // The device has stricter requirements: write the rest through the cache.
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => break,
                 Err(e) => return Err(e),
             }
@@ -240,7 +240,7 @@ impl File for DirectWriter {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Both handles are of one file: its device is told once.
+        // Both handles refer to the same file, so one sync covers both.
         self.file.sync_data()
     }
 
@@ -249,7 +249,7 @@ impl File for DirectWriter {
     }
 }
 
-/// Lends `len` bytes of aligned memory of this thread.
+/// Calls `f` with `len` bytes of this thread's aligned buffer.
 fn with_landing<R>(len: usize, f: impl FnOnce(&mut [u8]) -> io::Result<R>) -> io::Result<R> {
     LANDING.with_borrow_mut(|landing| {
         if landing.len() < len + DIRECT_ALIGN {
@@ -264,7 +264,7 @@ fn with_landing<R>(len: usize, f: impl FnOnce(&mut [u8]) -> io::Result<R>) -> io
     })
 }
 
-/// Opens a file that exists past the system's cache, `None` where the file system has no such way.
+/// Opens an existing file with `O_DIRECT`; `None` if the file system does not support it.
 fn reopen_direct(path: &Path, write: bool) -> io::Result<Option<OsFile>> {
     let mut options = fs::OpenOptions::new();
     options.read(!write).write(write);
@@ -296,7 +296,7 @@ impl FileSystem for OsFs {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
             other => other?,
         }
-        // PERSIST: the folder's name before anything in it is acknowledged.
+        // PERSIST: the directory's name before anything in it is acknowledged.
         sync_folder(parent)
     }
 
@@ -318,8 +318,8 @@ impl FileSystem for OsFs {
         let mut options = fs::OpenOptions::new();
         options.read(true);
         match mode {
-            // Whatever has the name, an open to read returns: a pipe would wait for a writer. A regular
-            // file does not know the flag.
+            // Opening must not block: a FIFO would wait for a writer. The flag does not affect
+            // regular files.
             OpenMode::Read | OpenMode::ReadDirect => {
                 options.custom_flags(OFlags::NONBLOCK.bits() as i32)
             }
@@ -345,7 +345,7 @@ impl FileSystem for OsFs {
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // A file system without it: the name is looked up first.
+            // The file system lacks `RENAME_NOREPLACE`: check the name first, without atomicity.
             Err(Errno::INVAL | Errno::NOSYS) if !self.exists(to)? => fs::rename(from, to),
             Err(Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::AlreadyExists.into()),
             other => Ok(other?),
@@ -389,7 +389,8 @@ impl FileSystem for OsFs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        // BOUND: each turn, another owner has removed the file between two steps of this one.
+        // BOUND: a fixed number of attempts. One fails only if another owner removes the file
+        // between the open and the check.
         for _ in 0..LOCK_TURNS_MAX {
             let file = fs::OpenOptions::new()
                 .write(true)
@@ -397,7 +398,7 @@ impl FileSystem for OsFs {
                 .truncate(false)
                 .open(path)?;
             let lock = lock::exclusive(file)?;
-            // The lock of a file that has lost its name keeps nobody out.
+            // A lock on a file that has lost its name excludes no one.
             let named = fs::metadata(path).map(|file| (file.dev(), file.ino()));
             let own = lock.metadata()?;
             if named.is_ok_and(|named| named == (own.dev(), own.ino())) {

@@ -1,7 +1,7 @@
-//! A file system over another one that is only read: what is written lies in memory and goes with it.
+//! An overlay on a file system that is only read: changes are kept in memory and discarded.
 //!
-//! For opening a database without changing a byte of it: recovery writes as it always does, into
-//! memory. Files are copied into memory when they are opened to be written.
+//! It opens a database without changing a byte of it: recovery writes as usual, but into memory. A
+//! file is copied into memory when it is opened for writing.
 
 use super::{Advice, File, FileLock, FileSystem, OpenMode};
 use parking_lot::Mutex;
@@ -10,11 +10,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// See the module.
+/// A file system that keeps changes in memory; see the module.
 #[derive(Clone)]
 pub struct OverlayFs {
     base: Arc<dyn FileSystem>,
-    /// Files that differ from the base; `None` has been removed.
+    /// Files that differ from the base; `None` marks a removed file.
     changed: Arc<Mutex<BTreeMap<PathBuf, Option<MemoryFile>>>>,
 }
 
@@ -23,7 +23,7 @@ pub struct OverlayFs {
 struct MemoryFile(Arc<Mutex<Vec<u8>>>);
 
 impl OverlayFs {
-    /// An overlay in which nothing has been written yet.
+    /// Returns an overlay without changes.
     pub fn new(base: Arc<dyn FileSystem>) -> OverlayFs {
         OverlayFs {
             base,
@@ -35,7 +35,7 @@ impl OverlayFs {
         self.changed.lock().get(path).cloned()
     }
 
-    /// The content of a file, wherever it is.
+    /// Returns the content of a file, from memory or the base.
     fn content(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self.changed(path) {
             Some(Some(file)) => Ok(file.0.lock().clone()),
@@ -110,14 +110,14 @@ impl File for MemoryFile {
     }
 }
 
-/// The lock of a file in memory: nobody else can want it.
+/// A lock that excludes no one: no other process can see a file in memory.
 struct NoLock;
 
 impl FileLock for NoLock {}
 
 impl FileSystem for OverlayFs {
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        // Files in memory need no folder.
+        // Files in memory need no directory.
         let _ = dir;
         Ok(())
     }
@@ -158,7 +158,7 @@ impl FileSystem for OverlayFs {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self.changed(from) {
-            // Handles that are open go on with the same file.
+            // Open handles keep referring to the same file.
             Some(Some(file)) => {
                 self.changed.lock().insert(to.to_owned(), Some(file));
             }
@@ -174,7 +174,7 @@ impl FileSystem for OverlayFs {
         if !self.is_missing(to)? {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Of files that nobody writes any more, which is what links are for, a copy is as good.
+        // Links are made only for files that are no longer written, so a copy is equivalent.
         let content = self.content(from)?;
         self.put(to, content);
         Ok(())
@@ -225,7 +225,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Whatever is done to an overlay is seen through it, and not a byte below it changes.
+    /// All operations are visible through the overlay, and the base does not change.
     #[test]
     fn the_base_stays_as_it_is() {
         let folder = tempfile::tempdir().unwrap();

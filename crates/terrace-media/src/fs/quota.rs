@@ -1,7 +1,7 @@
-//! A file system with so much room and no more: a wrapper around another one that counts the blocks of files.
+//! A file system with limited space: a wrapper around another one that counts the blocks of files.
 //!
-//! What a file takes is what was allocated or written, in whole blocks, until its last name and its last handle
-//! are gone, as on a disk. Names and folders cost nothing.
+//! A file is charged for the blocks that were allocated or written until its last name and its last
+//! handle are gone, as on a disk. Names and directories are free.
 
 use super::{Advice, File, FileLock, FileSystem, OpenMode};
 use parking_lot::Mutex;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a file takes is rounded up to so many bytes.
+/// The unit in which files are charged.
 const BLOCK_BYTES: u64 = 4096;
 
-/// See the module. Clones share the room.
+/// A file system with limited space; see the module. Clones share the space.
 #[derive(Clone)]
 pub struct QuotaFs {
     inner: Arc<dyn FileSystem>,
@@ -27,7 +27,7 @@ struct Disk {
     used: Mutex<u64>,
 }
 
-/// What one file takes, for as long as it has a name or a handle.
+/// The space of one file, charged while it has a name or a handle.
 struct Blocks {
     disk: Arc<Disk>,
     bytes: Mutex<u64>,
@@ -40,7 +40,8 @@ impl Drop for Blocks {
 }
 
 impl Blocks {
-    /// Makes the file as long as `len`, at least; `StorageFull` without any change where there is no room.
+    /// Charges for a length of at least `len`; fails with `StorageFull` and no change if space is
+    /// short.
     fn grow(&self, len: u64) -> io::Result<()> {
         let wanted = len.next_multiple_of(BLOCK_BYTES);
         let mut bytes = self.bytes.lock();
@@ -54,7 +55,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives back what is behind `len`.
+    /// Frees the space after `len`.
     fn cut(&self, len: u64) {
         let mut bytes = self.bytes.lock();
         let less = bytes.saturating_sub(len.next_multiple_of(BLOCK_BYTES));
@@ -64,7 +65,8 @@ impl Blocks {
 }
 
 impl QuotaFs {
-    /// A disk with room for `bytes`, of which nothing is used before its files are opened through it.
+    /// Returns a file system of `bytes` bytes. Files are charged from when they are opened through
+    /// it.
     pub fn new(inner: Arc<dyn FileSystem>, bytes: u64) -> QuotaFs {
         let disk = Disk {
             room: AtomicU64::new(bytes),
@@ -77,23 +79,24 @@ impl QuotaFs {
         }
     }
 
-    /// Changes the room: less than what is used means that nothing more fits, as when others fill the disk.
+    /// Changes the total space. If it is less than the used space, nothing more fits, as if others
+    /// had filled the disk.
     pub fn set_room(&self, bytes: u64) {
         self.disk.room.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that files take.
+    /// Returns the number of bytes charged.
     pub fn used(&self) -> u64 {
         *self.disk.used.lock()
     }
 
-    /// What the file with this name takes, which has just been opened.
+    /// Returns the space of the file with this name, which has just been opened.
     fn blocks(&self, path: &Path, file: &dyn File) -> io::Result<Arc<Blocks>> {
         let mut names = self.names.lock();
         if let Some(blocks) = names.get(path) {
             return Ok(Arc::clone(blocks));
         }
-        // Of a file that was there before: it has its place, whatever the room is.
+        // The file existed before, so it is charged even beyond the total space.
         let bytes = file.len()?.next_multiple_of(BLOCK_BYTES);
         *self.disk.used.lock() += bytes;
         let blocks = Arc::new(Blocks {
@@ -130,8 +133,8 @@ impl File for QuotaFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        // What it is extended by is a hole. Writes into that count from the front all the same: nobody here
-        // leaves holes.
+        // An extension is a hole and is free. Callers leave no holes, so a write is charged for
+        // everything in front of it.
         self.inner.set_len(len)?;
         self.blocks.cut(len);
         Ok(())
@@ -233,7 +236,7 @@ mod tests {
     use super::*;
     use crate::OsFs;
 
-    /// What is allocated or written counts once, until names and handles are gone.
+    /// A block counts once whether allocated or written, until the last name and handle are gone.
     #[test]
     fn blocks_count_until_the_last_name_and_handle_are_gone() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
 //! System calls that a signal may interrupt.
 //!
-//! Taking space for a file is one: a profiler that sends a signal every few milliseconds ends it each time.
-//! What was taken by then stays taken, so the next try has less to do.
+//! Allocating file space is one: a profiler that sends a signal every few milliseconds interrupts
+//! it each time. The space allocated by then is kept, so each retry has less to do.
 
 use rustix::io::{Errno, Result};
 
-/// How often a call is begun again.
+/// The maximum number of attempts.
 const TRIES_MAX: u32 = 10_000;
 
-/// Runs a call again for as long as signals interrupt it.
+/// Retries a call while signals interrupt it.
 pub(crate) fn uninterrupted(mut call: impl FnMut() -> Result<()>) -> Result<()> {
-    // BOUND: whoever is sent signals without end gets the error in the end.
+    // BOUND: with endless signals, the last attempt returns the error.
     for _ in 1..TRIES_MAX {
         match call() {
             Err(Errno::INTR) => {}
@@ -24,8 +24,8 @@ pub(crate) fn uninterrupted(mut call: impl FnMut() -> Result<()>) -> Result<()> 
 mod tests {
     use super::*;
 
-    /// A call that is interrupted some times ends as it would have; other errors are not tried again, and
-    /// signals without end are an error.
+    /// An interrupted call is retried; other errors are returned, and so is `EINTR` if signals
+    /// never stop.
     #[test]
     fn interruptions_are_nobodys_business() {
         for last in [Ok(()), Err(Errno::NOSPC)] {

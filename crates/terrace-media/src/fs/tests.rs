@@ -1,4 +1,4 @@
-//! Tests of files: the real and the simulated file system behave alike, and faults come when asked.
+//! Tests of files: the real and the simulated file system behave alike, and faults occur as set.
 
 use crate::{
     Advice, Appender, Effect, FaultFs, FileSystem, Machine, Medium, OpenMode, OsFs, QuotaFs,
@@ -23,7 +23,7 @@ fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
     }
 }
 
-/// What was written is read, at any offset, across lengths and holes.
+/// Reads return the written bytes, at any offset, across lengths and holes.
 #[test]
 fn files_hold_what_was_written() {
     on_both(|fs, dir| {
@@ -46,7 +46,7 @@ fn files_hold_what_was_written() {
             kind(file.read_exact_at(10_000, &mut end)),
             ErrorKind::UnexpectedEof
         );
-        // Cutting off and extending shows zeros, not what was there.
+        // Truncating and extending reads as zeros, not as the old bytes.
         file.set_len(4095).expect("cut");
         file.set_len(9000).expect("extended");
         file.read_exact_at(4085, &mut buf).expect("read");
@@ -59,7 +59,7 @@ fn files_hold_what_was_written() {
     });
 }
 
-/// Names appear, change and go as the modes of opening and the operations on them say.
+/// Names appear, change and vanish as the open modes and operations specify.
 #[test]
 fn names_follow_their_operations() {
     on_both(|fs, dir| {
@@ -118,7 +118,7 @@ fn names_follow_their_operations() {
     });
 }
 
-/// A lock is held once, and free again after its value is gone.
+/// A lock is exclusive, and free again once its value is dropped.
 #[test]
 fn locks_exclude() {
     on_both(|fs, dir| {
@@ -131,8 +131,8 @@ fn locks_exclude() {
     });
 }
 
-/// A lock that somebody lets go of a moment later is taken: so long a process that is being started
-/// may hold the locks of its parent.
+/// A lock that is released a moment later is acquired: a process that is starting may hold its
+/// parent's locks for that long.
 #[test]
 fn a_lock_held_for_a_moment_is_waited_for() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -169,7 +169,7 @@ fn script(fs: &dyn FileSystem) -> std::io::Result<()> {
     fs.remove(&dir.join("file"))
 }
 
-/// For every n, the n-th operation of a script fails with the error asked for, and only that one.
+/// For every n, the n-th operation of a script fails with the chosen error, and no other does.
 #[test]
 fn every_operation_can_fail() {
     let count = {
@@ -194,7 +194,7 @@ fn every_operation_can_fail() {
     }
 }
 
-/// A failing write leaves half of its bytes, and short reads still give everything in the end.
+/// A failing write leaves half of its bytes, and a series of short reads returns all bytes.
 #[test]
 fn transfers_can_be_partial() {
     let fs = FaultFs::new(Arc::clone(&Machine::new(1, Medium::Dax).fs()));
@@ -213,8 +213,8 @@ fn transfers_can_be_partial() {
     assert_eq!(buf, content);
 }
 
-/// A second name shows the same content, does not replace what is there, and keeps the content when
-/// the first name goes.
+/// A hard link has the same content, does not replace an existing name, and keeps the content when
+/// the first name is removed.
 #[test]
 fn links_share_their_content() {
     on_both(|fs, dir| {
@@ -238,7 +238,8 @@ fn links_share_their_content() {
     });
 }
 
-/// A folder goes once it is empty, through every layer that passes calls on; one with a file in it stays.
+/// An empty directory can be removed, through every layer that forwards the call; a directory with
+/// a file in it cannot.
 #[test]
 fn empty_folders_are_removed() {
     let place = tempfile::tempdir().expect("a folder");
@@ -260,7 +261,7 @@ fn empty_folders_are_removed() {
     }
 }
 
-/// A link survives a power loss once its folder was synced, and not before when nothing else does.
+/// A link survives a power loss once its directory was synced; before that it may be lost.
 #[test]
 fn links_are_durable_with_their_folder() {
     let machine = Machine::new(2, Medium::Dax);
@@ -284,7 +285,7 @@ fn links_are_durable_with_their_folder() {
     assert_eq!(&buf, b"content");
 }
 
-/// Direct reads give what ordinary reads give, at any offset and length, and never write.
+/// Direct reads return the same as ordinary reads, at any offset and length, and refuse writes.
 #[test]
 fn direct_reads_equal_others() {
     on_both(|fs, dir| {
@@ -325,8 +326,7 @@ fn direct_reads_equal_others() {
     });
 }
 
-/// Taking memory ahead of writes changes neither content nor length, of any part of a file, and writes
-/// land as they do without.
+/// Prefaulting any part of a file changes neither content nor length, nor the effect of writes.
 #[test]
 fn prefaulting_changes_nothing() {
     on_both(|fs, dir| {
@@ -358,7 +358,7 @@ fn prefaulting_changes_nothing() {
     });
 }
 
-/// Pieces of any size become the file, in order; after a failed write every call fails.
+/// Appended pieces of any size form the file, in order; after a failed write every call fails.
 #[test]
 fn appended_pieces_become_the_file() {
     on_both(|fs, dir| {
@@ -391,8 +391,8 @@ fn appended_pieces_become_the_file() {
     assert!(out.sync().is_err());
 }
 
-/// A file that is written past the cache has what was written, whatever the sizes and places; and one
-/// that exists is refused.
+/// A file written with direct I/O holds the written bytes for all sizes and offsets, and an
+/// existing file is refused.
 #[test]
 fn direct_writes_equal_others() {
     on_both(|fs, dir| {
@@ -400,7 +400,7 @@ fn direct_writes_equal_others() {
         let path = dir.join("file");
         let content: Vec<u8> = (0..3_500_001u32).map(|i| (i ^ (i >> 7)) as u8).collect();
         let file = fs.open(&path, OpenMode::CreateNewDirect).expect("made");
-        // Whole blocks, then parts of some, then blocks that do not begin where the device's do.
+        // Whole blocks, then parts of blocks, then blocks that are not aligned.
         let mut at = 0;
         for len in [2_101_248, 4096, 1, 4095, 100, 1_300_000, 90_461] {
             let piece = &content[at..at + len];
@@ -423,7 +423,7 @@ fn direct_writes_equal_others() {
     });
 }
 
-/// A call that fails may have been done all the same; what failed first is told.
+/// A failing call may still have taken effect, and the first failure is reported.
 #[test]
 fn calls_that_fail_may_have_been_done() {
     let fs = FaultFs::new(Machine::new(1, Medium::Dax).fs());

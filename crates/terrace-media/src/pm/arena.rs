@@ -1,8 +1,8 @@
-//! A DRAM arena: the home of a mutable table before it is copied to its extent.
+//! A DRAM arena: holds a mutable table before it is copied to its extent.
 //!
-//! The memory is anonymous, in huge pages where the kernel has them, and faulted in when the arena
-//! is made, so that inserting never waits for a page. An arena is used again once no reader of its
-//! last table is left; its bytes are then whatever that table left there.
+//! The memory is anonymous, in huge pages if the kernel supports them. `populate` faults it in
+//! ahead of use, so that inserts do not wait for page faults. An arena is reused once its last
+//! table has no more readers; it then still contains the bytes of that table.
 
 use super::arch::Flush;
 use super::claim::Bump;
@@ -20,8 +20,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes an arena of `len` bytes, rounded up to pages, whose pages are faulted in as they are
-    /// touched first, or ahead of that by `populate`.
+    /// Creates an arena of `len` bytes, rounded up to pages. Pages are faulted in on first access,
+    /// or earlier by `populate`.
     pub fn new(len: u64) -> io::Result<Arena> {
         let len = usize::try_from(len)
             .ok()
@@ -39,37 +39,37 @@ impl Arena {
         Ok(Arena { map: Arc::new(map) })
     }
 
-    /// Faults in the pages of a range, as far as it is inside. What they hold stays, so others may
-    /// use the arena meanwhile.
+    /// Faults in the pages of the part of a range that is inside the arena. Their content does not
+    /// change, so others may use the arena concurrently.
     pub fn populate(&self, at: u64, len: u64) -> io::Result<()> {
         let at = at.min(self.len());
         let len = len.min(self.len() - at);
         self.map.memory().populate(at as usize, len as usize)
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> u64 {
         self.map.committed()
     }
 
-    /// Whether the arena has no bytes, which is never the case.
+    /// Returns whether the arena is empty, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether no bump allocator, claim or region of this arena is left, so that its memory can be
-    /// given to another table. Clones of the arena count as users too.
+    /// Returns whether no bump allocator, claim, region or clone of this arena is left, so that its
+    /// memory can be reused for another table.
     pub fn is_idle(&self) -> bool {
         let idle = Arc::strong_count(&self.map) == 1;
-        // What the last user did happened before this memory is written again.
+        // Acquire: accesses by the last user happen before the next writes to this memory.
         fence(Ordering::Acquire);
         idle
     }
 
-    /// A bump allocator over the whole arena, whose offsets start at `origin`.
+    /// Returns a bump allocator over the whole arena with offsets that start at `origin`.
     ///
-    /// The arena has one user at a time: the caller makes the next allocator only when it knows
-    /// that nobody reads or writes through an earlier one (see `is_idle`). Bytes are not zeroed.
+    /// The arena has one user at a time: the caller creates the next allocator only if no one
+    /// accesses memory through an earlier one (see `is_idle`). Bytes are not zeroed.
     pub fn bump(&mut self, origin: u64) -> Bump {
         let region = Region::new(Arc::clone(&self.map), origin);
         Bump::new(region, origin, self.len(), 0)

@@ -1,11 +1,11 @@
 //! Persist counters: bytes, lines, flushes and fences of one pool, by purpose.
 //!
-//! Each thread owns one shard of every pool's counters while it lives, so that counting is a plain
-//! load, add and store on a cache line that no other thread writes. Threads beyond the number of
-//! shards share the last one with atomic additions.
+//! Each live thread owns one shard of every pool's counters, so that counting is a plain load, add
+//! and store on a cache line that no other thread writes. Threads beyond the number of shards share
+//! the last one with atomic additions.
 //!
 //! Invariants
-//!   C1  A shard below `SHARDS` has at most one living owner; the hand-over from a dead owner goes
+//!   C1  A shard below `SHARDS` has at most one live owner. The hand-over from an ended thread goes
 //!       through a mutex, so no addition is lost.
 
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why bytes were made durable.
+/// The reason why bytes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Purpose {
@@ -26,7 +26,7 @@ pub enum Purpose {
     Merge,
     /// Moving data from the buffer to the bottom.
     Drain,
-    /// Making superseded data stay dead and giving its space back.
+    /// Invalidating superseded data and freeing its space.
     Reclaim,
     /// Edits of the manifest.
     Manifest,
@@ -35,7 +35,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Every purpose, in the order of their numbers.
+    /// All purposes, in numerical order.
     pub const ALL: [Purpose; 7] = [
         Purpose::Log,
         Purpose::Flush,
@@ -46,7 +46,7 @@ impl Purpose {
         Purpose::Superblock,
     ];
 
-    /// The name used in metrics and reports.
+    /// Returns the name used in metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Log => "log",
@@ -66,7 +66,7 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// What one purpose cost.
+/// The cost of one purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PersistCounts {
     /// Bytes made durable, in whole cache lines.
@@ -75,7 +75,7 @@ pub struct PersistCounts {
     pub lines: u64,
     /// Calls that flushed or streamed at least one line.
     pub flushes: u64,
-    /// Fences.
+    /// The number of fences.
     pub fences: u64,
 }
 
@@ -103,17 +103,17 @@ impl Sub for PersistCounts {
     }
 }
 
-/// The counters of one pool at one moment.
+/// A snapshot of the counters of one pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts([PersistCounts; Purpose::ALL.len()]);
 
 impl Counts {
-    /// What `purpose` cost.
+    /// Returns the cost of `purpose`.
     pub fn get(&self, purpose: Purpose) -> PersistCounts {
         self.0[purpose as usize]
     }
 
-    /// What all purposes cost together.
+    /// Returns the total cost of all purposes.
     pub fn total(&self) -> PersistCounts {
         self.0
             .iter()
@@ -131,7 +131,7 @@ impl Sub for Counts {
     }
 }
 
-/// Shards with one owner each; the shard with this number is shared by all other threads.
+/// The number of shards with one owner each; shard number `SHARDS` is shared by all other threads.
 const SHARDS: usize = 32;
 
 #[derive(Default)]
@@ -203,10 +203,10 @@ fn bump(cell: &AtomicU64, by: u64, index: usize) {
 
 const UNSET: usize = usize::MAX;
 
-/// Shard numbers whose owners have ended, and the lowest number never given out.
+/// The shards of ended threads, and the lowest shard never assigned.
 static FREE_SHARDS: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
-/// Gives the shard back when its thread ends.
+/// Releases the shard when its thread ends.
 struct Owner(usize);
 
 impl Drop for Owner {
@@ -242,7 +242,7 @@ fn take_shard() -> usize {
     };
     SHARD.set(index);
     if index < SHARDS && OWNER.try_with(|cell| cell.set(Some(Owner(index)))).is_err() {
-        // The thread is ending: nothing would give the shard back, so it is not kept.
+        // The thread is ending and nothing would release the shard, so it is not kept.
         SHARD.set(SHARDS);
         FREE_SHARDS.lock().0.push(index);
         return SHARDS;

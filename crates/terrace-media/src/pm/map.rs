@@ -1,9 +1,9 @@
 //! Address space: one reservation, and the file or anonymous memory mapped into it.
 //!
-//! A reservation is made once for the whole cap at a base aligned to `HUGE`, so that the kernel
-//! can use huge pages wherever the memory behind it offers them, and never moves. A file is mapped
-//! over all of it at once: addresses beyond the end of the file are not accessed, because every
-//! access is checked against the committed length first.
+//! The whole cap is reserved once, at a base that is aligned to `HUGE`, so that the kernel can use
+//! huge pages, and that never moves. A file is mapped over the whole reservation at once: addresses
+//! beyond the end of the file are never accessed, because every access is first checked against the
+//! committed length.
 
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags};
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment of every base: the size of a huge page.
+/// The alignment of every base: the size of a huge page.
 pub(crate) const HUGE: usize = 2 << 20;
 
 /// The unit in which the kernel populates and syncs memory.
@@ -23,34 +23,33 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,
-    /// Bytes that may not be zero, if the memory is kept for the next simulated machine.
+    /// The number of bytes that may not be zero, if the memory is recycled for simulated machines.
     recycle: Option<AtomicU64>,
-    /// Whether the range is memory of this process, and not a file's.
+    /// Whether the range is anonymous memory and not a shared file mapping.
     anonymous: bool,
 }
 
-/// Bytes of all ranges that are memory of this process.
+/// The total length of all anonymous ranges.
 static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of memory that arenas and pools without a file have mapped in this process now, touched or
-/// not; with those of pool files that are mapped copy-on-write. For tests and reports of memory in use.
+/// Returns the bytes of anonymous memory mapped in this process, touched or not: arenas, pools
+/// without a file, and copy-on-write mappings of pool files. For tests and memory reports.
 pub fn anonymous_bytes() -> u64 {
     ANONYMOUS.load(Ordering::Relaxed)
 }
 
-// SAFETY: the range is plain memory; who may write which byte of it is decided by `Region` and
-// `Claim`.
+// SAFETY: the range is plain memory; `Region` and `Claim` decide who may write which byte.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Anonymous memory that is committed as it is touched.
+    /// Maps anonymous memory, which is committed on first access.
     pub(crate) fn anonymous(len: usize, huge: bool) -> io::Result<Memory> {
         let mut memory = Memory::reserve(len)?;
         memory.anonymous = true;
         ANONYMOUS.fetch_add(memory.len as u64, Ordering::Relaxed);
-        // SAFETY: the pages are our own reservation, and giving access to them changes no byte.
+        // SAFETY: the pages are our own reservation, and changing their protection changes no byte.
         unsafe {
             rustix::mm::mprotect(
                 memory.base.cast(),
@@ -60,7 +59,7 @@ impl Memory {
         }
         if huge {
             // SAFETY: advice about our own range. A kernel without huge pages refuses it, which
-            // changes nothing but speed.
+            // affects only speed.
             let _ = unsafe {
                 rustix::mm::madvise(memory.base.cast(), memory.len, Advice::LinuxHugepage)
             };
@@ -68,8 +67,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The first `len` bytes of `file`, shared; with `synchronous`, only if the file system
-    /// guarantees that its own metadata is durable before a store to a new page can be.
+    /// Maps the first `len` bytes of `file`, shared. With `synchronous`, fails unless the file
+    /// system guarantees that its metadata is durable before a store to a new page can be.
     pub(crate) fn file(len: usize, file: &File, synchronous: bool) -> io::Result<Memory> {
         let kind = if synchronous {
             MapFlags::SHARED_VALIDATE | MapFlags::SYNC
@@ -77,15 +76,15 @@ impl Memory {
             MapFlags::SHARED
         };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // A refused mapping over a reservation may leave a hole in it, which another thread may
-        // fill before it could be unmapped. So the kernel is asked about one page elsewhere first.
+        // A refused mapping over a reservation may leave a hole, which another thread may fill
+        // before it can be unmapped. So the kernel is first asked about one page elsewhere.
         // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
         unsafe {
             let probe = rustix::mm::mmap(ptr::null_mut(), PAGE, access, kind, file.as_fd(), 0)?;
             rustix::mm::munmap(probe, PAGE)?;
         }
         let memory = Memory::reserve(len)?;
-        // SAFETY: the range is our own reservation and nothing refers to it yet.
+        // SAFETY: the range is our own reservation, and nothing refers to it yet.
         let mapped = unsafe {
             rustix::mm::mmap(
                 memory.base.cast(),
@@ -97,22 +96,22 @@ impl Memory {
             )
         };
         if let Err(e) = mapped {
-            // The range is not ours to unmap any more, if the kernel left a hole.
+            // If the kernel left a hole, the range is no longer ours to unmap.
             std::mem::forget(memory);
             return Err(e.into());
         }
         Ok(memory)
     }
 
-    /// The first `file_bytes` of `file`, copy-on-write, and plain memory behind them up to `len`: no
-    /// store reaches the file. `file_bytes` are whole pages.
+    /// Maps the first `file_bytes` of `file` copy-on-write, followed by anonymous memory up to
+    /// `len`. No store reaches the file. `file_bytes` is a multiple of the page size.
     pub(crate) fn private(len: usize, file: &File, file_bytes: usize) -> io::Result<Memory> {
         let memory = Memory::anonymous(len, false)?;
         let mapped = file_bytes.min(memory.len);
         if mapped == 0 {
             return Ok(memory);
         }
-        // SAFETY: the range is inside our own reservation and nothing refers to it yet.
+        // SAFETY: the range is inside our own reservation, and nothing refers to it yet.
         let result = unsafe {
             rustix::mm::mmap(
                 memory.base.cast(),
@@ -124,14 +123,15 @@ impl Memory {
             )
         };
         if let Err(e) = result {
-            // The range is not ours to unmap any more, if the kernel left a hole.
+            // If the kernel left a hole, the range is no longer ours to unmap.
             std::mem::forget(memory);
             return Err(e.into());
         }
         Ok(memory)
     }
 
-    /// Whether `file`, open for reading, could be mapped synchronously: it is on persistent memory.
+    /// Returns whether `file`, open for reading, can be mapped synchronously, which means that it
+    /// is on persistent memory.
     pub(crate) fn may_be_synchronous(file: &File) -> bool {
         let kind = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
@@ -149,8 +149,9 @@ impl Memory {
         }
     }
 
-    /// Anonymous memory for a simulated machine, with the number of its bytes that may not be
-    /// zero: tests make machines by the thousand, and faulting pages in anew would be most of it.
+    /// Returns anonymous memory for a simulated machine, and the number of its bytes that may not
+    /// be zero. Tests create thousands of machines, most of whose cost would be page faults of new
+    /// memory.
     pub(crate) fn recycled(len: usize) -> io::Result<(Memory, u64)> {
         let len = len.next_multiple_of(PAGE);
         let kept = {
@@ -174,14 +175,14 @@ impl Memory {
         }
     }
 
-    /// Says that the first `len` bytes of recycled memory may not be zero.
+    /// Notes that the first `len` bytes of recycled memory may not be zero.
     pub(crate) fn touched(&self, len: u64) {
         if let Some(dirty) = &self.recycle {
             dirty.fetch_max(len, Ordering::Relaxed);
         }
     }
 
-    /// Takes `len` bytes of address space, aligned to `HUGE`, with no access.
+    /// Reserves `len` bytes of inaccessible address space, aligned to `HUGE`.
     fn reserve(len: usize) -> io::Result<Memory> {
         let len = len
             .checked_next_multiple_of(PAGE)
@@ -199,7 +200,7 @@ impl Memory {
         }
         .cast::<u8>();
         let head = start.align_offset(HUGE);
-        // SAFETY: head and tail are parts of the mapping just made, outside of what is kept.
+        // SAFETY: head and tail are the parts of the new mapping outside the range that is kept.
         unsafe {
             if head > 0 {
                 rustix::mm::munmap(start.cast(), head)?;
@@ -223,18 +224,18 @@ impl Memory {
         self.len
     }
 
-    /// Makes the pages of a range present and writable, so that no later store faults.
+    /// Makes the pages of a range present and writable, so that later stores do not fault.
     pub(crate) fn populate(&self, at: usize, len: usize) -> io::Result<()> {
         let (start, len) = self.pages(at, len);
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: the pages are inside this mapping; populating changes no byte.
+        // SAFETY: the pages are inside this mapping, and populating changes no byte.
         let result = unsafe {
             rustix::mm::madvise(self.base.add(start).cast(), len, Advice::LinuxPopulateWrite)
         };
         match result {
-            // A kernel before 5.14: the pages are faulted in by their first stores instead.
+            // The kernel is older than 5.14: the first stores fault the pages in.
             Err(rustix::io::Errno::INVAL) => Ok(()),
             other => Ok(other?),
         }
@@ -251,7 +252,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The whole pages that hold a range, inside the mapping: start and length.
+    /// Returns the start and length of the whole pages that cover a range, clipped to the mapping.
     fn pages(&self, at: usize, len: usize) -> (usize, usize) {
         let end = at.saturating_add(len).min(self.len);
         let start = at.min(end) & !(PAGE - 1);
@@ -264,10 +265,10 @@ impl Memory {
     }
 }
 
-/// Memory of machines that are gone.
+/// Memory of dropped machines, for reuse.
 static SPARE: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
 
-/// How many memories are kept.
+/// The maximum length of `SPARE`.
 const SPARE_MAX: usize = 8;
 
 impl Drop for Memory {
@@ -288,7 +289,7 @@ impl Drop for Memory {
         if self.anonymous {
             ANONYMOUS.fetch_sub(self.len as u64, Ordering::Relaxed);
         }
-        // SAFETY: nothing refers to the range: regions hold the mapping that holds this value.
+        // SAFETY: nothing refers to the range: regions own the mapping that owns this value.
         let result = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
         debug_assert!(result.is_ok(), "unmapping our own range cannot fail");
     }

@@ -1,33 +1,32 @@
-//! As `map`, where there is no address space to reserve: under Miri, which then knows of every byte
-//! whose it is.
+//! A replacement of `map` for Miri, which has no address space to reserve: memory comes from the
+//! allocator, so that Miri can check every access.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment of every base: the size of a huge page.
+/// The alignment of every base: the size of a huge page.
 pub(crate) const HUGE: usize = 2 << 20;
 
 /// The unit in which the kernel populates and syncs memory.
 pub(crate) const PAGE: usize = 4096;
 
-/// Memory that is given back when it is dropped.
+/// Memory that is freed when it is dropped.
 pub(crate) struct Memory {
     base: *mut u8,
     layout: Layout,
 }
 
-/// Bytes of all ranges.
+/// The total length of all ranges.
 static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of memory that arenas and pools without a file have now.
+/// Returns the bytes of memory that arenas and pools without a file use.
 pub fn anonymous_bytes() -> u64 {
     ANONYMOUS.load(Ordering::Relaxed)
 }
 
-// SAFETY: the range is plain memory; who may write which byte of it is decided by `Region` and
-// `Claim`.
+// SAFETY: the range is plain memory; `Region` and `Claim` decide who may write which byte.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -39,7 +38,7 @@ impl Memory {
             .filter(|len| *len > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let layout = Layout::from_size_align(len, HUGE).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the layout has bytes.
+        // SAFETY: the layout is not empty.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -60,7 +59,7 @@ impl Memory {
         false
     }
 
-    /// New memory, of which every byte is zero.
+    /// Returns new, zeroed memory.
     pub(crate) fn recycled(len: usize) -> io::Result<(Memory, u64)> {
         Ok((Memory::anonymous(len, false)?, 0))
     }
@@ -87,7 +86,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         ANONYMOUS.fetch_sub(self.layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: nothing refers to the range: regions hold the mapping that holds this value.
+        // SAFETY: nothing refers to the range: regions own the mapping that owns this value.
         unsafe { dealloc(self.base, self.layout) };
     }
 }

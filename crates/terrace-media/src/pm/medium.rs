@@ -1,20 +1,20 @@
-//! Media: the kinds of memory, by when a store to them is durable.
+//! Media: the kinds of memory, distinguished by when a store is durable.
 
 use std::fmt;
 
-/// The kind of memory that a pool is on, which decides when a store is durable.
+/// The kind of memory that holds a pool, which decides when a store is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Medium {
     /// Persistent memory, mapped directly: a line is durable once it is flushed and fenced.
     Dax,
     /// A file in the page cache: a page is durable once it is synced.
     Mapped,
-    /// Anonymous memory: gone with the process.
+    /// Anonymous memory: lost with the process.
     Dram,
 }
 
 impl Medium {
-    /// The name used in reports.
+    /// Returns the name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Medium::Dax => "dax",

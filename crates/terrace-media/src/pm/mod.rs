@@ -1,10 +1,9 @@
-//! Mapped memory with a known persistence domain, and everything that makes its bytes durable.
+//! Mapped memory with a known persistence domain, and all code that makes its bytes durable.
 //!
-//! `Region` reads, flushes and publishes; `medium` names the kinds of memory; `arch` knows the
-//! instructions; `count` counts what was made durable and why; `emulate` slows writes down to
-//! persistent memory's proportions; `map` owns the address space, and `map_miri` what stands in for
-//! it under Miri; `prefetch` asks for bytes ahead. Plain bytes are written only through `Claim`
-//! (`claim.rs`).
+//! `Region` reads, flushes and publishes; `medium` lists the kinds of memory; `arch` contains the
+//! instructions; `count` counts durable writes by purpose; `emulate` adds the cost of persistent
+//! memory to writes; `map` owns the address space, and `map_miri` replaces it under Miri;
+//! `prefetch` loads bytes ahead of use. Plain bytes are written only through `Claim` (`claim.rs`).
 
 pub(crate) mod arch;
 pub(crate) mod arena;

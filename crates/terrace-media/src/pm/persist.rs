@@ -1,8 +1,8 @@
-//! A mapping with its persistence domain: what flush, fence and sync mean for one region's bytes.
+//! A mapping with its persistence domain: the meaning of flush, fence and sync for a region.
 //!
-//! All regions over the same memory share one `Mapping`. It knows the flush instruction, counts
-//! everything by purpose, and calls the hook, with which the simulator and the emulator see every
-//! flush, fence and sync. Without a hook the cost is one branch.
+//! All regions over the same memory share one `Mapping`. It holds the flush instruction, counts all
+//! operations by purpose, and reports every flush, fence and sync to the emulator and to the
+//! simulator's hook. Without these, the cost is one branch.
 
 use super::arch::{self, Flush};
 use super::count::{Counters, Purpose};
@@ -13,9 +13,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What the simulator is told. Offsets are positions in the mapping.
+/// The events that the simulator receives. Offsets are positions in the mapping.
 pub(crate) trait Hook: Send + Sync {
-    /// The lines of this range were flushed, or streamed.
+    /// The lines of this range were flushed or streamed.
     fn flushed(&self, at: u64, len: u64);
     /// A fence is about to take effect on this thread.
     fn fence(&self, purpose: Purpose);
@@ -23,7 +23,7 @@ pub(crate) trait Hook: Send + Sync {
     fn sync(&self, at: u64, len: u64) -> io::Result<()>;
 }
 
-/// Everything that most mappings do without.
+/// Optional parts, absent from most mappings.
 #[derive(Default)]
 pub(crate) struct Extras {
     pub(crate) hook: Option<Arc<dyn Hook>>,
@@ -37,8 +37,8 @@ impl Extras {
     }
 }
 
-/// Memory, how much of it is in use, and its persistence domain. Aligned so that the reference
-/// counts in front of it do not share a line with what every access reads.
+/// Memory, its committed length, and its persistence domain. Aligned so that the `Arc` reference
+/// counts in front of it do not share a cache line with fields that every access reads.
 #[repr(align(128))]
 pub(crate) struct Mapping {
     base: *mut u8,
@@ -48,7 +48,7 @@ pub(crate) struct Mapping {
     counters: Counters,
     extras: Option<Box<Extras>>,
     memory: Arc<Memory>,
-    /// The first sync that failed.
+    /// The error of the first sync that failed.
     sync_failed: OnceLock<String>,
 }
 
@@ -58,8 +58,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A mapping over `memory` with `committed` usable bytes; `needs_sync` says whether
-    /// pages have to be written back for their bytes to be durable.
+    /// Returns a mapping over `memory` with `committed` usable bytes. `needs_sync` is set if bytes
+    /// become durable only by writing back their pages.
     pub(crate) fn new(
         memory: Arc<Memory>,
         committed: u64,
@@ -147,7 +147,7 @@ impl Mapping {
             return;
         }
         self.count(at, src.len(), purpose);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let dst = self.base.add(at as usize);
             if self.flush == Flush::Nothing {
@@ -176,7 +176,7 @@ impl Mapping {
         arch::fence(self.flush);
     }
 
-    /// Writes the pages of a range back where flushing lines is not enough.
+    /// Writes back the pages of a range if flushing lines is not enough.
     pub(crate) fn sync(&self, at: u64, len: usize) -> io::Result<()> {
         if !self.needs_sync {
             return Ok(());
@@ -194,9 +194,9 @@ impl Mapping {
         })
     }
 
-    /// Runs a sync, unless one has failed: the system tells of pages that it could not write once for the
-    /// whole file, and takes them for clean then. Whoever asks after that, or at the same time for other
-    /// pages, would be told that all is well.
+    /// Runs a sync; fails if this or any other sync of the mapping failed. The kernel reports a
+    /// write-back error once per file and then treats the pages as clean, so a later sync, or a
+    /// concurrent one of other pages, would wrongly succeed.
     pub(crate) fn only_while_syncs_succeed(
         &self,
         sync: impl FnOnce() -> io::Result<()>,

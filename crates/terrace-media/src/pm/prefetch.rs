@@ -1,13 +1,13 @@
-//! This file asks the processor for bytes before they are used.
+//! Prefetching: asks the processor to load bytes before they are used.
 
 use super::arch::LINE;
 
-/// Lines that one call asks for at most.
+/// The most lines that one call prefetches.
 const LINES_MAX: usize = 128;
 
-/// Asks the processor to load bytes that will be read soon: all their lines at once, where reading them one
-/// after the other would wait for each. Of many bytes the first 8 KiB: by then the processor foresees the rest, and
-/// more would push out what was brought.
+/// Prefetches bytes that will be read soon. Their lines load in parallel, while reads one after the
+/// other would wait for each. Limited to the first 8 KiB: by then the hardware prefetcher has
+/// detected the pattern, and more would evict lines just loaded.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(LINE).take(LINES_MAX) {
@@ -15,11 +15,11 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Asks for the line at an address, which may be any.
+/// Prefetches the line at any address.
 #[inline(always)]
 pub(super) fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on speed.
+    // SAFETY: a prefetch of any address affects only speed.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());

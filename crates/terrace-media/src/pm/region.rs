@@ -1,8 +1,8 @@
-//! A region: mapped bytes addressed by offset, read by everybody and made durable by their writer.
+//! A region: mapped bytes addressed by offset, shared by readers and made durable by their writer.
 //!
-//! Every link between two places on media is an offset, and a region turns it into memory after
-//! checking it, so that a corrupt offset is an absent answer and never a wild access. The check is
-//! one subtraction and one comparison with the committed length.
+//! Every link between two places on media is an offset. A region checks it before it accesses
+//! memory, so that a corrupt offset returns `None` and never causes a wild access. The check is one
+//! subtraction and one comparison with the committed length.
 //!
 //! Invariants
 //!   R1  `base` is the address of offset `origin`, and stays valid while `map` lives.
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Mapped bytes addressed by offset.
 ///
-/// Offsets start at `origin`: a pool's region has the origin 0; an arena's has the offset of the
-/// extent that it will be copied to, so that links have the same value in both homes. Cloning
-/// copies two words and a reference count.
+/// Offsets start at `origin`. The origin of a pool's region is 0. The origin of an arena is the
+/// offset of the extent to which it will be copied, so that links keep their values. Cloning copies
+/// two words and increments a reference count.
 #[derive(Clone)]
 pub struct Region {
     base: *mut u8,
@@ -30,8 +30,8 @@ pub struct Region {
     map: Arc<Mapping>,
 }
 
-// SAFETY: the pointer is the mapping's base (R1), and access to the bytes behind it is either
-// atomic or to bytes that no longer change (R3).
+// SAFETY: the pointer is the mapping's base (R1), and accesses to its bytes are either atomic or to
+// bytes that no longer change (R3).
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -54,7 +54,7 @@ impl Region {
         &self.map
     }
 
-    /// The position in the mapping of a range, if all of it is committed.
+    /// Returns the position of a range in the mapping, if all of it is committed.
     #[inline(always)]
     pub(crate) fn locate(&self, off: u64, len: usize) -> Option<u64> {
         let at = off.wrapping_sub(self.origin);
@@ -62,11 +62,12 @@ impl Region {
         (at <= committed && len as u64 <= committed - at).then_some(at)
     }
 
-    /// The word at an offset; `None` if the offset is unaligned or outside of the mapped range.
+    /// Returns the word at an offset; `None` if the offset is unaligned or outside the mapped
+    /// range.
     #[inline(always)]
     pub fn word(&self, off: u64) -> Option<&AtomicU64> {
         let at = off.wrapping_sub(self.origin);
-        // An aligned offset below a length of whole words has its word inside (R2).
+        // The committed length consists of whole words, so an aligned word below it is inside (R2).
         if at & 7 == 0 && at < self.map.committed() {
             // SAFETY: aligned and committed; the memory lives as long as `self` (R1).
             Some(unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) })
@@ -75,8 +76,8 @@ impl Region {
         }
     }
 
-    /// Published bytes, which no longer change; `None` if they are not all inside of the mapped
-    /// range.
+    /// Returns published bytes, which no longer change; `None` if they are not all inside the
+    /// mapped range.
     #[inline(always)]
     pub fn bytes(&self, off: u64, len: usize) -> Option<&[u8]> {
         let at = self.locate(off, len)?;
@@ -84,31 +85,31 @@ impl Region {
         Some(unsafe { std::slice::from_raw_parts(self.base.add(at as usize), len) })
     }
 
-    /// Asks the processor to load the line at an offset. Any offset is allowed.
+    /// Prefetches the line at an offset. Any offset is allowed.
     #[inline(always)]
     pub fn prefetch(&self, off: u64) {
-        // A prefetch never faults, so the address needs no check; it is computed without claiming
-        // that it lies inside of the mapping.
+        // A prefetch never faults, so the address is not checked. `wrapping_add` allows an address
+        // outside the mapping.
         let address = self
             .base
             .wrapping_add(off.wrapping_sub(self.origin) as usize);
         prefetch_line(address);
     }
 
-    /// The offset of the first mapped byte.
+    /// Returns the offset of the first mapped byte.
     #[inline]
     pub fn origin(&self) -> u64 {
         self.origin
     }
 
-    /// The offset after the last mapped byte right now; it moves up as a pool grows.
+    /// Returns the current offset after the last mapped byte, which increases as a pool grows.
     #[inline]
     pub fn end(&self) -> u64 {
         self.origin + self.map.committed()
     }
 
-    /// Starts making the lines of a range durable; they are after the next fence of this thread.
-    /// A range that is not mapped is ignored.
+    /// Starts the write-back of the lines of a range; they are durable after the next fence of this
+    /// thread. Ignores a range that is not mapped.
     #[inline]
     pub fn flush(&self, off: u64, len: usize, purpose: Purpose) {
         if let Some(at) = self.locate(off, len) {
@@ -129,8 +130,8 @@ impl Region {
         self.fence(purpose);
     }
 
-    /// Stores a word, for readers at once and for recovery when this returns. What the word makes
-    /// reachable has to be durable before the call.
+    /// Stores a word that is visible to readers at once and durable when this returns. Everything
+    /// that the word makes reachable must be durable before the call.
     #[inline]
     pub fn publish(&self, off: u64, value: u64, purpose: Purpose) -> Option<()> {
         self.word(off)?.store(value, Ordering::Release);
@@ -138,8 +139,8 @@ impl Region {
         Some(())
     }
 
-    /// Makes the pages of a range durable on media where lines cannot be flushed. Does nothing on
-    /// `Dax`, where flushing lines is enough, and on memory that is not durable at all.
+    /// Makes the pages of a range durable on media that do not support line flushes. Does nothing
+    /// on `Dax`, where flushing lines is enough, and on memory that is not durable at all.
     pub fn sync(&self, off: u64, len: usize) -> io::Result<()> {
         match self.locate(off, len) {
             Some(at) => self.map.sync(at, len),

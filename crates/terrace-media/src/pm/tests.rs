@@ -15,7 +15,7 @@ fn config(backing: Backing) -> PoolConfig {
     }
 }
 
-/// For every offset in a line and every length, the cover is exactly the lines that hold a byte.
+/// For every offset in a line and every length, the cover is exactly the lines that contain a byte.
 #[test]
 fn cover_is_every_line_and_no_other() {
     for offset in 0..64 {
@@ -69,8 +69,8 @@ fn a_flush_makes_its_lines_durable_and_no_other() {
     }
 }
 
-/// A streaming write leaves the same bytes as a plain one, and none beside them, for every
-/// alignment and length and on every kind of medium.
+/// A streaming write has the effect of a plain one, and changes no other bytes, for every alignment
+/// and length and on every kind of medium.
 #[test]
 fn streaming_equals_writing() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -123,7 +123,7 @@ fn streaming_equals_writing() {
     }
 }
 
-/// A word or bytes outside of the committed range, or an unaligned word, are absent.
+/// A word or bytes outside the committed range, or an unaligned word, return `None`.
 #[test]
 fn offsets_from_media_are_checked() {
     let pool = Pool::create(config(Backing::Anonymous)).expect("created");
@@ -153,7 +153,7 @@ fn offsets_from_media_are_checked() {
     assert_eq!(pool.counts().get(Purpose::Log).lines, 0);
 }
 
-/// An arena's offsets start at its origin, and it is idle again once nobody uses it.
+/// An arena's offsets start at its origin, and it is idle again once it has no users.
 #[test]
 fn an_arena_has_the_offsets_of_its_extent() {
     let mut arena = Arena::new(10_000).expect("made");
@@ -184,7 +184,7 @@ fn an_arena_has_the_offsets_of_its_extent() {
     assert!(Arena::new(0).is_err());
 }
 
-/// Counting by more threads than there are shards loses nothing.
+/// Counting by more threads than shards loses nothing.
 #[test]
 fn counts_of_all_threads_add_up() {
     let pool = Pool::create(config(Backing::Anonymous)).expect("created");
@@ -211,7 +211,7 @@ fn counts_of_all_threads_add_up() {
     assert_eq!(Purpose::ALL.map(|p| p as usize), [0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// The emulated device takes writes one after the other, in whole device lines.
+/// The emulated device accepts writes one after the other, in whole device lines.
 #[test]
 fn the_emulated_device_takes_writes_in_turn() {
     let slow = Emulator::new(Emulation {
@@ -232,7 +232,7 @@ fn the_emulated_device_takes_writes_in_turn() {
     });
     assert_eq!(free.cost_ns(0, 1 << 30), 0);
     free.fence();
-    // Two writes at once end one after the other, whoever makes them.
+    // Two concurrent writes end one after the other, from any threads.
     slow.wrote(0, 1 << 20);
     let first = slow.taken();
     slow.wrote(0, 1 << 20);
@@ -263,7 +263,7 @@ fn emulation_changes_nothing_but_time() {
     assert_eq!(pool.region().bytes(extent.off(), 256), Some(&[3; 256][..]));
 }
 
-/// Reports name the instructions that are executed.
+/// Reports name the instructions that are used.
 #[test]
 fn instructions_are_named() {
     let forced = PoolConfig {

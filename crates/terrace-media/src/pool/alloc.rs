@@ -1,7 +1,7 @@
 //! Free space of a pool: an ordered map of free ranges, in DRAM only.
 //!
-//! What is allocated is known from the manifest, so nothing here is ever written to media: after a
-//! restart the live extents are taken out of an empty map again, and a crash leaks nothing.
+//! The manifest knows what is allocated, so the map is never written to media: after a restart the
+//! live extents are taken out of a fresh map, and a crash leaks nothing.
 //!
 //! Invariants
 //!   A1  Free ranges are granule-aligned, inside of `start..cap`, and neither overlap nor touch.
@@ -20,7 +20,7 @@ pub(crate) struct FreeMap {
 }
 
 impl FreeMap {
-    /// A map where everything in `start..cap` is free, rounded inwards to granules.
+    /// Returns a map in which all of `start..cap` is free, rounded inwards to granules.
     pub(crate) fn new(start: u64, cap: u64, granule: u64) -> FreeMap {
         assert!(granule.is_power_of_two(), "granules are powers of two");
         let start = start.next_multiple_of(granule);
@@ -39,12 +39,12 @@ impl FreeMap {
         }
     }
 
-    /// `len` rounded up to granules; at least one.
+    /// Returns `len` rounded up to granules, at least one.
     pub(crate) fn round(&self, len: u64) -> Option<u64> {
         len.max(1).checked_next_multiple_of(self.granule)
     }
 
-    /// The lowest free place for `len` bytes of which `fit` approves. It is not taken yet.
+    /// Finds the lowest free span of `len` bytes that `fit` accepts, without taking it.
     pub(crate) fn find(&self, len: u64, fit: impl Fn(Span) -> bool) -> Option<Span> {
         self.free
             .iter()
@@ -53,14 +53,15 @@ impl FreeMap {
             .find(|span| fit(*span))
     }
 
-    /// Returns `len` bytes at the start of the shortest free range that has room for them. They are not taken yet.
+    /// Finds `len` bytes at the start of the shortest free range that is long enough, without
+    /// taking them.
     pub(crate) fn find_tight(&self, len: u64) -> Option<Span> {
         let long_enough = self.free.iter().filter(|(_, have)| **have >= len);
         let (&off, _) = long_enough.min_by_key(|(_, have)| **have)?;
         Some(Span { off, len })
     }
 
-    /// Whether a span is made of whole granules inside of the map.
+    /// Returns whether a span consists of whole granules inside the map.
     pub(crate) fn contains(&self, span: Span) -> bool {
         span.len > 0
             && span.off.is_multiple_of(self.granule)
@@ -70,7 +71,7 @@ impl FreeMap {
             && span.len <= self.cap - span.off
     }
 
-    /// Takes exactly this span; `false`, and no change, if any of it is not free.
+    /// Takes exactly this span. Returns `false` and changes nothing if any of it is not free.
     pub(crate) fn take(&mut self, span: Span) -> bool {
         if !self.contains(span) {
             return false;
@@ -93,22 +94,22 @@ impl FreeMap {
         true
     }
 
-    /// Gives a span back and joins it with its neighbours.
+    /// Frees a span and merges it with its neighbours.
     ///
     /// # Panics
-    /// If any of it is free already: somebody gave it back twice.
+    /// If any of it is free already, which is a double free.
     pub(crate) fn give(&mut self, span: Span) {
-        assert!(self.contains(span), "only what was taken is given back");
+        assert!(self.contains(span), "only allocated spans are freed");
         let (mut off, mut end) = (span.off, span.off + span.len);
         if let Some((&before, &len)) = self.free.range(..=off).next_back() {
-            assert!(before + len <= off, "a span is given back once");
+            assert!(before + len <= off, "a span is freed once");
             if before + len == off {
                 self.free.remove(&before);
                 off = before;
             }
         }
         if let Some((&after, &len)) = self.free.range(span.off..).next() {
-            assert!(after >= end, "a span is given back once");
+            assert!(after >= end, "a span is freed once");
             if after == end {
                 self.free.remove(&after);
                 end += len;
@@ -118,7 +119,7 @@ impl FreeMap {
         self.free_bytes += span.len;
     }
 
-    /// The free ranges in order.
+    /// Returns the free ranges in order.
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> Vec<Span> {
         self.free
@@ -139,13 +140,14 @@ impl FreeMap {
         self.cap.saturating_sub(self.start) - self.free_bytes
     }
 
-    /// Returns how many bytes are free below `limit`. Nothing may be allocated above it.
+    /// Returns the free bytes below `limit`. Nothing may be allocated above it.
     pub(crate) fn free_below(&self, limit: u64) -> u64 {
         self.free_bytes
             .saturating_sub(self.cap.saturating_sub(limit.max(self.start)))
     }
 
-    /// Returns the lengths of the two longest free ranges below `limit`, 0 for a range that does not exist.
+    /// Returns the lengths of the two longest free ranges below `limit`, 0 if there is no such
+    /// range.
     pub(crate) fn largest_two(&self, limit: u64) -> (u64, u64) {
         let below = self.free.range(..limit);
         let below = below.map(|(&off, &len)| len.min(limit - off));
@@ -158,7 +160,8 @@ impl FreeMap {
         })
     }
 
-    /// The end of the last allocated granule; the start of the map if nothing is allocated.
+    /// Returns the end of the last allocated granule, or the start of the map if nothing is
+    /// allocated.
     pub(crate) fn used_end(&self) -> u64 {
         match self.free.last_key_value() {
             Some((&off, &len)) if off + len == self.cap => off,

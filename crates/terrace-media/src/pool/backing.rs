@@ -1,5 +1,5 @@
-//! What is behind a pool: a file, anonymous memory, or a simulated machine; how it is opened,
-//! grown, cut and synced.
+//! The backing of a pool: a file, anonymous memory, or a simulated machine, and how it is opened, grown, shrunk and
+//! synced.
 
 use super::error::PoolError;
 use super::faults::PoolFaults;
@@ -21,19 +21,19 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a pool is made of.
+/// The memory or file that backs a pool.
 #[derive(Clone, Debug)]
 pub enum Backing {
     /// A file, or a DAX character device.
     File(PathBuf),
-    /// Memory that goes with the process.
+    /// Memory that is lost with the process.
     Anonymous,
     /// The persistent memory of a simulated machine.
     Simulated(Machine),
 }
 
 impl Backing {
-    /// How messages name it.
+    /// Returns the path shown in messages.
     pub(crate) fn path(&self) -> PathBuf {
         match self {
             Backing::File(path) => path.clone(),
@@ -42,7 +42,7 @@ impl Backing {
         }
     }
 
-    /// Returns the free bytes of the device of the file, or `None` if nothing reports them.
+    /// Returns the free bytes of the file's device, or `None` if they are unknown.
     pub fn free_bytes(&self) -> Option<u64> {
         let Backing::File(path) = self else {
             return None;
@@ -53,7 +53,7 @@ impl Backing {
     }
 }
 
-/// The open backing.
+/// An open backing.
 pub(crate) enum Store {
     File {
         file: Locked,
@@ -61,7 +61,7 @@ pub(crate) enum Store {
         device: bool,
     },
     Anonymous,
-    /// A file that is only read; what is stored lies in memory.
+    /// A file that is only read; stores stay in memory.
     Private {
         file: Locked,
     },
@@ -78,11 +78,11 @@ impl Store {
     }
 }
 
-/// A backing that is open and mapped.
+/// An open and mapped backing.
 pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) memory: Arc<Memory>,
-    /// Bytes that exist, in whole pages.
+    /// The length in bytes, in whole pages.
     pub(crate) committed: u64,
     pub(crate) medium: Medium,
     pub(crate) forced: bool,
@@ -99,19 +99,20 @@ fn io_error(path: &Path, op: &'static str) -> impl FnOnce(io::Error) -> PoolErro
     }
 }
 
-/// Whether the next call on a pool's file is to fail.
+/// Fails if a fault is due for this call on a pool's file.
 fn injected(faults: Option<&PoolFaults>, path: &Path, op: &'static str) -> Result<(), PoolError> {
     faults.map_or(Ok(()), |faults| faults.file(op).map_err(io_error(path, op)))
 }
 
-/// The name under which a pool file is made before it gets its own.
+/// Returns the temporary name of a pool file while it is created.
 fn nascent(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".creating");
     PathBuf::from(name)
 }
 
-/// Whether a file may be a pool whose making was interrupted: the magic is stored last.
+/// Returns whether a file may be left over from an interrupted creation: it starts with the magic, which is stored
+/// last, or with zeros.
 fn is_nascent(file: &File) -> io::Result<bool> {
     let mut start = [0; 8];
     let found = file.read_at(&mut start, 0)?;
@@ -124,19 +125,19 @@ fn device_bytes(file: &File, path: &Path) -> Result<u64, PoolError> {
     let size = format!("/sys/dev/char/{major}:{minor}/size");
     let text = std::fs::read_to_string(&size).map_err(|_| {
         PoolError::Unsupported(format!(
-            "{} is a device that does not tell its size; only DAX devices and files hold pools",
+            "{} is a device of unknown size; only DAX devices and files can hold pools",
             path.display()
         ))
     })?;
     text.trim().parse().map_err(|_| {
         PoolError::Unsupported(format!(
-            "{} has a size that is no number: {text}",
+            "the size of the device {} is not a number: {text}",
             path.display()
         ))
     })
 }
 
-/// What is at a path now.
+/// The kind of file at a path.
 enum Found {
     Nothing,
     EmptyFile,
@@ -250,7 +251,7 @@ fn open_simulated(machine: &Machine, cap: u64) -> Result<Opened, PoolError> {
             path: path.to_owned(),
         });
     }
-    // Gives the memory back when it is dropped.
+    // From here on, dropping `store` releases the machine's memory.
     let store = Store::Simulated(machine.clone());
     let (memory, committed) = machine.pm_open(cap).map_err(io_error(path, "map"))?;
     if committed > cap {
@@ -271,7 +272,7 @@ fn open_simulated(machine: &Machine, cap: u64) -> Result<Opened, PoolError> {
     })
 }
 
-/// Opens the backing of a pool that is to be made. A file has a temporary name until `adopt_name`.
+/// Opens the backing of a new pool. A file has a temporary name until `adopt_name`.
 pub(crate) fn create(
     backing: &Backing,
     cap: u64,
@@ -289,7 +290,7 @@ pub(crate) fn create(
     }
     let nascent = nascent(path);
     let file = open_locked(&nascent, true, faults)?;
-    // Whoever had the lock before may have given this very file its final name.
+    // The previous owner of the lock may have renamed this very file to its final name.
     let ours = file.metadata().map_err(io_error(path, "examine"))?.ino();
     if std::fs::metadata(&nascent).map(|meta| meta.ino()).ok() != Some(ours) {
         return Err(PoolError::Locked { path: path.clone() });
@@ -300,8 +301,8 @@ pub(crate) fn create(
     }
     if !is_nascent(&file).map_err(io_error(path, "read"))? {
         return Err(PoolError::Invalid(format!(
-            "{} is in the way: a pool has this name while it is made, and it is no pool; move the file \
-             away, or name another pool",
+            "{} is in the way: a new pool has this name at first, but this file is not a pool; move it \
+             away or choose another path",
             nascent.display()
         )));
     }
@@ -312,7 +313,7 @@ pub(crate) fn create(
     })
 }
 
-/// Why a file that is there already is not made a pool.
+/// Returns the error for a file that already exists at the path of a new pool.
 fn refuse_existing(path: &Path) -> PoolError {
     let mut start = [0; 8];
     let read = File::open(path).and_then(|file| file.read_at(&mut start, 0));
@@ -328,7 +329,7 @@ fn refuse_existing(path: &Path) -> PoolError {
     }
 }
 
-/// Bytes as a message shows them.
+/// Formats bytes for a message.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     if bytes.iter().all(|b| *b == 0) {
         return "zero bytes".to_owned();
@@ -336,7 +337,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
 
-/// Opens the backing of a pool that exists; `private`: without changing it.
+/// Opens the backing of an existing pool, without changing it if `private`.
 pub(crate) fn open(
     backing: &Backing,
     cap: u64,
@@ -361,7 +362,7 @@ pub(crate) fn open(
             let file = open_locked(path, false, faults)?;
             let len = file.metadata().map_err(io_error(path, "examine"))?.len();
             if !device && len < HEADER_BYTES {
-                // Too short to map a superblock: its first bytes say what it was.
+                // Too short for a superblock, so its first bytes decide the error.
                 return Err(match refuse_existing(path) {
                     PoolError::Exists { path } => PoolError::Truncated {
                         path,
@@ -385,12 +386,12 @@ pub(crate) fn open(
     }
 }
 
-/// Opens the backing of a pool that exists, without changing a byte of it: what is stored into the
-/// pool goes with the process. Others may do the same at the same time.
+/// Opens the backing of an existing pool without changing a byte of it: stores are lost with the process. Several
+/// processes may do so at the same time.
 fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
     let Backing::File(path) = backing else {
         return Err(PoolError::Unsupported(format!(
-            "the pool {} is no file, and only files can be opened without being changed",
+            "the pool {} is not a file, and only files can be opened without being changed",
             backing.path().display()
         )));
     };
@@ -445,7 +446,7 @@ fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Ope
 }
 
 impl Store {
-    /// Gives a file that was just made its own name, durably.
+    /// Renames a new file to its final name, durably.
     pub(crate) fn adopt_name(&self, faults: Option<&PoolFaults>) -> io::Result<()> {
         let injected = |what| faults.map_or(Ok(()), |faults| faults.file(what));
         if let Store::File {
@@ -454,8 +455,8 @@ impl Store {
             device: false,
         } = self
         {
-            // PERSIST: the superblock before the name. Reversed, a crash could leave a file with
-            // the pool's name that is not a pool.
+            // PERSIST: the superblock before the name. Reversed, a crash could leave a file with the pool's name that
+            // is not a pool.
             injected("sync")?;
             file.sync_all()?;
             injected("rename")?;
@@ -464,8 +465,8 @@ impl Store {
             let sync = || File::open(dir.unwrap_or(Path::new(".")))?.sync_all();
             let synced = injected("sync the folder of").and_then(|()| sync());
             if synced.is_err() {
-                // The caller gives the file up, which removes it by its first name. Left under its own, it would be
-                // taken for the pool of a database whose OPTIONS is missing.
+                // The caller abandons the file, which removes it by its temporary name. Under its final name it would
+                // be taken for the pool of a database whose OPTIONS is missing.
                 std::fs::rename(path, nascent(path))?;
             }
             synced?;
@@ -473,7 +474,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a file that was not given its own name.
+    /// Removes a file that still has its temporary name.
     pub(crate) fn abandon(&self) {
         if let Store::File {
             path,
@@ -485,7 +486,7 @@ impl Store {
         }
     }
 
-    /// Makes bytes `from..to` exist, with space behind them, so that no store to them can fail.
+    /// Allocates bytes `from..to` of the backing, so that no store to them can fail.
     pub(crate) fn grow(&self, from: u64, to: u64) -> io::Result<()> {
         match self {
             Store::File { device: true, .. } => Err(io::ErrorKind::StorageFull.into()),
@@ -500,7 +501,7 @@ impl Store {
                     Ok(()) => Ok(()),
                     Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, to),
                     Err(e) => {
-                        // What a failed growth left behind would be taken for pool on reopening.
+                        // Space left by a failed growth would count as part of the pool when it is reopened.
                         let _ = file.set_len(from);
                         Err(e.into())
                     }
@@ -509,7 +510,7 @@ impl Store {
         }
     }
 
-    /// Gives the bytes after `to` back.
+    /// Frees the bytes after `to`.
     pub(crate) fn shrink(&self, to: u64, faults: Option<&PoolFaults>) -> io::Result<()> {
         faults.map_or(Ok(()), |faults| faults.file("cut"))?;
         match self {
@@ -522,7 +523,7 @@ impl Store {
         }
     }
 
-    /// Makes every byte of the pool durable.
+    /// Syncs all pages of the pool. On `Dax`, stores need a flush and a fence as well.
     pub(crate) fn sync_all(&self) -> io::Result<()> {
         match self {
             Store::File { device: true, .. } | Store::Anonymous | Store::Private { .. } => Ok(()),
@@ -534,7 +535,7 @@ impl Store {
         }
     }
 
-    /// A random identity for a new pool.
+    /// Returns a random identity for a new pool.
     pub(crate) fn new_uuid(&self) -> io::Result<[u8; 16]> {
         if let Store::Simulated(machine) = self {
             return Ok(machine.new_uuid());
@@ -543,10 +544,10 @@ impl Store {
     }
 }
 
-/// Sixteen random bytes of the system's, for the identity of something that is made.
+/// Returns 16 random bytes from the system, for a new identity.
 ///
 /// # Errors
-/// The system gives none.
+/// The system's error.
 pub fn random_id() -> io::Result<[u8; 16]> {
     let mut id = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut id)?;
@@ -561,11 +562,11 @@ impl Drop for Store {
     }
 }
 
-/// Takes space where the file system cannot do it by itself.
+/// Allocates space by writing zeros if the file system has no `fallocate`.
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut at = from;
-    // BOUND: every turn writes at least one byte.
+    // BOUND: each iteration writes at least one byte.
     while at < to {
         let len = (to - at).min(zeros.len() as u64) as usize;
         if let Err(e) = file.write_all_at(&zeros[..len], at) {
@@ -577,7 +578,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The identity of this boot; random, so that it equals no other, if the kernel does not tell.
+/// Returns the identity of this boot, or a random, unique one if the kernel provides none.
 pub(super) fn system_boot_id() -> [u8; 16] {
     let mut id = [0; 16];
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

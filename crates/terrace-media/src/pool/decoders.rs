@@ -1,4 +1,4 @@
-//! The decoder of the superblock, for those who feed it with anything.
+//! The decoder of the superblock, for fuzzing.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::{Backing, PoolConfig, check, first_extent};
 use crate::decoder::{Decoder, Seen, kind_of, same, seal};
 use crate::pool::space::Space;
 
-/// The decoders of this crate.
+/// Returns the decoders of this crate.
 pub fn decoders() -> Vec<Decoder> {
     vec![Decoder {
         name: "superblock",
@@ -18,7 +18,7 @@ pub fn decoders() -> Vec<Decoder> {
     }]
 }
 
-/// Both slots, one behind the other.
+/// Returns seeds, each with both slots in sequence.
 fn seeds() -> Vec<Vec<u8>> {
     let state = |generation, flags| Superblock {
         compat: 0,

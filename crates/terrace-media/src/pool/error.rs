@@ -1,10 +1,10 @@
-//! Why a pool could not be made, opened or changed.
+//! Errors of creating, opening and changing a pool.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a pool could not be made, opened or changed. Each variant's text says what to do.
+/// An error of creating, opening or changing a pool. Each message includes a remedy.
 #[derive(Debug)]
 pub enum PoolError {
     /// There is no pool at the path.
@@ -12,12 +12,12 @@ pub enum PoolError {
         /// The pool's path.
         path: PathBuf,
     },
-    /// There is a pool at the path already.
+    /// A pool already exists at the path.
     Exists {
         /// The pool's path.
         path: PathBuf,
     },
-    /// Another process, or another handle of this one, has the pool open.
+    /// The pool is open in another process or through another handle of this one.
     Locked {
         /// The pool's path.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum PoolError {
     Foreign {
         /// The file's path.
         path: PathBuf,
-        /// Its first bytes, printable.
+        /// Its first bytes, in printable form.
         found: String,
     },
     /// A later version of this program wrote the pool.
@@ -38,46 +38,46 @@ pub enum PoolError {
         /// The latest format that this program knows.
         supported: u32,
     },
-    /// The pool, or what was asked of it, needs something that this program or machine lacks.
+    /// The pool or the request needs something that this program or machine lacks.
     Unsupported(String),
     /// Bytes of the pool changed after they were written.
     Corrupt {
         /// The pool's path.
         path: PathBuf,
-        /// What is damaged.
+        /// The damaged item.
         what: &'static str,
-        /// Where.
+        /// Its offset.
         offset: u64,
-        /// What should be there.
+        /// The expected value.
         expected: String,
-        /// What is there.
+        /// The actual value.
         found: String,
     },
     /// The file is shorter than the pool in it.
     Truncated {
         /// The pool's path.
         path: PathBuf,
-        /// Bytes in the file.
+        /// The length of the file in bytes.
         len: u64,
-        /// Bytes that the pool had.
+        /// The minimum length in bytes.
         expected: u64,
     },
-    /// The configuration, or the call, makes no sense; the text says why.
+    /// The configuration or the call is invalid; the text explains why.
     Invalid(String),
-    /// The device of the pool has no room.
+    /// The device of the pool is full.
     Full {
         /// The pool's path.
         path: PathBuf,
-        /// Bytes that were to be added.
+        /// The number of bytes to be added.
         wanted: u64,
     },
     /// The system refused an operation.
     Io {
         /// The pool's path.
         path: PathBuf,
-        /// What was being done.
+        /// The failed operation.
         op: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,8 +1,8 @@
-//! Extents: the ranges that a pool allocates, and the claims that are made inside of them.
+//! Extents: ranges allocated from a pool, and the claims made inside them.
 //!
-//! An extent belongs to its holders: when the last of them drops it, its space is free again. The
-//! allocator keeps no record on media; who owns what after a restart is the manifest's knowledge,
-//! and recovery adopts each extent that it names.
+//! An extent is reference-counted: its space is freed when the last holder drops it. The allocator
+//! keeps no record on media. After a restart the manifest determines the owners, and recovery
+//! adopts each extent that it names.
 
 use super::PoolInner;
 use super::span::Span;
@@ -11,8 +11,8 @@ use crate::pm::region::Region;
 use std::fmt;
 use std::sync::Arc;
 
-/// A range of a pool in use. It keeps the pool's mapping alive, and its space is free again when
-/// the last holder drops it.
+/// An allocated range of a pool. It keeps the pool's mapping alive, and its space is freed when the
+/// last holder drops it.
 pub struct Extent {
     span: Span,
     pool: Arc<PoolInner>,
@@ -23,40 +23,40 @@ impl Extent {
         Arc::new(Extent { span, pool })
     }
 
-    /// The offset of the first byte.
+    /// Returns the offset of the first byte.
     #[inline]
     pub fn off(&self) -> u64 {
         self.span.off
     }
 
-    /// The number of bytes, whole granules.
+    /// Returns the number of bytes, a multiple of the granule.
     #[inline]
     pub fn len(&self) -> u64 {
         self.span.len
     }
 
-    /// Whether the extent has no bytes, which is never the case.
+    /// Returns whether the extent is empty, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.span.len == 0
     }
 
-    /// The range.
+    /// Returns the range.
     #[inline]
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// The pool's region.
+    /// Returns the pool's region.
     #[inline]
     pub fn region(&self) -> &Region {
         self.pool.region()
     }
 
-    /// A bump allocator over the extent of which the first `used` bytes are taken; more than the
-    /// extent has means all of it.
+    /// Returns a bump allocator over the extent with the first `used` bytes already taken. A larger
+    /// value than the length means the whole extent.
     ///
-    /// The caller promises that an extent has one writer at a time: no other allocator or claim
-    /// over the bytes after `used` is alive.
+    /// The caller ensures that an extent has one writer at a time: no other allocator or claim over
+    /// the bytes after `used` is alive.
     pub fn bump_from(&self, used: u64) -> Bump {
         Bump::new(
             self.region().clone(),
@@ -66,21 +66,21 @@ impl Extent {
         )
     }
 
-    /// A claim on `len` bytes at `at` from the start; `None` if they are not inside of the extent.
+    /// Claims `len` bytes at `at` from the start; `None` if they are not inside the extent.
     ///
-    /// The caller promises that nobody else writes them while the claim lives, and that no reader
-    /// was given them.
+    /// The caller ensures that no one else writes them while the claim lives, and that they have no
+    /// readers yet.
     pub fn claim(&self, at: u64, len: usize) -> Option<Claim> {
         Claim::new(self.region().clone(), self.place(at, len)?, len)
     }
 
-    /// As `claim`, but borrowing the region: cheaper for a caller that writes and moves on.
+    /// As `claim`, but borrows the region: cheaper for a claim that is used and dropped at once.
     #[inline]
     pub fn lend(&self, at: u64, len: usize) -> Option<Claim<&Region>> {
         Claim::new(self.region(), self.place(at, len)?, len)
     }
 
-    /// The offset of `len` bytes at `at` from the start, if they are inside.
+    /// Returns the offset of `len` bytes at `at` from the start, if they are inside.
     fn place(&self, at: u64, len: usize) -> Option<u64> {
         let inside = at <= self.span.len && len as u64 <= self.span.len - at;
         inside.then(|| self.span.off + at)

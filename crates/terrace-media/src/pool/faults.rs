@@ -1,12 +1,12 @@
-//! Faults of a pool on demand: growing, syncing, or any other call on its file fails.
+//! Injected faults of a pool: growing, syncing, or any other call on its file fails.
 
 use crate::fs::fault::Trap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes the n-th growth, sync or other call on the file of a pool fail. Calls count from 1 since the last
-/// reset.
+/// Makes the n-th growth, sync or other call on the file of a pool fail. Calls count from 1 since
+/// the last reset.
 #[derive(Default)]
 pub struct PoolFaults {
     /// The largest size in bytes that the pool can grow to. 0 means no limit.
@@ -17,7 +17,7 @@ pub struct PoolFaults {
 }
 
 impl PoolFaults {
-    /// No fault.
+    /// Returns an instance without faults.
     pub fn new() -> Arc<PoolFaults> {
         Arc::default()
     }
@@ -37,19 +37,20 @@ impl PoolFaults {
         self.sync.set(n, kind, sticky);
     }
 
-    /// Makes the `n`-th other call on the pool's file from now fail with `kind`, and all later ones too if
-    /// `sticky`: opening, locking, examining, mapping, emptying, naming and cutting it.
+    /// Makes the `n`-th other call on the pool's file from now fail with `kind`, and all later ones
+    /// too if `sticky`: open, lock, examine, map, truncate, rename and shrink.
     pub fn fail_file(&self, n: u64, kind: io::ErrorKind, sticky: bool) {
         self.file.set(n, kind, sticky);
     }
 
-    /// The first call that failed since the faults were set.
+    /// Returns a description of the first call that failed since the faults were set: of a growth
+    /// if any failed, else of a sync, else of another call.
     pub fn tripped(&self) -> Option<String> {
         let traps = [&self.grow, &self.sync, &self.file];
         traps.into_iter().find_map(|trap| trap.tripped())
     }
 
-    /// Takes all faults away and counts from zero again.
+    /// Removes all faults and resets the counters.
     pub fn reset(&self) {
         self.set_room(0);
         self.grow.reset();
@@ -57,22 +58,22 @@ impl PoolFaults {
         self.file.reset();
     }
 
-    /// Growths since the last reset or fault set.
+    /// Returns the number of growths since the last reset or fault set.
     pub fn grows(&self) -> u64 {
         self.grow.calls()
     }
 
-    /// Syncs since the last reset or fault set.
+    /// Returns the number of syncs since the last reset or fault set.
     pub fn syncs(&self) -> u64 {
         self.sync.calls()
     }
 
-    /// Other calls on the pool's file since the last reset or fault set.
+    /// Returns the number of other calls on the pool's file since the last reset or fault set.
     pub fn file_calls(&self) -> u64 {
         self.file.calls()
     }
 
-    /// The limit of [`PoolFaults::set_room`], if there is one.
+    /// Returns the limit of [`PoolFaults::set_room`], if there is one.
     pub(crate) fn room(&self) -> Option<u64> {
         let room = self.room.load(Ordering::Relaxed);
         (room > 0).then_some(room)

@@ -1,5 +1,5 @@
-//! This file is a pool's header as a look at the file shows it, without opening the pool: no lock,
-//! no mapping, no byte written. For programs that show or rescue what is there.
+//! The header of a pool, read from its file without opening the pool: no lock, no mapping, no
+//! write. For programs that inspect or repair pools.
 
 use std::path::Path;
 
@@ -9,40 +9,40 @@ use super::layout::{FLAG_CLEAN, HEADER_BYTES, ROOTS, SLOT_BYTES, SLOT_BYTES_MAX,
 use super::superblock::{Slot, Superblock, choose};
 use crate::fs::File;
 
-/// What a pool says of itself.
+/// The content of a pool's header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PoolHeader {
-    /// The identity that the pool got when it was made.
+    /// The identity of the pool, assigned when it was created.
     pub uuid: [u8; 16],
     /// The unit of allocation in bytes.
     pub granule: u64,
-    /// Bytes that the pool may grow to.
+    /// The maximum size in bytes.
     pub cap_bytes: u64,
-    /// Bytes that the file had, at least.
+    /// The minimum length of the file in bytes.
     pub committed_bytes: u64,
-    /// Counts changes of the header.
+    /// The number of changes of the header.
     pub generation: u64,
-    /// Whether the pool was closed.
+    /// Whether the pool was closed cleanly.
     pub clean: bool,
-    /// Whether the pool was not closed before power was lost, or before the machine that it was on last started anew,
-    /// and nobody has repaired that since.
+    /// Whether power was lost or the machine restarted while the pool was open, and the damage has
+    /// not been repaired since.
     pub power_lost: bool,
-    /// The words that belong to the store.
+    /// The root words, which belong to the store.
     pub roots: [u64; ROOTS],
-    /// The offsets of the slots that are not whole: one at most.
+    /// The offsets of the slots that are not valid, at most one.
     pub damaged_slots: Vec<u64>,
 }
 
 impl PoolHeader {
-    /// Where extents begin, before rounding up to granules.
+    /// The offset of the first extent, before rounding up to granules.
     pub const BYTES: u64 = HEADER_BYTES;
 
-    /// Reads the header of the pool in `file`; `path` is what errors name. A program that has the
-    /// pool open may go on: what is read is one of its states.
+    /// Reads the header of the pool in `file`; errors name `path`. The pool may be open in another
+    /// program: the result is one of its states.
     ///
     /// # Errors
-    /// `Foreign`, `Newer`, `Corrupt` when neither slot is whole, `Io`.
+    /// `Foreign`; `Newer`; `Corrupt` if neither slot is valid; `Io`.
     pub fn read(file: &dyn File, path: &Path) -> Result<PoolHeader, PoolError> {
         let mut slots = [Slot::Empty, Slot::Empty];
         for (slot, &off) in slots.iter_mut().zip(&SLOTS) {
@@ -75,7 +75,7 @@ impl PoolHeader {
     }
 }
 
-/// Reads what the file has of these bytes; the rest stays zero.
+/// Reads the bytes that the file has; the rest stay zero.
 fn read_up_to(file: &dyn File, off: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     let have = file.len()?.saturating_sub(off).min(bytes.len() as u64) as usize;
     file.read_exact_at(off, &mut bytes[..have])

@@ -2,41 +2,41 @@
 //!
 //! |  at | size | field      |                                                       |
 //! |-----|------|------------|-------------------------------------------------------|
-//! |   0 |    8 | magic      | "TERRPOOL"; stored last when a pool is made in place  |
+//! |   0 |    8 | magic      | "TERRPOOL"; stored last when a pool is created        |
 //! |   8 |    4 | format     | version of this layout                                |
 //! |  12 |    4 | slot_bytes | bytes of the slot; the checksum is its last four      |
 //! |  16 |    8 | compat     | features that an older program may ignore             |
-//! |  24 |    8 | ro_compat  | features that an older program may only read with     |
+//! |  24 |    8 | ro_compat  | features that limit an older program to reading       |
 //! |  32 |    8 | incompat   | features that an older program must refuse            |
-//! |  40 |   16 | uuid       | random, fixed when the pool is made                   |
+//! |  40 |   16 | uuid       | random, fixed when the pool is created                |
 //! |  56 |    8 | granule    | allocation unit, a power of two                       |
-//! |  64 |    8 | cap        | bytes that the pool may grow to                       |
-//! |  72 |    8 | committed  | the file had at least so many bytes                   |
+//! |  64 |    8 | cap        | maximum size of the pool in bytes                     |
+//! |  72 |    8 | committed  | minimum length of the file in bytes                   |
 //! |  80 |   16 | boot_id    | the boot that wrote this slot                         |
-//! |  96 |    8 | flags      | bit 0: closed cleanly; bit 1: power loss not repaired; bit 2: open last on `Dax` |
-//! | 104 |    8 | generation | the higher valid slot counts                          |
+//! |  96 |    8 | flags      | bit 0: closed cleanly; bit 1: power loss not repaired; bit 2: last opened on `Dax` |
+//! | 104 |    8 | generation | the valid slot with the higher one is current         |
 //! | 112 |  128 | roots      | 16 words that belong to the store                     |
 //! | 240 |   12 | zero       | reserved                                              |
 //! | 252 |    4 | checksum   | crc32c of bytes 0..252                                |
 //!
-//! Magic, format, slot_bytes and the place of the checksum are the same in every later format, so
-//! that a newer pool is told from a damaged one. Slots start at `SLOTS`, a page each, so that on
-//! `Mapped` a torn page damages one. Extents start after `HEADER_BYTES`.
+//! Magic, format, slot_bytes and the place of the checksum stay the same in all later formats, so
+//! that a newer pool can be distinguished from a damaged one. Slots start at `SLOTS`, in separate
+//! pages, so that a torn page on `Mapped` damages only one. Extents start after `HEADER_BYTES`.
 
-/// Words that the store keeps in the superblock.
+/// The number of words in the superblock that belong to the store.
 pub(crate) const ROOTS: usize = 16;
 
 /// The first bytes of every slot.
 pub(crate) const MAGIC: [u8; 8] = *b"TERRPOOL";
 /// The format that this program writes.
 pub(crate) const FORMAT: u32 = 1;
-/// Bytes of a slot in this format.
+/// The size of a slot in this format.
 pub(crate) const SLOT_BYTES: usize = 256;
-/// The longest slot that a later format may have.
+/// The maximum size of a slot in later formats.
 pub(crate) const SLOT_BYTES_MAX: usize = 4096;
-/// Where the slots are.
+/// The offsets of the slots.
 pub(crate) const SLOTS: [u64; 2] = [0, 4096];
-/// Bytes before the first extent, before rounding up to granules.
+/// The offset of the first extent, before rounding up to granules.
 pub(crate) const HEADER_BYTES: u64 = 16 << 10;
 
 pub(crate) const AT_MAGIC: usize = 0;
@@ -56,12 +56,12 @@ pub(crate) const AT_ROOTS: usize = 112;
 pub(crate) const AT_ZERO: usize = 240;
 pub(crate) const AT_CHECKSUM: usize = 252;
 
-/// The pool was closed, and everything in it is durable.
+/// The pool was closed, and all its bytes are durable.
 pub(crate) const FLAG_CLEAN: u64 = 1 << 0;
-/// Power was lost, and the store has not said yet that it repaired what that did.
+/// Power was lost, and the store has not yet reported that the damage is repaired.
 pub(crate) const FLAG_POWER_LOST: u64 = 1 << 1;
-/// Who had the pool open last made stores durable line by line; without it, page by page. The next one may have it on
-/// another medium.
+/// The last session made stores durable by line; without this flag, by page. The next session may
+/// use another medium.
 pub(crate) const FLAG_DAX: u64 = 1 << 2;
 
 const _: () = assert!(AT_FORMAT == AT_MAGIC + 8, "magic is 8 bytes");

@@ -1,4 +1,4 @@
-//! The medium: what kind of memory a pool is on, found by asking the kernel and never assumed.
+//! The medium: the kind of memory that holds a pool, detected by asking the kernel, never assumed.
 
 use crate::pm::arch::Flush;
 use crate::pm::map::Memory;
@@ -7,32 +7,33 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// How the medium of a pool is decided.
+/// How the medium of a pool is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MediumChoice {
-    /// What the kernel says.
+    /// Detects the medium.
     #[default]
     Auto,
-    /// `Dax` instructions on any mapping, for tests and measurements. On a file that is not on
-    /// persistent memory this survives a process crash and not a power loss, and reports say so.
+    /// Executes `Dax` instructions on any mapping, for tests and measurements. On a file that is
+    /// not on persistent memory this survives a process crash but not a power loss, and reports
+    /// show it.
     ForceDax,
-    /// `Mapped` even where `Dax` would be possible.
+    /// Uses `Mapped` even if `Dax` is possible.
     Mapped,
 }
 
-/// When the pages of a pool are faulted in.
+/// The time at which the pages of a pool are faulted in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Prefault {
-    /// Each extent as it is allocated.
+    /// Faults each extent in when it is allocated.
     #[default]
     Ahead,
-    /// The whole cap when the pool is made or opened.
+    /// Faults the whole cap in when the pool is created or opened.
     All,
-    /// Never: each page by the first store to it.
+    /// Leaves each page to the first store to it.
     None,
 }
 
-/// A file mapped as the best medium that was asked for.
+/// A file mapped on the best medium allowed.
 pub(crate) struct MappedFile {
     pub(crate) memory: Memory,
     pub(crate) medium: Medium,
@@ -40,7 +41,7 @@ pub(crate) struct MappedFile {
     pub(crate) flush: Flush,
 }
 
-/// Maps `cap` bytes of a file; `device` says that it is a DAX character device.
+/// Maps `cap` bytes of a file; `device` is set for a DAX character device.
 pub(crate) fn map_file(
     file: &File,
     cap: usize,
@@ -48,8 +49,8 @@ pub(crate) fn map_file(
     device: bool,
 ) -> io::Result<MappedFile> {
     let dax = |memory, forced: bool| {
-        // Caches inside of the persistence domain count for real media only: a forced mapping
-        // executes the instructions that it was forced for.
+        // Caches in the persistence domain matter only for real media: a forced mapping executes
+        // the flush instructions for which it was forced.
         let flush = if !forced && caches_are_durable() {
             Flush::FenceOnly
         } else {
@@ -62,7 +63,7 @@ pub(crate) fn map_file(
             flush,
         }
     };
-    // Without a flush instruction nothing on this processor can be `Dax`.
+    // Without a flush instruction, `Dax` is impossible.
     let possible = Flush::best() != Flush::Nothing;
     if !possible && (device || choice == MediumChoice::ForceDax) {
         let text = "this processor has no known instruction that makes a line durable";
@@ -89,8 +90,8 @@ pub(crate) fn map_file(
     })
 }
 
-/// Maps a file so that stores stay in this process; the medium is that of the file, which says in what
-/// order it was written.
+/// Maps a file copy-on-write, so that stores stay private to this process. The medium is that of
+/// the file, as it determines the order in which the file was written.
 pub(crate) fn map_private(
     file: &File,
     cap: usize,
@@ -111,13 +112,13 @@ pub(crate) fn map_private(
     })
 }
 
-/// Whether every persistent-memory region of this machine has the caches in its persistence
-/// domain, so that a store is durable once it is visible.
+/// Returns whether all persistent-memory regions of this machine have the caches in their
+/// persistence domain, so that a store is durable once it is visible.
 fn caches_are_durable() -> bool {
     caches_are_durable_in(Path::new("/sys/bus/nd/devices"))
 }
 
-/// As `caches_are_durable`, reading the device tree at `devices`.
+/// As `caches_are_durable`, for the device tree at `devices`.
 pub(crate) fn caches_are_durable_in(devices: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(devices) else {
         return false;
@@ -135,7 +136,7 @@ pub(crate) fn caches_are_durable_in(devices: &Path) -> bool {
     regions > 0
 }
 
-/// Whether any page of the mapping at `base` is a huge page, as the kernel tells.
+/// Returns whether the kernel reports any huge page in the mapping at `base`.
 pub(crate) fn has_huge_pages(base: usize) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else {
         return false;

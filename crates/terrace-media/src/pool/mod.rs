@@ -1,15 +1,14 @@
-//! The pool: one file, device or piece of memory, mapped once, that extents are allocated from.
+//! The pool: one file, device or piece of memory, mapped once, from which extents are allocated.
 //!
-//! A pool is made with a cap and grows inside of it; its base never moves. The first bytes are the
-//! superblock (`layout.rs`, `superblock.rs`), the rest is extents. What kind of memory it is on is
-//! detected when it is opened (`medium.rs`).
+//! A pool is created with a cap and grows up to it; its base never moves. It starts with the superblock (`layout.rs`,
+//! `superblock.rs`); the rest is extents. Its kind of memory is detected when it is opened (`medium.rs`).
 //!
 //! Invariants
-//!   P1  Committed bytes exist in the backing, with space behind them, before they are mapped in.
+//!   P1  Bytes are allocated in the backing before they are committed in the mapping.
 //!   P2  A span is handed out once until its extent is dropped.
 //!   P3  The superblock's `committed` is never above the length of the backing.
 //!
-//! Every method may be called from every thread.
+//! All methods may be called from any thread.
 
 mod alloc;
 mod backing;
@@ -52,33 +51,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use superblock::{NoSuperblock, Superblock};
 
-/// How a pool is made or opened.
+/// The configuration for creating or opening a pool.
 #[derive(Clone)]
 pub struct PoolConfig {
-    /// What the pool is made of.
+    /// The backing of the pool.
     pub backing: Backing,
-    /// Bytes that the pool may grow to. It may be raised when the pool is opened again.
+    /// The maximum size in bytes. It may be raised when the pool is reopened.
     pub cap_bytes: u64,
-    /// How the medium is decided.
+    /// How the medium is chosen.
     pub medium: MediumChoice,
-    /// When pages are faulted in.
+    /// The time at which pages are faulted in.
     pub prefault: Prefault,
-    /// Write limits to emulate; none by default.
+    /// The write costs to emulate; none by default.
     pub emulation: Option<Emulation>,
-    /// Bytes by which the backing grows, so that growing is rare.
+    /// The bytes by which the backing grows, large enough to make growing rare.
     pub grow_bytes: u64,
-    /// The unit of allocation, a power of two of at least 4 KiB, fixed when the pool is made.
+    /// The unit of allocation, a power of two of at least 4 KiB, fixed when the pool is created.
     pub granule: u64,
-    /// Faults to inject; none by default.
+    /// The faults to inject; none by default.
     pub faults: Option<Arc<PoolFaults>>,
-    /// The identity of a pool that is made; by default a random one.
+    /// The identity of a new pool; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// Opens a pool file without changing it: what is stored lies in memory. Off by default.
+    /// Opens a pool file without changing it: stores stay in memory. Off by default.
     pub private: bool,
 }
 
 impl PoolConfig {
-    /// A configuration with the defaults for everything else.
+    /// Returns a configuration with the defaults for all other fields.
     pub fn new(backing: Backing, cap_bytes: u64) -> PoolConfig {
         PoolConfig {
             backing,
@@ -94,7 +93,7 @@ impl PoolConfig {
         }
     }
 
-    /// Checks everything that does not depend on what is on the media.
+    /// Checks all parameters that do not depend on the content of the media.
     fn validate(&self) -> Result<(), PoolError> {
         let mut problems = Vec::new();
         if !self.granule.is_power_of_two() || !(4096..=1 << 30).contains(&self.granule) {
@@ -123,39 +122,39 @@ impl PoolConfig {
         }
     }
 
-    /// The cap in whole granules.
+    /// Returns the cap in whole granules.
     fn cap(&self) -> u64 {
         self.cap_bytes - self.cap_bytes % self.granule
     }
 }
 
-/// The offset of the first extent.
+/// Returns the offset of the first extent.
 fn first_extent(granule: u64) -> u64 {
     HEADER_BYTES.next_multiple_of(granule)
 }
 
-/// How the pool was found when it was opened.
+/// The state in which the pool was found when it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Shutdown {
-    /// It was closed, or has just been made: everything in it is durable.
+    /// The pool was closed or has just been created: all its bytes are durable.
     Clean,
-    /// The process that had it ended without closing it, in this boot: every store is there.
+    /// The last process ended without closing it, in this boot: all stores are present.
     Crashed,
-    /// The machine went down while it was open, or came up again since: only what was durable is
-    /// there. It stays so until `mark_recovered` or `mark_clean`.
+    /// Power was lost or the machine restarted while the pool was open: only durable bytes are present. Remains until
+    /// `mark_recovered` or `mark_clean`.
     PowerLost,
 }
 
 /// The superblock's state in DRAM.
 struct Super {
     state: Superblock,
-    /// The slot that counts.
+    /// The current slot.
     current: usize,
-    /// A write failed: what is on the media is unknown, so nothing more is written.
+    /// A write failed, so the state on the media is unknown and nothing more is written.
     failed: bool,
 }
 
-/// What all handles and extents of a pool share.
+/// The state shared by all handles and extents of a pool.
 pub(crate) struct PoolInner {
     region: Region,
     path: PathBuf,
@@ -176,11 +175,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool where there is none.
+    /// Creates a pool.
     ///
     /// # Errors
-    /// `Exists` if there is one, `Foreign` if something else is there, `Invalid` if the
-    /// configuration makes no sense, `Locked`, `Full`, `Io`.
+    /// `Exists` if there already is a pool, `Foreign` if there is something else, `Invalid` for an invalid
+    /// configuration, `Locked`, `Full`, `Io`.
     pub fn create(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
         let opened = backing::create(
@@ -261,8 +260,8 @@ impl Pool {
     /// Opens a pool.
     ///
     /// # Errors
-    /// `NotFound`, `Locked`, `Foreign`, `Newer`, `Unsupported`, `Corrupt`, `Truncated`; `Invalid`
-    /// if the configuration makes no sense or its size is smaller than the pool; `Io`.
+    /// `NotFound`, `Locked`, `Foreign`, `Newer`, `Unsupported`, `Corrupt`, `Truncated`; `Invalid` if the
+    /// configuration is invalid or its size is below that of the pool; `Io`.
     pub fn open(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
         let path = config.backing.path();
@@ -300,8 +299,8 @@ impl Pool {
         let dax = dax_flag(opened.medium);
         let was_dax = state.flags & FLAG_DAX;
         if shutdown == Shutdown::Crashed && dax > was_dax && !private {
-            // PERSIST: pages that a session on `Mapped` left unwritten, before this one relies on them without a
-            // sync. Reversed, a power loss would take old nodes from under new links.
+            // PERSIST: pages that a session on `Mapped` left unwritten, before this session on `Dax` refers to them
+            // without a sync. Reversed, a power loss could lose old nodes that new links refer to.
             opened.store.sync_all().map_err(|source| PoolError::Io {
                 path: path.clone(),
                 op: "sync",
@@ -310,17 +309,16 @@ impl Pool {
         }
         let pages_lost = shutdown == Shutdown::PowerLost && was_dax == 0;
         state.flags = match shutdown {
-            // It stays what it was on until that is repaired.
+            // A session on `Mapped` clears the `Dax` flag until the loss is repaired.
             Shutdown::PowerLost => FLAG_POWER_LOST | (was_dax & dax),
             Shutdown::Clean | Shutdown::Crashed => dax,
         };
         state.boot_id = opened.boot_id;
         state.cap = state.cap.max(config.cap());
         state.generation += 1;
-        // PERSIST: the state that was found, before it is written over: another process of this boot
-        // may have left it without making it durable. Then the pool stops being clean before
-        // anybody can change it. Reversed, a crash could leave a changed pool that says it was
-        // closed.
+        // PERSIST: the state that was read, before it is overwritten: another process of this boot may have left it
+        // without making it durable. Then the cleared clean flag, before anyone can change the pool. Reversed, a
+        // crash could leave a changed pool that is marked as closed.
         superblock::settle(&region, current)
             .and_then(|()| superblock::write(&region, &state, current))
             .map_err(|source| PoolError::Io {
@@ -362,7 +360,7 @@ impl Pool {
             store: opened.store,
         };
         if config.prefault == Prefault::All {
-            // Faulting in is for speed: whatever cannot be had now is reported when it is needed.
+            // Prefaulting is for speed only: the first use reports a failure.
             let _ = inner.prefault_all();
         }
         Pool {
@@ -370,23 +368,23 @@ impl Pool {
         }
     }
 
-    /// The pool's bytes.
+    /// Returns the pool's region.
     #[inline]
     pub fn region(&self) -> &Region {
         &self.inner.region
     }
 
-    /// The medium that the pool is on.
+    /// Returns the medium of the pool.
     pub fn medium(&self) -> Medium {
         self.inner.medium
     }
 
-    /// Whether `Dax` instructions were forced on a medium that is not known to be persistent.
+    /// Returns whether `Dax` instructions were forced on a medium not known to be persistent.
     pub fn forced(&self) -> bool {
         self.inner.forced
     }
 
-    /// What makes stores durable: `clwb+sfence`, `sfence`, `msync`, `simulated`, `none`, ...
+    /// Returns the instructions that make stores durable: `clwb+sfence`, `sfence`, `msync`, `simulated`, `none`, ...
     pub fn instructions(&self) -> &'static str {
         match self.inner.medium {
             Medium::Mapped => "msync",
@@ -395,7 +393,7 @@ impl Pool {
         }
     }
 
-    /// One line about the medium, for reports: `dax (forced), clwb+sfence, huge pages, path`.
+    /// Describes the medium in one line, for reports: `dax (forced), clwb+sfence, huge pages, path`.
     pub fn describe(&self) -> String {
         let forced = if self.inner.forced { " (forced)" } else { "" };
         let huge = medium::has_huge_pages(self.region().map().base() as usize);
@@ -404,11 +402,11 @@ impl Pool {
         format!("{medium}{forced}, {}, {pages}, {path}", self.instructions())
     }
 
-    /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free place,
-    /// preferring what is faulted in already. The backing grows if it has to. Bytes are not zeroed.
+    /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free offset, preferring pages
+    /// already faulted in. Grows the backing if necessary. Bytes are not zeroed.
     ///
     /// # Errors
-    /// `Full` if there is no room under the cap or on the device, `Io` if growing failed otherwise.
+    /// `Full` if there is no space under the cap or on the device, `Io` if growing failed otherwise.
     pub fn alloc(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
         let span = self.inner.allocate(len, Fit::Lowest)?;
         Ok(Extent::new(span, Arc::clone(&self.inner)))
@@ -423,22 +421,21 @@ impl Pool {
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
-    /// Faults an extent's pages in, unless that was done before or the pool was opened with
-    /// `Prefault::None`.
+    /// Faults an extent's pages in, unless that was done before or the pool was opened with `Prefault::None`.
     pub fn prefault(&self, extent: &Extent) {
-        // Faulting in is for speed: a failure shows itself, if at all, at the first store.
+        // Prefaulting is for speed only: a failure appears, if at all, at the first store.
         let _ = self
             .inner
             .space
             .populate(extent.span(), self.region().map());
     }
 
-    /// The pool's space.
+    /// Returns the space usage.
     pub fn usage(&self) -> PoolUsage {
         self.inner.space.usage(self.region().end())
     }
 
-    /// A root word.
+    /// Returns a root word.
     ///
     /// # Panics
     /// If `i` is not below 16.
@@ -446,11 +443,10 @@ impl Pool {
         self.inner.superblock.lock().state.roots[i]
     }
 
-    /// Changes root words, all or none; durable when this returns.
+    /// Changes root words, all or none, durably.
     ///
     /// # Errors
-    /// `Io` if syncing failed, now or in an earlier call: then it is unknown which state the next
-    /// open finds.
+    /// `Io` if a sync failed, now or in an earlier call; then it is unknown which state the next open finds.
     ///
     /// # Panics
     /// If an index is not below 16.
@@ -462,24 +458,24 @@ impl Pool {
         })
     }
 
-    /// The identity that the pool got when it was made.
+    /// Returns the identity of the pool, assigned when it was created.
     pub fn uuid(&self) -> [u8; 16] {
         self.inner.superblock.lock().state.uuid
     }
 
-    /// How the pool was found when it was opened.
+    /// Returns the state in which the pool was found when it was opened.
     pub fn shutdown(&self) -> Shutdown {
         self.inner.shutdown
     }
 
-    /// Whether a power loss may have taken pages that fences did not make durable: it was `Mapped` that lost power,
-    /// whatever medium this is now.
+    /// Returns whether a power loss may have lost pages that were only fenced: the pool was on `Mapped` when power
+    /// was lost, regardless of its medium now.
     pub fn pages_lost(&self) -> bool {
         self.inner.pages_lost
     }
 
-    /// Makes everything durable, and says that whatever a power loss did has been repaired: if the process crashes in
-    /// this boot, the next open reports `Crashed`. Without it, `PowerLost` is reported again.
+    /// Makes everything durable and records that the damage of a power loss is repaired: after a process crash in
+    /// this boot, the next open reports `Crashed`. Without this call it reports `PowerLost` again.
     pub fn mark_recovered(&self) -> Result<(), PoolError> {
         if self.inner.superblock.lock().state.flags & FLAG_POWER_LOST == 0 {
             return Ok(());
@@ -489,7 +485,8 @@ impl Pool {
             let len = (region.end() - region.origin()) as usize;
             region.persist(region.origin(), len, Purpose::Superblock);
         }
-        // PERSIST: what was repaired before the flag that says so. Reversed, a second loss would leave half of it.
+        // PERSIST: the repairs before the flag. Reversed, a second power loss could leave a pool that is marked as
+        // repaired and only half is.
         self.sync_all().map_err(|source| PoolError::Io {
             path: self.inner.path.clone(),
             op: "sync",
@@ -499,20 +496,19 @@ impl Pool {
             .update(|state| state.flags = dax_flag(self.inner.medium))
     }
 
-    /// Makes everything durable and says so: the next open reports `Clean`. The caller changes
-    /// nothing afterwards.
+    /// Syncs the pool and marks it as closed: the next open reports `Clean`. The caller changes nothing afterwards.
     pub fn mark_clean(&self) -> Result<(), PoolError> {
         self.sync_all().map_err(|source| PoolError::Io {
             path: self.inner.path.clone(),
             op: "sync",
             source,
         })?;
-        // PERSIST: everything else before the flag. Reversed, a crash could leave a pool that says
-        // it is clean and is not.
+        // PERSIST: everything else before the flag. Reversed, a crash could leave a pool that is marked clean and is
+        // not.
         self.inner.update(|state| state.flags = FLAG_CLEAN)
     }
 
-    /// Makes every byte of the pool durable.
+    /// Syncs all pages of the pool. On `Dax`, stores need a flush and a fence as well.
     pub fn sync_all(&self) -> io::Result<()> {
         self.region().map().only_while_syncs_succeed(|| {
             if let Some(faults) = &self.inner.faults {
@@ -522,37 +518,39 @@ impl Pool {
         })
     }
 
-    /// What was made durable through this pool so far.
+    /// Returns the counts of bytes made durable through this pool so far.
     pub fn counts(&self) -> Counts {
         self.region().map().counters().read()
     }
 
-    /// Lets other processes open the pool, before the last copy of this value is dropped. From now on nothing may
-    /// be written, and what is read may be in the middle of a change.
+    /// Lets other processes open the pool before the last handle is dropped. From now on nothing may be written, and
+    /// reads may see a change in progress.
     pub fn unlock(&self) {
         self.inner.store.unlock();
     }
 
-    /// Makes the backing grow ahead of need: from now on it has a quarter more bytes than are allocated, as far as the
-    /// cap and the device allow. When the device fills, these are left for the work that gives space back. `needed`
-    /// bytes are soon going to be allocated. If the device has no room for them either, [`PoolUsage::limit`] tells.
+    /// Makes the backing grow ahead of need: from now on it keeps free space for a quarter of the allocated bytes,
+    /// within the cap and the space of the device. When the device is full, this reserve is left for the work that
+    /// frees space. `needed` bytes will be allocated soon; if the device has no space for them either,
+    /// [`PoolUsage::limit`] shows it.
     pub fn grow_ahead(&self, needed: u64) {
         self.inner.start_growing_ahead(needed);
     }
 
-    /// Tries to grow again after the device was full. Returns whether it has room now.
+    /// Tries to grow again after the device was full. Returns whether that made space; `false` if the device was not
+    /// full.
     pub fn look_for_room(&self) -> bool {
         self.inner.look_for_room()
     }
 
-    /// Gives the backing's bytes after the last extent back. For after recovery, when every live
-    /// extent was adopted and nobody holds bytes outside of one.
+    /// Truncates the backing after the last extent. To be called after recovery, once all live extents are adopted
+    /// and no one uses bytes outside of extents.
     pub fn trim(&self) {
         self.inner.trim();
     }
 }
 
-/// What the superblock has of the medium.
+/// Returns the superblock flag for the medium.
 fn dax_flag(medium: Medium) -> u64 {
     match medium {
         Medium::Dax => FLAG_DAX,
@@ -560,7 +558,7 @@ fn dax_flag(medium: Medium) -> u64 {
     }
 }
 
-/// Makes the region of an open backing; nothing is committed yet.
+/// Creates the region of an open backing with `committed` bytes.
 fn map(opened: Opened, config: &PoolConfig, committed: u64) -> (Region, Opened) {
     let extras = Extras {
         hook: opened.hook.clone(),

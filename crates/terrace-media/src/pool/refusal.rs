@@ -1,11 +1,11 @@
-//! This file is why what was found where a pool should be is not opened.
+//! Refusals: the errors for a pool that cannot be opened.
 
 use super::layout::{self, FORMAT};
 use super::superblock::{NoSuperblock, Superblock};
 use super::{PoolConfig, PoolError, backing, first_extent};
 use std::path::Path;
 
-/// The error for a backing without a superblock.
+/// Returns the error for a backing without a superblock.
 pub(super) fn refuse(path: &Path, why: NoSuperblock) -> PoolError {
     let path = path.to_owned();
     match why {
@@ -36,7 +36,7 @@ pub(super) fn refuse(path: &Path, why: NoSuperblock) -> PoolError {
     }
 }
 
-/// Checks a whole superblock against the backing and the configuration.
+/// Checks a valid superblock against the backing and the configuration.
 pub(super) fn check(
     path: &Path,
     config: &PoolConfig,
@@ -62,12 +62,12 @@ pub(super) fn check(
         });
     }
     if state.generation == u64::MAX {
-        // The next one would be older than all others.
+        // The next generation would overflow and be older than all others.
         return Err(PoolError::Corrupt {
             path: path.to_owned(),
             what: "the generation in the superblock",
             offset: layout::AT_GENERATION as u64,
-            expected: "one that can be counted on".to_owned(),
+            expected: "less than 2^64 - 1".to_owned(),
             found: state.generation.to_string(),
         });
     }

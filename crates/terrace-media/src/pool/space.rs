@@ -1,10 +1,10 @@
-//! The space of an open pool: allocating, growing, faulting in and giving back.
+//! The space of an open pool: allocating, growing, faulting in and freeing.
 //!
 //! Invariants
 //!   P2  (see `mod.rs`) holds because every change of the free map is made under one lock.
 //!
-//! Growing and faulting in happen outside of that lock, since they take milliseconds: a span is
-//! taken first, and given back if its bytes cannot be had. Locks are taken in the order `free`,
+//! Growing and faulting in happen outside that lock, since they take milliseconds: a span is taken
+//! first, and freed if its bytes cannot be provided. Locks are taken in the order `free`,
 //! `growing`, superblock, `populated`.
 
 use super::alloc::FreeMap;
@@ -23,60 +23,61 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const _: () = assert!(SLOT_BYTES_MAX <= 4096, "a granule holds a slot");
 
-/// The space of a pool.
+/// The space usage of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolUsage {
-    /// Bytes that the pool may grow to.
+    /// The maximum size in bytes.
     pub cap: u64,
-    /// Bytes that it can have now: the cap, or its size if its device is full.
+    /// The size that is possible now: the cap, or the current size if the device is full.
     pub limit: u64,
-    /// Bytes that the backing has.
+    /// The length of the backing in bytes.
     pub committed: u64,
     /// Bytes in extents.
     pub allocated: u64,
     /// Bytes in no extent, up to the limit.
     pub free: u64,
-    /// The longest extent that could be allocated.
+    /// The longest extent that can be allocated.
     pub largest_free: u64,
-    /// The longest one beside it: free space comes in pieces.
+    /// The second-longest free range.
     pub second_free: u64,
-    /// Extents take a multiple of it.
+    /// The unit of allocation.
     pub granule: u64,
 }
 
 impl PoolUsage {
-    /// Whether the device had no room when the pool was to grow last.
+    /// Returns whether the device had no space for the last growth.
     pub fn is_device_full(&self) -> bool {
         self.limit < self.cap
     }
 
-    /// Bytes that are free when a device fills, if the pool grows ahead of need.
+    /// Returns the bytes that are free when a device fills up, if the pool grows ahead of need.
     pub fn kept_ahead(&self) -> u64 {
         self.limit / (AHEAD_PART + 1)
     }
 
-    /// Whether two extents of these lengths could be allocated, the longer one first; 0: none.
+    /// Returns whether two extents of these lengths can be allocated, the longer one first. A
+    /// length of 0 stands for no extent.
     pub fn fits(&self, lens: [u64; 2]) -> bool {
         let [a, b] = lens.map(|len| len.div_ceil(self.granule).saturating_mul(self.granule));
         let (long, short) = (a.max(b), a.min(b));
-        // The longer one may lie in either piece, and leaves the other one whole.
+        // Each extent has a range of its own, in either order, or both share the largest range.
         let apart = self.largest_free >= long && self.second_free >= short;
         apart || self.largest_free >= long.saturating_add(short)
     }
 }
 
-/// The rule by which an extent is placed.
+/// The placement of an extent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fit {
-    /// At the lowest place, if possible one that was faulted in.
+    /// The lowest free offset, preferably one that was faulted in.
     Lowest,
-    /// In the shortest free range.
+    /// The start of the shortest free range that is long enough.
     Tight,
-    /// At the lowest place, if that ends at or before this offset.
+    /// The lowest free offset, if the extent ends at or before this offset.
     Below(u64),
 }
 
-/// Which granules were faulted in.
+/// A bit for each granule that was faulted in.
 #[derive(Default)]
 struct Bits(Vec<u64>);
 
@@ -95,7 +96,7 @@ impl Bits {
         self.0[word] |= 1 << (i % 64);
     }
 
-    /// Clears every bit from `i` on.
+    /// Clears all bits from `i` on.
     fn clear_from(&mut self, i: u64) {
         let word = i as usize / 64;
         if word < self.0.len() {
@@ -105,15 +106,15 @@ impl Bits {
     }
 }
 
-/// A pool that grows ahead of need has one free byte for so many that are allocated.
+/// A pool that grows ahead of need keeps one free byte for this many allocated ones.
 const AHEAD_PART: u64 = 4;
 
-/// The allocator of a pool with what it knows about pages.
+/// The allocator of a pool, with the state of its pages.
 pub(crate) struct Space {
     free: Mutex<FreeMap>,
     /// Held while the backing grows or shrinks.
     growing: Mutex<()>,
-    /// The device had no room when the backing was to grow last. Changed under `growing`.
+    /// Whether the device had no space for the last growth. Changed under `growing`.
     device_full: AtomicBool,
     /// See `Pool::grow_ahead`.
     ahead: AtomicBool,
@@ -128,7 +129,7 @@ pub(crate) struct Space {
     cap: u64,
 }
 
-/// Whether an error says that the device has no room.
+/// Returns whether an error means that the device is full.
 pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -136,8 +137,8 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     )
 }
 
-/// Grows the backing of a pool up to `step`, or up to `least` if the device has no room for the whole step. Returns its
-/// new length.
+/// Grows the backing of a pool up to `step`, or up to `least` if the device has no space for the
+/// whole step. Returns the new length.
 pub(super) fn grow(
     store: &Store,
     faults: Option<&PoolFaults>,
@@ -190,7 +191,8 @@ impl Space {
         }
     }
 
-    /// Returns how long the backing should be, with room for `needed` bytes at least.
+    /// Returns the length that the backing should have, with free space for at least `needed`
+    /// bytes.
     fn end_ahead(&self, committed: u64, needed: u64) -> u64 {
         let (used, free) = {
             let map = self.free.lock();
@@ -198,7 +200,7 @@ impl Space {
         };
         let wanted = needed.max(used / AHEAD_PART);
         let end = committed.saturating_add(wanted.saturating_sub(free));
-        // The cap is whole granules.
+        // The cap is a multiple of the granule.
         end.min(self.cap)
             .next_multiple_of(self.granule)
             .min(self.cap)
@@ -216,19 +218,19 @@ impl Space {
         }
     }
 
-    /// Whether every granule of a span was faulted in.
+    /// Returns whether all granules of a span were faulted in.
     fn is_populated(&self, bits: &Bits, span: Span) -> bool {
         (span.off / self.granule..(span.off + span.len) / self.granule).all(|i| bits.get(i))
     }
 
-    /// Faults the granules of a span in that were not yet.
+    /// Faults in the granules of a span that were not faulted in before.
     pub(crate) fn populate(&self, span: Span, map: &Mapping) -> io::Result<()> {
         if self.prefault == Prefault::None {
             return Ok(());
         }
         let last = (span.off + span.len) / self.granule;
         let mut i = span.off / self.granule;
-        // BOUND: `i` moves up to `last`.
+        // BOUND: `i` increases up to `last`.
         while i < last {
             let (start, end) = {
                 let bits = self.populated.lock();
@@ -254,7 +256,7 @@ impl PoolInner {
         &self.region
     }
 
-    /// Takes a span for an extent.
+    /// Allocates a span for an extent.
     pub(super) fn allocate(&self, len: u64, fit: Fit) -> Result<Span, AllocError> {
         let space = &self.space;
         let full = |wanted| {
@@ -279,7 +281,7 @@ impl PoolInner {
             });
             if let Some(span) = span {
                 let taken = free.take(span);
-                assert!(taken, "what was found under the lock is free");
+                assert!(taken, "a span found under the lock is free");
             }
             span.ok_or(wanted.unwrap_or(len))
         };
@@ -302,7 +304,7 @@ impl PoolInner {
         Ok(span)
     }
 
-    /// Commits at least the bytes up to `end`.
+    /// Commits the bytes up to `end`, or more.
     fn grow_to(&self, end: u64) -> io::Result<()> {
         let space = &self.space;
         if end <= self.region.end() {
@@ -322,7 +324,7 @@ impl PoolInner {
         };
         let full = grown.as_ref().is_err_and(is_full);
         space.device_full.store(full, Ordering::Relaxed);
-        // P1: the bytes exist now.
+        // P1: the bytes are allocated now.
         self.region.map().set_committed(grown?);
         Ok(())
     }
@@ -332,7 +334,7 @@ impl PoolInner {
         if !space.ahead.load(Ordering::Relaxed) {
             return;
         }
-        // `usage` tells of a full device. Any other failure will meet the caller who needs the bytes.
+        // `usage` reports a full device. Any other failure recurs when the bytes are needed.
         let _ = self.grow_to(space.end_ahead(self.region.end(), needed));
     }
 
@@ -354,15 +356,16 @@ impl PoolInner {
             .is_ok()
     }
 
-    /// Makes a span free again, unless extents are kept.
+    /// Frees a span, unless extents are kept.
     pub(crate) fn give_back(&self, span: Span) {
-        // ORDERING: who keeps extents holds those that matter, and drops them later.
+        // ORDERING: relaxed, since the caller of `keep_extents` still holds the extents that matter
+        // and drops them later.
         if !self.space.keeps.load(Ordering::Relaxed) {
             self.space.free.lock().give(span);
         }
     }
 
-    /// Grows to the cap and faults everything in.
+    /// Grows to the cap and faults in all pages.
     pub(crate) fn prefault_all(&self) -> io::Result<()> {
         self.grow_to(self.space.cap)?;
         self.space.populate(
@@ -384,7 +387,7 @@ impl PoolInner {
         } else {
             4096
         };
-        // On a full device the bytes grown ahead are kept, because they could not be had again.
+        // On a full device the reserve grown ahead is kept, because it could not be regained.
         let kept = match self.space.device_full.load(Ordering::Relaxed) {
             true => committed,
             false => free.used_end(),
@@ -395,9 +398,9 @@ impl PoolInner {
         if end == committed || self.space.prefault == Prefault::All {
             return;
         }
-        // PERSIST: the superblock forgets the bytes before they go. Reversed, a crash could leave
-        // a pool that looks truncated (P3). Committed moves first, so that an update by another
-        // thread cannot bring them back.
+        // PERSIST: the shorter length in the superblock before the truncation. Reversed, a crash
+        // could leave a pool that looks truncated (P3). `committed` is lowered first, so that an
+        // update by another thread cannot restore it.
         self.region.map().set_committed(end);
         if self.update(|_| {}).is_err() || self.store.shrink(end, self.faults.as_deref()).is_err() {
             self.region.map().set_committed(committed);
@@ -443,7 +446,8 @@ impl PoolInner {
 }
 
 impl Pool {
-    /// As `alloc`, but in the shortest free range, which leaves the long ones to those who need them.
+    /// As `alloc`, but in the shortest free range that is long enough, which keeps long ranges
+    /// intact.
     ///
     /// # Errors
     /// As `alloc`.
@@ -452,8 +456,8 @@ impl Pool {
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
-    /// As `alloc`, but only where the extent ends at or before the offset `limit`. Moving data from `limit` to
-    /// there joins the free space behind it.
+    /// As `alloc`, but only if the extent ends at or before the offset `limit`. Moving data from
+    /// `limit` to such an extent merges the free space behind it.
     ///
     /// # Errors
     /// As `alloc`; `Full` if there is no such place.
@@ -462,7 +466,8 @@ impl Pool {
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
-    /// Returns how large the pool could become before its device is full, or `None` if that is not known.
+    /// Returns the size that the pool can reach before its device is full, or `None` if it is
+    /// unknown.
     pub fn device_room(&self) -> Option<u64> {
         let inner = &self.inner;
         let free = match &inner.store {
@@ -482,15 +487,15 @@ impl Pool {
     pub fn grow_to_at_most(&self, bytes: u64) {
         let space = &self.inner.space;
         let most = bytes - bytes % space.granule;
-        // ORDERING: a growth that is on its way may go beyond it.
+        // ORDERING: relaxed, as a concurrent growth may still exceed the limit.
         space
             .growth_max
             .store(most.min(space.cap), Ordering::Relaxed);
     }
 
-    /// From now on extents that are dropped stay allocated, until the pool is closed. For a caller that does not know
-    /// whether what it wrote is on the medium: that may name extents which it is about to drop, and others would write
-    /// into them.
+    /// Keeps the space of dropped extents allocated until the pool is closed. For a caller that
+    /// does not know whether its last write reached the medium: the medium may refer to extents
+    /// that the caller is about to drop, and their space must not be overwritten.
     pub fn keep_extents(&self) {
         self.inner.space.keeps.store(true, Ordering::Relaxed);
     }
@@ -500,7 +505,7 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// Two extents fit exactly where the longer one, then the shorter one can be allocated.
+    /// Two extents fit exactly if the longer one and then the shorter one can be allocated.
     #[test]
     fn two_extents_fit_where_they_can_be_allocated() {
         const GRANULE: u64 = 4096;

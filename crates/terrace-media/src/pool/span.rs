@@ -1,4 +1,4 @@
-//! Spans: ranges of a pool, and why one could not be had.
+//! Spans: ranges of a pool, and the errors of allocating one.
 
 use std::fmt;
 use std::io;
@@ -18,23 +18,23 @@ impl fmt::Display for Span {
     }
 }
 
-/// Why an extent could not be had.
+/// An error of allocating or adopting an extent.
 #[derive(Debug)]
 pub enum AllocError {
-    /// No free range of the pool is long enough, or the disk behind it has no room to grow.
+    /// No free range of the pool is long enough, or the device has no space for it to grow.
     Full {
-        /// Bytes asked for, in whole granules.
+        /// The requested bytes, in whole granules.
         wanted: u64,
-        /// Bytes free in the pool, in ranges of any length.
+        /// The free bytes of the pool, in ranges of any length.
         free: u64,
         /// The pool's cap, or its size if its device is full.
         cap: u64,
     },
     /// Growing the pool failed.
     Io(io::Error),
-    /// The range to adopt is in use already.
+    /// The range to adopt is already in use.
     Overlap(Span),
-    /// The range to adopt is not one that this pool can have allocated.
+    /// The range to adopt cannot have been allocated from this pool.
     OutOfRange {
         /// The range.
         span: Span,

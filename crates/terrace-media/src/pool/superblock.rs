@@ -1,32 +1,33 @@
-//! The superblock: what a pool knows about itself, in two slots of which one is always whole.
+//! The superblock: a pool's description of itself, in two slots, one of which is always whole.
 //!
-//! A change is written to the slot that does not count, made durable, and then written to the
-//! other one as well, so that afterwards a damaged byte in either slot loses nothing.
+//! A change is written to the slot that is not current, made durable, and then written to the other
+//! slot as well, so that a damaged byte in either slot loses nothing.
 //!
 //! Invariants
 //!   S1  At every moment one slot is durable, whole, and holds the newest state acknowledged.
-//!   S2  A slot counts if its magic, format and checksum are right; of two, the higher generation.
-//!   S3  A slot is stored to only while the other one is whole and durable as it is read.
+//!   S2  A slot is valid if its magic, format and checksum are right. Of two valid slots, the one
+//!       with the higher generation is current.
+//!   S3  A slot is stored to only while the other one is whole and its content is durable.
 //!
-//! CRASH: a process that ends leaves its stores, durable or not, to the next one of the same boot;
-//! a later power loss takes any subset of those that are not durable. What the next open may read,
-//! with F the slot that S3 speaks of, and P the one that was being stored to:
+//! CRASH: when a process ends, the next one of the same boot sees all its stores, durable or not. A
+//! later power loss loses any subset of those that are not durable. Let P be the slot being stored
+//! to and F the other one, which S3 guarantees. The next open may find:
 //!
-//! | P is read as              | counts | P on the media  | power lost before the open is done leaves |
-//! |---------------------------|--------|-----------------|-------------------------------------------|
-//! | old, no store arrived     | F      | the same        | F                                         |
-//! | torn, or empty            | F      | torn or old     | F, and P as it may be                     |
-//! | the new state, F the old  | P      | anything        | F until P is settled, then P              |
-//! | the same state as F       | either | anything        | F; or P, which is the same                |
+//! | P reads as                | current | P on the media  | left by a power loss during the open |
+//! |---------------------------|---------|-----------------|--------------------------------------|
+//! | old, no store arrived     | F       | the same        | F                                    |
+//! | torn, or empty            | F       | torn or old     | F, and P in any state                |
+//! | the new state, F the old  | P       | anything        | F until P is settled, then P         |
+//! | the same state as F       | either  | anything        | F; or P, which is the same           |
 //!
-//! In the last two rows the state that counts was read and is not durable. So an open first makes
-//! the slot that counts durable (`settle`). That changes no byte as it is read, so a process that
-//! ends there leaves the row it found. If the slot was P, F is whole and durable meanwhile; if it was
-//! F, nothing happens. Afterwards the slot that counts is F, and the other one may be stored to
-//! (S3). The state was settled before anybody learned of it, so none that was relied on is undone.
+//! In the last two rows the current state was read but may not be durable. So an open first makes
+//! the current slot durable (`settle`). That does not change its content, so a process that ends
+//! there leaves the same row. If the current slot is P, F stays whole and durable meanwhile; if it
+//! is F, nothing changes. After that the current slot takes the role of F, and the other one may be
+//! stored to (S3). A state is settled before anyone uses it, so no state in use is undone.
 //!
-//! While a pool is made, P is the first slot, and F the absence of a pool: the magic is stored when
-//! the rest is durable, and the second slot is stored to when the first is.
+//! While a pool is created, P is the first slot, and F stands for the absence of a pool: the magic
+//! is stored once the rest of the slot is durable, and the second slot once the first one is.
 
 use super::layout::*;
 use crate::pm::count::Purpose;
@@ -34,7 +35,7 @@ use crate::pm::region::Region;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The state that a slot holds.
+/// The state stored in a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
     pub(crate) compat: u64,
@@ -50,14 +51,14 @@ pub(crate) struct Superblock {
     pub(crate) roots: [u64; ROOTS],
 }
 
-/// What the bytes of a slot are.
+/// The result of decoding a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
-    /// Nothing was ever stored here, or not yet the magic.
+    /// Nothing was stored here yet, or everything but the magic.
     Empty,
-    /// Something else's bytes.
+    /// Bytes of something else.
     Foreign([u8; 8]),
-    /// A slot whose bytes changed after they were stored, or were never all stored.
+    /// A slot whose bytes changed after they were stored, or were only partly stored.
     Damaged { expected: u64, found: u64 },
     /// A whole slot of a later format.
     Newer(u32),
@@ -84,14 +85,14 @@ fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
 }
 
 impl Superblock {
-    /// Whether power was lost since the pool was closed last, for all that a machine in this boot knows, and nobody
-    /// has repaired that.
+    /// Returns whether power was lost since the pool was last closed, as far as a machine in this
+    /// boot can tell, and the damage has not been repaired.
     pub(crate) fn lost_power(&self, boot_id: [u8; 16]) -> bool {
         self.flags & FLAG_CLEAN == 0
             && (self.flags & FLAG_POWER_LOST != 0 || self.boot_id != boot_id)
     }
 
-    /// The bytes of a slot.
+    /// Encodes a slot.
     pub(crate) fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
@@ -116,7 +117,7 @@ impl Superblock {
         slot
     }
 
-    /// Reads a slot; `bytes` are the longest slot that any format may have.
+    /// Decodes a slot from the longest slot that any format may have.
     pub(crate) fn decode(bytes: &[u8; SLOT_BYTES_MAX]) -> Slot {
         let mut magic = [0; 8];
         magic.copy_from_slice(&bytes[..8]);
@@ -172,24 +173,24 @@ impl Superblock {
     }
 }
 
-/// Why no superblock was found.
+/// The reason why no superblock was found.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum NoSuperblock {
     /// Both slots are empty.
     Empty,
-    /// The bytes are something else's.
+    /// The bytes belong to something else.
     Foreign([u8; 8]),
-    /// Both slots are damaged; where, and what the first one holds.
+    /// No slot is valid, and at least one is damaged; describes the first damaged one.
     Damaged {
         offset: u64,
         expected: u64,
         found: u64,
     },
-    /// A later format wrote it.
+    /// The superblock has a later format.
     Newer(u32),
 }
 
-/// The slot that counts and its number.
+/// Returns the current slot and its number.
 pub(crate) fn choose(slots: [Slot; 2]) -> Result<(Superblock, usize), NoSuperblock> {
     let mut best: Option<(Superblock, usize)> = None;
     let mut why = NoSuperblock::Empty;
@@ -203,7 +204,7 @@ pub(crate) fn choose(slots: [Slot; 2]) -> Result<(Superblock, usize), NoSuperblo
                     best = Some((*found, i));
                 }
             }
-            // A later format wins over anything: the older slot beside it is out of date.
+            // A later format takes precedence: the other, older slot is out of date.
             Slot::Newer(format) => return Err(NoSuperblock::Newer(format)),
             Slot::Damaged { expected, found } => {
                 if !matches!(why, NoSuperblock::Damaged { .. }) {
@@ -225,7 +226,8 @@ pub(crate) fn choose(slots: [Slot; 2]) -> Result<(Superblock, usize), NoSuperblo
     best.ok_or(why)
 }
 
-/// Reads both slots of a mapped pool and chooses; a pool too short for them has none.
+/// Reads both slots of a mapped pool and chooses the current one. A pool too short for a slot has
+/// an empty one.
 pub(crate) fn read(region: &Region) -> Result<(Superblock, usize), NoSuperblock> {
     choose(SLOTS.map(|off| {
         let mut bytes = [0; SLOT_BYTES_MAX];
@@ -259,29 +261,30 @@ fn store(
     region.sync(at, len)
 }
 
-/// Makes the slot that counts durable as it was read, before anything follows from it.
+/// Makes the current slot durable as it was read, before anything depends on it.
 pub(crate) fn settle(region: &Region, current: usize) -> io::Result<()> {
     let off = SLOTS[current];
     for at in (off..off + SLOT_BYTES as u64).step_by(8) {
         let Some(word) = region.word(at) else {
             return Err(io::Error::other("the superblock is not mapped"));
         };
-        // Stored again, so that a page that an earlier process failed to sync is written back.
+        // Storing the same value dirties the page, so that it is written back even if an earlier
+        // process failed to sync it.
         word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    // PERSIST: what was read before the other slot is touched. Reversed, the state of a process
-    // that was killed may be in this slot and durable in neither, and a power loss takes both (S1).
-    // It also keeps what this process does from being done for a state that a power loss undoes.
+    // PERSIST: the state that was read, before the other slot is touched. Reversed, the state of a
+    // killed process could be in this slot but durable in neither, and a power loss could lose both
+    // (S1). It also keeps this process from acting on a state that a power loss would undo.
     region.persist(off, SLOT_BYTES, Purpose::Superblock);
     region.sync(off, SLOT_BYTES)
 }
 
-/// Writes a state over the current one, which is in slot `current` and durable there.
+/// Writes a state over the current one, which is durable in slot `current`.
 pub(crate) fn write(region: &Region, state: &Superblock, current: usize) -> io::Result<()> {
     let slot = state.encode();
-    // PERSIST: the slot that does not count first, and durable before the other one is touched.
+    // PERSIST: the slot that is not current first, and durable before the other one is touched.
     // Reversed, a crash while the current slot is being overwritten could leave none (S1).
-    // CRASH: between the two, the newer slot counts; it has the new state, whole.
+    // CRASH: between the two, the newer slot is current, and it holds the whole new state.
     store(region, SLOTS[1 - current], &slot, 0, SLOT_BYTES / 8)?;
     store(region, SLOTS[current], &slot, 0, SLOT_BYTES / 8)
 }
@@ -289,8 +292,8 @@ pub(crate) fn write(region: &Region, state: &Superblock, current: usize) -> io::
 /// Writes the first state of a pool, whose slots are empty.
 pub(crate) fn create(region: &Region, state: &Superblock) -> io::Result<()> {
     let slot = state.encode();
-    // PERSIST: everything but the magic first. Reversed, a crash could leave a slot that looks
-    // like a pool and is damaged; so it looks empty, and the pool can be made again.
+    // PERSIST: everything but the magic first, so that an incomplete slot looks empty and the pool
+    // can be created again. Reversed, a crash could leave a slot that looks like a damaged pool.
     store(region, SLOTS[0], &slot, 1, SLOT_BYTES / 8)?;
     store(region, SLOTS[0], &slot, 0, 1)?;
     store(region, SLOTS[1], &slot, 0, SLOT_BYTES / 8)

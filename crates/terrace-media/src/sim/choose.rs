@@ -1,27 +1,27 @@
-//! Choices: which of the changes that were not durable reach the media at a crash.
+//! Choices: which changes that are not durable reach the media at a crash.
 
-/// Which of the changes that were not durable yet reach the media anyway.
+/// The changes that reach the media although they are not durable yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Survive {
-    /// None of them.
+    /// No change.
     None,
-    /// All of them, as if everything had been made durable just before.
+    /// All changes, as if they had been made durable just before.
     All,
-    /// Some, chosen by the seed: of a line any number of its first words, on `Mapped` whole pages,
-    /// of files whole or torn blocks and any of the names.
+    /// Some, chosen by the seed: any number of leading words of a line, whole pages on `Mapped`,
+    /// whole or torn blocks of files, and any of the names.
     Random(u64),
-    /// Those whose bit is set, in the order in which a crash comes to them: each line of memory, on
-    /// `Mapped` each page, whole; then what is pending of files. From the 64th on, none.
+    /// Those whose bit is set, in the order in which a crash visits them: whole lines of memory, or
+    /// whole pages on `Mapped`, then pending changes of files. No change from the 64th on.
     Chosen(u64),
 }
 
-/// Makes the choices of one crash.
+/// The choices of one crash.
 pub(super) struct Chooser {
     survive: Survive,
     random: fastrand::Rng,
-    /// How likely a change survives, so that some seeds lose little and some a lot.
+    /// The probability that a change survives; some seeds lose little and some a lot.
     odds: f64,
-    /// The changes that `Chosen` has decided so far.
+    /// The number of changes that `Chosen` has decided so far.
     decided: u32,
 }
 
@@ -42,7 +42,7 @@ impl Chooser {
         }
     }
 
-    /// The changes that were there to decide, for `Chosen`.
+    /// Returns the number of changes decided, for `Chosen`.
     pub(super) fn decided(&self) -> u32 {
         self.decided
     }
@@ -61,7 +61,7 @@ impl Chooser {
         self.survive == Survive::All
     }
 
-    /// Whether one change survives.
+    /// Returns whether one change survives.
     pub(super) fn keeps(&mut self) -> bool {
         match self.survive {
             Survive::None => false,
@@ -71,12 +71,12 @@ impl Chooser {
         }
     }
 
-    /// An even choice between two ways to survive.
+    /// Chooses between two ways to survive with equal probability.
     pub(super) fn flip(&mut self) -> bool {
         matches!(self.survive, Survive::Random(_)) && self.random.bool()
     }
 
-    /// How many of `whole` parts survive, counted from the first.
+    /// Returns how many of `whole` parts survive, counted from the first.
     pub(super) fn part(&mut self, whole: usize) -> usize {
         match self.survive {
             Survive::None => 0,
@@ -92,7 +92,7 @@ impl Chooser {
         }
     }
 
-    /// A length from `low` to `high`.
+    /// Returns a length from `low` to `high`.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         match self.survive {
             Survive::None => low,

@@ -1,9 +1,9 @@
 //! The files of a simulated machine.
 //!
-//! Each file has working and durable content in blocks, each folder working and durable names. A
-//! sync of a file makes its content durable, a sync of a folder the names in it. At a crash,
-//! unsynced blocks survive, vanish or tear at a sector, and unsynced changes of names survive or
-//! not, each as a whole, so that a rename is atomic.
+//! Each file has working and durable content in blocks, each directory working and durable names. A
+//! sync of a file makes its content durable, and a sync of a directory the names in it. At a crash,
+//! unsynced blocks survive, vanish or tear at a sector, and each unsynced change of names survives
+//! or vanishes as a whole, so that a rename is atomic.
 //!
 //! Invariants
 //!   F1  The durable names are the state before `pending`; applying all of `pending` to them gives
@@ -22,7 +22,7 @@ const SECTOR: usize = 512;
 
 type Block = Option<Arc<[u8; BLOCK]>>;
 
-/// Content in blocks; none for a block of zeros.
+/// Content in blocks; `None` stands for a block of zeros.
 #[derive(Clone, Default)]
 struct Content {
     len: u64,
@@ -37,7 +37,7 @@ impl Content {
     fn read(&self, off: u64, buf: &mut [u8]) -> usize {
         let len = self.len.saturating_sub(off).min(buf.len() as u64) as usize;
         let mut done = 0;
-        // BOUND: every turn copies at least one byte.
+        // BOUND: each iteration copies at least one byte.
         while done < len {
             let at = off as usize + done;
             let (index, from) = (at / BLOCK, at % BLOCK);
@@ -55,7 +55,7 @@ impl Content {
         if len < self.len {
             let (index, from) = (len as usize / BLOCK, len as usize % BLOCK);
             self.blocks.truncate(index + usize::from(from > 0));
-            // Bytes after the end are zero, so that extending the file again shows none of them.
+            // Bytes after the end are zero, so that extending the file again reads as zeros.
             if from > 0
                 && let Some(block @ Some(_)) = self.blocks.get_mut(index)
             {
@@ -83,7 +83,7 @@ impl Node {
             self.working.set_len(end);
         }
         let mut done = 0;
-        // BOUND: every turn copies at least one byte.
+        // BOUND: each iteration copies at least one byte.
         while done < buf.len() {
             let at = off as usize + done;
             let (index, from) = (at / BLOCK, at % BLOCK);
@@ -98,13 +98,13 @@ impl Node {
     fn set_len(&mut self, len: u64) {
         let (old, new) = (self.working.len, len);
         self.working.set_len(len);
-        // Every block whose content the change of length decides.
+        // All blocks whose content depends on the change of length.
         let first = old.min(new) as usize / BLOCK;
         self.dirty
             .extend(first..(old.max(new) as usize).div_ceil(BLOCK));
     }
 
-    /// Makes the blocks of some bytes durable and nothing else.
+    /// Makes the blocks of a range durable and nothing else.
     fn sync_part(&mut self, off: u64, bytes: usize) {
         let end = off + bytes as u64;
         if end > self.durable.len {
@@ -118,7 +118,7 @@ impl Node {
             ) {
                 *durable = block.clone();
             }
-            // What a block has behind the durable length comes back with the length alone.
+            // Bytes of a block after the durable length are durable only with the length.
             if (index + 1) * BLOCK <= self.durable.len as usize {
                 self.dirty.remove(&index);
             }
@@ -135,7 +135,7 @@ impl Node {
         }
     }
 
-    /// What a power loss leaves of the content.
+    /// Returns the content after a power loss.
     fn crash(&self, chooser: &mut Chooser) -> Content {
         let (old, new) = (self.durable.len, self.working.len);
         let len = if new >= old {
@@ -160,7 +160,7 @@ impl Node {
                 None => block_mut(to)[..sectors].fill(0),
             }
         }
-        // What survived of the last block may reach beyond the length.
+        // The surviving part of the last block may exceed the length.
         let end = left.len;
         left.len = (left.blocks.len() * BLOCK) as u64;
         left.set_len(end);
@@ -191,7 +191,7 @@ impl Renaming {
     }
 }
 
-/// All files and folders of a machine.
+/// All files and directories of a machine.
 #[derive(Clone, Default)]
 pub(super) struct Files {
     nodes: BTreeMap<u64, Node>,
@@ -227,8 +227,8 @@ impl Files {
     }
 
     fn sync_dir(&mut self, dir: &Path) {
-        // A change that touches the folder takes every earlier one with it that touches a folder
-        // of its own, so that what stays pending still comes after what is durable (F1).
+        // Syncing a change also syncs each earlier change that shares a directory with it, so that
+        // the changes still pending follow the durable ones (F1).
         let mut dirs = BTreeSet::from([dir.to_owned()]);
         let mut apply = Vec::new();
         let mut keep = Vec::new();
@@ -250,7 +250,7 @@ impl Files {
         self.forget_nodes();
     }
 
-    /// Drops content that no name and no handle reaches.
+    /// Drops content without names and handles.
     fn forget_nodes(&mut self) {
         let named: BTreeSet<u64> = self
             .names
@@ -267,14 +267,14 @@ impl Files {
             .retain(|id, node| node.handles > 0 || named.contains(id));
     }
 
-    /// What a process crash leaves.
+    /// Returns the state after a process crash.
     pub(super) fn process(&self) -> Files {
         let mut files = self.clone();
         files.close_all();
         files
     }
 
-    /// What a power loss leaves.
+    /// Returns a possible state after a power loss.
     pub(super) fn crash(&self, chooser: &mut Chooser) -> Files {
         let mut names = self.durable_names.clone();
         for renaming in &self.pending {

@@ -1,4 +1,4 @@
-//! Images: what a machine leaves on its media, for another one to start from.
+//! Images: the content of a machine's media, from which another machine can start.
 
 use super::fs::Files;
 use super::pm::PmImage;
@@ -8,7 +8,7 @@ use crate::pm::medium::Medium;
 #[derive(Clone)]
 pub struct Image {
     pub(super) medium: Medium,
-    /// The boot that goes on, if only the process ended.
+    /// The id of the boot, which continues if only the process ended.
     pub(super) boot_id: Option<[u8; 16]>,
     pub(super) boots: u64,
     pub(super) pm: PmImage,
@@ -16,12 +16,12 @@ pub struct Image {
 }
 
 impl Image {
-    /// The medium of the machine that the image is of.
+    /// Returns the medium of the imaged machine.
     pub fn medium(&self) -> Medium {
         self.medium
     }
 
-    /// The content of the pool, for those who read it as a file.
+    /// Returns the content of the pool, as in a file.
     pub fn pool(&self) -> Vec<u8> {
         self.pm.bytes()
     }

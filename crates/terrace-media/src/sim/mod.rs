@@ -1,19 +1,19 @@
 //! One simulated machine: persistent memory and files whose unsynced parts can be lost together.
 //!
-//! The working memory is ordinary memory that the pool maps, so stores cost nothing and none can be
-//! forgotten. Beside it is the durable image. On `Dax`, a flush notes the lines with their content
-//! and a fence of the same thread copies them into the image; on `Mapped`, a sync copies pages.
-//! Files and folders have a working and a durable state in the same way. At a crash the two are
-//! compared, and `Survive` says which of the differences reached the media.
+//! The working memory is ordinary memory that the pool maps, so stores cost nothing and none is
+//! missed. The durable image is separate. On `Dax`, a flush records the content of lines and a
+//! fence of the same thread copies them into the image; on `Mapped`, a sync copies pages. Files and
+//! directories likewise have a working and a durable state. At a crash the two are compared, and
+//! `Survive` decides which of the differences reached the media.
 //!
-//! What is not simulated: values that a word had between two flushes, which might have reached the
-//! media on their own; and loss inside of a page or a file block beyond whole sectors.
+//! Not simulated: values of a word between two flushes, which might have reached the media on their
+//! own, and a loss of less than whole sectors inside a page or a file block.
 //!
-//! Every fence and sync is a *persist point*. A hook sees each one just before it takes effect, may
-//! build images there, and boot other machines from them.
+//! Every fence and sync is a *persist point*. A hook sees each one just before it takes effect, and
+//! may build images there and boot other machines from them.
 //!
 //! Invariants
-//!   X1  Machines share no state; images share only content that never changes.
+//!   X1  Machines share no state; images share only immutable content.
 //!   X2  The hook runs with no lock of the machine held, and not for operations made inside of it
 //!       on the same machine.
 
@@ -42,9 +42,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A moment at which something is about to become durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PersistPoint {
-    /// Counts from 0 since the machine started.
+    /// The number of earlier persist points since the machine started.
     pub index: u64,
-    /// What is about to happen: `fence`, `pool sync`, `file sync`, `rename`, `folder sync`.
+    /// The pending operation: `fence`, `pool sync`, `file sync`, `rename`, `folder sync`.
     pub what: &'static str,
     /// The purpose of a fence.
     pub purpose: Option<Purpose>,
@@ -71,15 +71,15 @@ struct Inner {
 }
 
 thread_local! {
-    /// The machines whose hooks this thread is inside of.
+    /// The machines whose hooks this thread is running.
     static INSIDE: RefCell<Vec<*const Inner>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Machine {
-    /// A machine with empty memory and no files. The same seed gives the same machine.
+    /// Creates a machine with empty memory and no files. The same seed gives the same machine.
     ///
     /// # Panics
-    /// If the medium is `Dram`, of which nothing survives.
+    /// If the medium is `Dram`, which loses everything.
     pub fn new(seed: u64, medium: Medium) -> Machine {
         assert!(
             medium != Medium::Dram,
@@ -120,8 +120,8 @@ impl Machine {
         }
     }
 
-    /// A machine that starts from an image. After a crash image it is another boot, which a pool
-    /// reports as a power loss; after a process image it is the same.
+    /// Starts a machine from an image. After a crash image it is a different boot, which a pool
+    /// reports as a power loss; after a process image it is the same boot.
     pub fn boot(image: Image, seed: u64) -> Machine {
         let Image {
             medium,
@@ -143,7 +143,7 @@ impl Machine {
     /// As `boot`, with the pool on another medium from now on.
     ///
     /// # Panics
-    /// If the medium is `Dram`, of which nothing survives.
+    /// If the medium is `Dram`, which loses everything.
     pub fn boot_on(mut image: Image, seed: u64, medium: Medium) -> Machine {
         assert!(
             medium != Medium::Dram,
@@ -153,33 +153,33 @@ impl Machine {
         Machine::boot(image, seed)
     }
 
-    /// The machine's files.
+    /// Returns the machine's file system.
     pub fn fs(&self) -> Arc<dyn FileSystem> {
         Arc::new(fs::SimFs::new(self.clone()))
     }
 
-    /// Sets or takes away what is called at every persist point, just before it takes effect. The
-    /// hook may build images of this machine and do anything with others; it must not wait for
-    /// other threads that use this one.
+    /// Sets or removes the hook that is called at every persist point, just before it takes effect.
+    /// The hook may build images of this machine and use others; it must not wait for other threads
+    /// that use this one.
     pub fn on_persist(&self, hook: Option<PersistHook>) {
         *self.inner.hook.lock() = hook.map(|hook| Arc::new(Mutex::new(hook)));
     }
 
-    /// Persist points passed so far.
+    /// Returns the number of persist points passed.
     pub fn points(&self) -> u64 {
         self.inner.points.load(Ordering::Relaxed)
     }
 
-    /// The medium of the machine's persistent memory.
+    /// Returns the medium of the machine's persistent memory.
     pub fn medium(&self) -> Medium {
         self.inner.medium
     }
 
-    /// What the media could hold if power failed now.
+    /// Returns an image of what the media could hold if power failed now.
     pub fn crash_image(&self, survive: Survive) -> Image {
         let mut chooser = choose::Chooser::new(survive);
-        // Memory and files are imaged one after the other: a thread that runs meanwhile is part of
-        // the crash.
+        // Memory and files are imaged in sequence, so concurrent operations of other threads are
+        // part of the crash.
         let pm = self.inner.pm.lock().crash(self.inner.medium, &mut chooser);
         let files = self.inner.files.lock().crash(&mut chooser);
         Image {
@@ -191,8 +191,8 @@ impl Machine {
         }
     }
 
-    /// What the media could hold if power failed now: an image for every subset of the changes that
-    /// are not durable yet. None: there are more than `pending_max` of them.
+    /// Returns an image for each subset of the changes that are not durable yet, as left by a power
+    /// loss now; `None` if there are more than `pending_max` changes.
     pub fn crash_images(&self, pending_max: u32) -> Option<Vec<Image>> {
         let mut chooser = choose::Chooser::new(Survive::Chosen(0));
         self.inner.pm.lock().crash(self.inner.medium, &mut chooser);
@@ -202,8 +202,9 @@ impl Machine {
         (pending <= pending_max.min(63)).then(|| (0..1 << pending).map(image).collect())
     }
 
-    /// What the next process finds if this one is killed now: every store, in the same boot. What
-    /// was not durable still is not, and is lost if power fails before it becomes so.
+    /// Returns an image of what the next process finds if this one is killed now: all stores, in
+    /// the same boot. Changes that are not durable are still lost if power fails before they become
+    /// so.
     pub fn process_image(&self) -> Image {
         let pm = self.inner.pm.lock().process(self.inner.medium);
         let files = self.inner.files.lock().process();
@@ -216,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// Passes a persist point: calls the hook, unless this thread is inside of it.
+    /// Passes a persist point: calls the hook, unless this thread is running it.
     fn point(&self, what: &'static str, purpose: Option<Purpose>) {
         let me = Arc::as_ptr(&self.inner);
         if INSIDE.with_borrow(|inside| inside.contains(&me)) {
@@ -241,7 +242,7 @@ impl Machine {
         self.inner.boot_id
     }
 
-    /// An identity of the machine's random numbers.
+    /// Returns an identity from the machine's random numbers.
     pub fn new_uuid(&self) -> [u8; 16] {
         self.inner.random.lock().u128(..).to_le_bytes()
     }
@@ -250,12 +251,14 @@ impl Machine {
         Arc::new(self.clone())
     }
 
-    /// Takes the working memory for a pool, until `pm_close`; one pool at a time. False: another one has it.
+    /// Reserves the working memory for a pool until `pm_close`. Returns false if another pool has
+    /// it.
     pub(crate) fn pm_take(&self) -> bool {
         !self.inner.pool_open.swap(true, Ordering::AcqRel)
     }
 
-    /// Gives the pool that took it the working memory, and how much of it exists, which may be more than `cap`.
+    /// Returns the working memory and its current length, which may exceed `cap`, to the pool that
+    /// reserved it.
     pub(crate) fn pm_open(&self, cap: u64) -> io::Result<(Arc<Memory>, u64)> {
         self.inner.pm.lock().open(cap)
     }
@@ -276,7 +279,7 @@ impl Machine {
     }
 }
 
-/// Notes the end of a hook, also when it panics.
+/// Notes the end of a hook, even if it panics.
 struct Leave;
 
 impl Leave {

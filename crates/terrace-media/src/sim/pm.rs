@@ -1,9 +1,9 @@
-//! The persistent memory of a simulated machine: working memory, durable image, and the lines on
-//! their way from one to the other.
+//! The persistent memory of a simulated machine: working memory, durable image, and the lines in
+//! transit between them.
 //!
 //! Invariants
-//!   X3  A page of the image goes back in time for no reason: a fence copies the latest content
-//!       that any thread flushed of a line, never an earlier one over a later one.
+//!   X3  A line of the image never goes back in time: a fence copies the latest content that any
+//!       thread flushed, never an earlier one over a later one.
 
 use super::choose::Chooser;
 use crate::pm::map::{Memory, PAGE};
@@ -14,42 +14,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 
-/// Words of a page and of a line.
+/// Sizes of pages and lines.
 const PAGE_WORDS: usize = PAGE / 8;
 const LINE_WORDS: usize = 8;
 const PAGE_LINES: usize = PAGE_WORDS / LINE_WORDS;
 
-/// The content of a page; shared by images, and none for a page of zeros.
+/// The content of a page, shared by images; `None` stands for a page of zeros.
 pub(super) type Page = Option<Arc<[u64; PAGE_WORDS]>>;
 
 /// The memory part of an image.
 #[derive(Clone, Default)]
 pub(super) struct PmImage {
-    /// What programs see after booting.
+    /// The bytes that programs see after booting.
     working: Vec<Page>,
-    /// What is durable already; none: all of it.
+    /// The bytes that are durable; `None` means all of `working`.
     durable: Option<Vec<Page>>,
     unwritten: BTreeSet<usize>,
 }
 
-/// Memory as it is: not mapped yet, or in use by a pool.
+/// The memory of a machine, mapped by a pool or not.
 #[derive(Default)]
 pub(super) struct Pm {
     memory: Option<Arc<Memory>>,
-    /// What `memory` starts from, until a pool opens it.
+    /// The initial content of `memory`, until a pool opens it.
     initial: Vec<Page>,
     durable: Vec<Page>,
-    /// The pages that a process on `Mapped` has left in the system's cache. On `Dax` a sync writes these, and no line
-    /// that was stored since: the system does not know of stores through a synchronous mapping.
+    /// Pages that a process on `Mapped` left in the page cache. On `Dax` a sync writes back only
+    /// these, since the kernel does not track stores through a synchronous mapping.
     unwritten: BTreeSet<usize>,
-    /// The latest flushed content of lines whose fence is still to come.
+    /// The latest flushed content of lines that are not fenced yet.
     captured: HashMap<u64, [u64; LINE_WORDS]>,
-    /// The lines that each thread flushed since its last fence.
+    /// The lines that each thread has flushed since its last fence.
     pending: HashMap<ThreadId, Vec<(u64, u64)>>,
 }
 
 impl PmImage {
-    /// What programs see after booting, byte for byte.
+    /// Returns the bytes that programs see after booting.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let words = self
             .working
@@ -67,7 +67,7 @@ fn page_mut(page: &mut Page) -> &mut [u64; PAGE_WORDS] {
     Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE_WORDS])))
 }
 
-/// Reads a word of working memory, which other threads may be writing.
+/// Reads a word of working memory, which other threads may write.
 fn load(memory: &Memory, word: usize) -> u64 {
     debug_assert!((word + 1) * 8 <= memory.len(), "inside of the memory");
     // SAFETY: aligned and mapped; the access is atomic.
@@ -82,7 +82,7 @@ fn load_page(memory: &Memory, page: usize) -> [u64; PAGE_WORDS] {
     words
 }
 
-/// Whether a page of working memory has the content of `page`.
+/// Returns whether a page of working memory has the content of `page`.
 fn same(memory: &Memory, index: usize, page: &Page) -> bool {
     let base = index * PAGE_WORDS;
     match page {
@@ -94,7 +94,7 @@ fn same(memory: &Memory, index: usize, page: &Page) -> bool {
     }
 }
 
-/// Whether two pages are one that nobody has changed since.
+/// Returns whether two pages share their content.
 fn is_same(a: &Page, b: &Page) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -118,7 +118,7 @@ impl Pm {
         (self.durable.len() * PAGE) as u64
     }
 
-    /// The working memory, of at least `cap` bytes, and how much of it exists.
+    /// Returns the working memory, of at least `cap` bytes, and its current length.
     pub(super) fn open(&mut self, cap: u64) -> io::Result<(Arc<Memory>, u64)> {
         if let Some(memory) = &self.memory
             && memory.len() as u64 >= cap
@@ -126,7 +126,7 @@ impl Pm {
             return Ok((Arc::clone(memory), self.len()));
         }
         if self.len() > cap {
-            // The caller refuses this; there is no need to map anything for it.
+            // The caller refuses this, so nothing has to be mapped.
             let memory = match &self.memory {
                 Some(memory) => Arc::clone(memory),
                 None => Arc::new(Memory::recycled(PAGE)?.0),
@@ -142,8 +142,8 @@ impl Pm {
         for index in 0..pages {
             let to = memory.base().wrapping_add(index * PAGE).cast::<u64>();
             match self.initial.get(index).unwrap_or(&None) {
-                // SAFETY: the memory is ours alone and has the page: what is durable fits the cap,
-                // and what is dirty was inside of a memory of the same length.
+                // SAFETY: nothing else uses the memory yet, and the page is inside it: the durable
+                // bytes fit the cap, and the dirty ones were inside memory of the same length.
                 Some(words) => unsafe { to.copy_from_nonoverlapping(words.as_ptr(), PAGE_WORDS) },
                 None if ((index * PAGE) as u64) < dirty => {
                     // SAFETY: as above.
@@ -158,7 +158,7 @@ impl Pm {
         Ok((memory, self.len()))
     }
 
-    /// Changes how much exists. What is new is zero; lengths are durable at once, since a file
+    /// Changes the current length. New bytes are zero. The length is durable at once, since a file
     /// system makes a length durable before any page beyond the old one.
     pub(super) fn resize(&mut self, len: u64) {
         let Some(memory) = &self.memory else { return };
@@ -177,7 +177,7 @@ impl Pm {
         memory.touched(len);
     }
 
-    /// The content of the working memory.
+    /// Returns the content of the working memory.
     fn working(&self) -> Vec<Page> {
         let Some(memory) = &self.memory else {
             return self.initial.clone();
@@ -191,7 +191,7 @@ impl Pm {
         pages
     }
 
-    /// Notes the lines of a range with their present content.
+    /// Records the current content of the lines of a range.
     pub(super) fn flushed(&mut self, at: u64, len: u64) {
         let Some(memory) = &self.memory else { return };
         let (first, end) = (at / 64, (at + len).div_ceil(64));
@@ -215,7 +215,7 @@ impl Pm {
             return;
         };
         for line in ranges.into_iter().flat_map(|(first, end)| first..end) {
-            // Absent: another thread's fence copied at least this content (X3).
+            // Absent: another thread's fence copied this content or a later one (X3).
             let Some(words) = self.captured.remove(&line) else {
                 continue;
             };
@@ -227,7 +227,7 @@ impl Pm {
         }
     }
 
-    /// Makes the pages of a range durable, of those that the system knows to be changed.
+    /// Makes durable those pages of a range that the kernel knows to be dirty.
     pub(super) fn sync_pages(&mut self, at: u64, len: u64, medium: Medium) {
         let Some(memory) = &self.memory else { return };
         let end = ((at + len) as usize).div_ceil(PAGE).min(self.durable.len());
@@ -240,7 +240,7 @@ impl Pm {
         }
     }
 
-    /// What a process crash leaves.
+    /// Returns the memory after a process crash.
     pub(super) fn process(&self, medium: Medium) -> PmImage {
         let working = self.working();
         let mut unwritten = self.unwritten.clone();
@@ -255,7 +255,7 @@ impl Pm {
         }
     }
 
-    /// What a power loss leaves.
+    /// Returns a possible memory after a power loss.
     pub(super) fn crash(&self, medium: Medium, chooser: &mut Chooser) -> PmImage {
         if chooser.keeps_nothing() {
             return PmImage {
@@ -284,7 +284,7 @@ impl Pm {
         }
     }
 
-    /// Decides what is left of one line.
+    /// Decides the content of one line.
     fn crash_line(
         &self,
         page: &mut Page,
@@ -303,7 +303,7 @@ impl Pm {
             Some(flushed) if chooser.flip() => flushed,
             _ => &working,
         };
-        // Words reach the media in order of address, and not necessarily all of a line.
+        // Words of a line reach the media in address order, and possibly not all of them.
         let words = chooser.part(LINE_WORDS);
         if words > 0 {
             page_mut(page)[at..at + words].copy_from_slice(&content[..words]);

@@ -1,4 +1,4 @@
-//! Tests of the simulator: what a crash may keep, what it must, and that hooks see every point.
+//! Tests of the simulator: what a crash may keep, what it must keep, and that hooks see all points.
 
 use super::*;
 use crate::{Backing, Extent, OpenMode, Pool, PoolConfig, Prefault};
@@ -14,7 +14,7 @@ fn config(machine: &Machine) -> PoolConfig {
     }
 }
 
-/// A machine with a pool of one extent of 16 pages, all zero.
+/// Creates a machine with a pool of one extent of 16 pages, all zero.
 fn machine(medium: Medium) -> (Machine, Pool, Arc<Extent>) {
     let machine = Machine::new(7, medium);
     let pool = Pool::create(config(&machine)).expect("created");
@@ -22,7 +22,7 @@ fn machine(medium: Medium) -> (Machine, Pool, Arc<Extent>) {
     (machine, pool, extent)
 }
 
-/// The bytes of the extent after a crash.
+/// Returns the bytes of the extent after a crash.
 fn after(machine: &Machine, extent: &Extent, survive: Survive) -> Vec<u8> {
     let booted = Machine::boot(machine.crash_image(survive), 1);
     let pool = Pool::open(config(&booted)).expect("opened");
@@ -32,7 +32,7 @@ fn after(machine: &Machine, extent: &Extent, survive: Survive) -> Vec<u8> {
         .to_vec()
 }
 
-/// A store that nobody flushed is lost with `None` and kept with `All`.
+/// An unflushed store is lost with `None` and kept with `All`.
 #[test]
 fn unflushed_stores_are_lost_or_kept_as_chosen() {
     let (machine, _pool, extent) = machine(Medium::Dax);
@@ -44,8 +44,8 @@ fn unflushed_stores_are_lost_or_kept_as_chosen() {
     assert_eq!(all.iter().filter(|b| **b != 0).count(), 100);
 }
 
-/// What was flushed and fenced by the same thread is there after every crash; what was only
-/// flushed, or fenced by another thread, may or may not be.
+/// Bytes flushed and fenced by the same thread survive every crash; bytes that were only flushed,
+/// or fenced by another thread, may or may not survive.
 #[test]
 fn only_a_fence_of_the_same_thread_is_a_promise() {
     let (machine, pool, extent) = machine(Medium::Dax);
@@ -75,7 +75,7 @@ fn only_a_fence_of_the_same_thread_is_a_promise() {
     assert_eq!(after(&machine, &extent, Survive::None)[128..192], [3; 64]);
 }
 
-/// A line that was changed after its flush is durable as it was flushed, until it is flushed again.
+/// If a line changes after its flush, its flushed content is durable until it is flushed again.
 #[test]
 fn a_flush_takes_the_line_as_it_is() {
     let (machine, pool, extent) = machine(Medium::Dax);
@@ -87,7 +87,7 @@ fn a_flush_takes_the_line_as_it_is() {
     assert_eq!(after(&machine, &extent, Survive::None)[0], 1);
     pool.region().persist(extent.off(), 8, Purpose::Log);
     assert_eq!(after(&machine, &extent, Survive::None)[0], 2);
-    // A fence of an older flush does not bring older content back.
+    // A fence of an older flush does not restore older content.
     std::thread::scope(|scope| {
         claim.store(0, 3);
         pool.region().flush(extent.off(), 8, Purpose::Log);
@@ -103,7 +103,7 @@ fn a_flush_takes_the_line_as_it_is() {
     assert_eq!(after(&machine, &extent, Survive::None)[0], 4);
 }
 
-/// Random crashes keep any subset of lines and any first words of a line, and nothing else.
+/// Random crashes keep any subset of lines and any leading words of a line, and nothing else.
 #[test]
 fn random_crashes_cover_subsets_and_torn_lines() {
     let (machine, _pool, extent) = machine(Medium::Dax);
@@ -139,8 +139,8 @@ fn random_crashes_cover_subsets_and_torn_lines() {
     assert_eq!(subsets, (0..16).collect());
 }
 
-/// On `Mapped`, flushing promises nothing, syncing promises the pages of the range, and a crash
-/// keeps whole pages of the rest.
+/// On `Mapped`, a flush guarantees nothing, a sync guarantees the pages of its range, and a crash
+/// keeps any subset of the other pages, each as a whole.
 #[test]
 fn pages_are_the_unit_of_mapped() {
     let (machine, pool, extent) = machine(Medium::Mapped);
@@ -181,8 +181,8 @@ fn pages_are_the_unit_of_mapped() {
     );
 }
 
-/// After a process crash every store is there in the same boot; what was not durable can still be
-/// lost with the power afterwards.
+/// After a process crash all stores are present in the same boot; those that were not durable can
+/// still be lost by a later power loss.
 #[test]
 fn a_process_crash_loses_nothing_yet() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -226,15 +226,15 @@ fn a_process_crash_loses_nothing_yet() {
     }
 }
 
-/// A sync of the pool on `Dax` makes the pages durable that an earlier process on `Mapped` left, and no line that was
-/// stored since: the system does not know of that.
+/// A sync of the pool on `Dax` makes pages durable that an earlier process on `Mapped` left, but no
+/// lines stored since, which the kernel does not know of.
 #[test]
 fn a_sync_on_dax_writes_no_line() {
     let (first, pool, extent) = machine(Medium::Mapped);
     extent.claim(0, 64).expect("claimed").write(0, &[1; 64]);
     drop(pool);
     let second = Machine::boot_on(first.process_image(), 9, Medium::Dax);
-    // It finds that the process before it was on `Mapped`, and syncs.
+    // It detects that the previous process was on `Mapped`, and syncs.
     let pool = Pool::open(config(&second)).expect("opened");
     let kept = pool.adopt(extent.span()).expect("adopted");
     kept.claim(4096, 64).expect("claimed").write(0, &[2; 64]);
@@ -245,8 +245,8 @@ fn a_sync_on_dax_writes_no_line() {
     assert_eq!(after(&second, &extent, Survive::None)[4096], 2);
 }
 
-/// The hook sees every fence, sync and rename in order, before it takes effect, may image and boot
-/// machines, and is not called for what happens inside of it.
+/// The hook sees every fence, sync and rename in order, before it takes effect; it may image and
+/// boot machines, and is not called for operations inside it.
 #[test]
 fn hooks_see_every_point_before_it_takes_effect() {
     let (machine, pool, extent) = machine(Medium::Dax);
@@ -288,8 +288,8 @@ fn hooks_see_every_point_before_it_takes_effect() {
     assert_eq!(machine.points() - before, 6);
 }
 
-/// Machines that are booted from one image, one after the other in recycled memory, see that image
-/// and none of what the others wrote.
+/// Machines booted in sequence from one image, in recycled memory, see that image and none of the
+/// others' writes.
 #[test]
 fn machines_share_no_state() {
     let (machine, pool, extent) = machine(Medium::Dax);
@@ -319,7 +319,7 @@ fn machines_share_no_state() {
     assert_eq!(bytes.iter().filter(|b| **b != 0).count(), 8);
 }
 
-/// Unsynced blocks may vanish or tear at sectors; synced ones and the length stay.
+/// Unsynced blocks may vanish or tear at sectors; synced ones and the length remain.
 #[test]
 fn unsynced_blocks_vanish_or_tear() {
     let machine = Machine::new(1, Medium::Dax);
@@ -366,7 +366,7 @@ fn unsynced_blocks_vanish_or_tear() {
     assert_eq!(tails, BTreeSet::from([(0, 0), (2, 0), (2, 2)]));
 }
 
-/// A write that is durable by itself takes its own blocks along and no others.
+/// A durable write makes its own blocks durable and no others.
 #[test]
 fn a_durable_write_leaves_the_rest_unsynced() {
     let machine = Machine::new(1, Medium::Dax);
@@ -390,7 +390,7 @@ fn a_durable_write_leaves_the_rest_unsynced() {
     assert_eq!(others.len(), 4, "{others:?}");
 }
 
-/// Names that were not synced may be the old or the new ones; a rename is atomic.
+/// Unsynced names may be the old or the new ones; a rename is atomic.
 #[test]
 fn unsynced_names_vanish_and_renames_are_atomic() {
     let machine = Machine::new(1, Medium::Dax);
@@ -450,8 +450,8 @@ fn unsynced_names_vanish_and_renames_are_atomic() {
     assert_eq!(names(Survive::None), (vec![], None));
 }
 
-/// Syncing one of two folders makes a rename between them durable as a whole, with what it built
-/// on.
+/// Syncing one of two directories makes a rename between them durable as a whole, together with the
+/// changes it depends on.
 #[test]
 fn a_rename_between_folders_is_one_change() {
     let machine = Machine::new(1, Medium::Dax);
@@ -469,7 +469,7 @@ fn a_rename_between_folders_is_one_change() {
     }
 }
 
-/// A machine made from the same seed and given the same operations is the same machine.
+/// Machines with the same seed and operations are equal.
 #[test]
 fn seeds_decide_everything() {
     let run = || {

@@ -14,7 +14,7 @@ mod lines;
 mod links;
 mod media;
 mod modules;
-mod source;
+pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -84,6 +84,16 @@ impl Tree {
         self.contents.len()
     }
 
+    /// The Rust sources, by path.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, String)> {
+        let sources = self
+            .contents
+            .iter()
+            .filter(|(path, _)| path.ends_with(".rs"));
+        sources
+            .map(|(path, content)| (path.as_str(), String::from_utf8_lossy(content).into_owned()))
+    }
+
     /// Adds one file and the folders above it.
     fn add(&mut self, path: &str, content: impl Into<Vec<u8>>) {
         for (at, _) in path.match_indices('/') {
@@ -116,14 +126,10 @@ impl Tree {
 
 /// Returns a table of the lines of code of each crate and folder, without comments and tests.
 pub(crate) fn lines(tree: &Tree) -> String {
-    let contents = tree
-        .contents
-        .iter()
-        .filter(|(path, _)| path.ends_with(".rs"));
-    let parse = |(path, content): (&String, &Vec<u8>)| {
-        Source::parse(path, &String::from_utf8_lossy(content))
-    };
-    let sources: Vec<Source> = contents.map(parse).collect();
+    let sources: Vec<Source> = tree
+        .sources()
+        .map(|(path, text)| Source::parse(path, &text))
+        .collect();
     lines::table(&sources)
 }
 

@@ -4,6 +4,8 @@
 //! Every token knows its line, the inline modules around it and whether it belongs to test code
 //! (an item under `#[cfg(test)]`, `#[cfg(any(test, ..))]` or `#[test]`).
 
+use std::ops::Range;
+
 /// One identifier, number, `::` or other single character.
 #[derive(Debug)]
 pub(crate) struct Token {
@@ -153,16 +155,60 @@ impl Source {
     }
 }
 
+/// The comments of a text, by line from 1: what is left when code and other literals are gone.
+pub(crate) fn comments(text: &str) -> Vec<(usize, String)> {
+    let mut lines = Vec::new();
+    for literal in literals(text.as_bytes()) {
+        if is_comment(&text[literal.clone()]) {
+            let first = 1 + text[..literal.start].matches('\n').count();
+            let comment = text[literal].lines().map(str::to_owned);
+            lines.extend((first..).zip(comment));
+        }
+    }
+    lines
+}
+
+/// The tokens of a text without its comments; a string or character literal is one token.
+pub(crate) fn tokens_with_literals(text: &str) -> Vec<String> {
+    let words = |code: &str| tokens(code.as_bytes()).into_iter().map(|token| token.text);
+    let mut all = Vec::new();
+    let mut at = 0;
+    for literal in literals(text.as_bytes()) {
+        all.extend(words(&text[at..literal.start]));
+        at = literal.end;
+        if !is_comment(&text[literal.clone()]) {
+            all.push(text[literal].to_owned());
+        }
+    }
+    all.extend(words(&text[at..]));
+    all
+}
+
+fn is_comment(literal: &str) -> bool {
+    literal.starts_with("//") || literal.starts_with("/*")
+}
+
 /// The text with comments, strings and character literals turned to spaces, lines kept.
 fn blank(text: &[u8]) -> Vec<u8> {
     let mut out = text.to_vec();
-    let mut at = 0;
-    while at < text.len() {
-        let end = literal_end(text, at);
-        for byte in &mut out[at..end] {
+    for literal in literals(text) {
+        for byte in &mut out[literal] {
             if *byte != b'\n' {
                 *byte = b' ';
             }
+        }
+    }
+    out
+}
+
+/// The comments, strings and character literals of a text, in order.
+fn literals(text: &[u8]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let end = literal_end(text, at);
+        if end > at {
+            found.push(at..end);
         }
         // A word is passed whole, so that the `r` of `for` never opens a raw string.
         at = if end > at {
@@ -171,7 +217,7 @@ fn blank(text: &[u8]) -> Vec<u8> {
             word_end(text, at).max(at + 1)
         };
     }
-    out
+    found
 }
 
 fn is_word(byte: u8) -> bool {

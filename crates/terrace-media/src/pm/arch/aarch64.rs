@@ -1,7 +1,7 @@
-//! aarch64: DC CVAP where the processor has a point of persistence, else DC CVAC, and DSB.
+//! aarch64: DC CVAP if the processor has a point of persistence, else DC CVAC, and DSB.
 //!
-//! Lines are walked in steps of 64 bytes: a processor with longer lines cleans some twice, one
-//! with shorter lines does not exist among those that run Linux with a flush domain.
+//! Lines are visited in steps of 64 bytes. A processor with longer lines cleans some of them twice.
+//! No processor that runs Linux with a flush domain has shorter lines.
 
 use super::{Flush, LINE};
 use std::arch::asm;
@@ -21,8 +21,8 @@ pub(super) fn best_flush() -> Flush {
 #[inline]
 pub(super) unsafe fn flush_lines(kind: Flush, first: *const u8, lines: usize) {
     for i in 0..lines {
-        // SAFETY: the line is mapped; cleaning changes no byte of it. CVAP is written as the
-        // system instruction that it is, so that no assembler feature is needed.
+        // SAFETY: the line is mapped, and cleaning does not change it. CVAP is encoded as a generic
+        // system instruction, so that no assembler feature is needed.
         unsafe {
             let line = first.add(i * LINE);
             match kind {
@@ -40,7 +40,7 @@ pub(super) unsafe fn flush_lines(kind: Flush, first: *const u8, lines: usize) {
 
 #[inline]
 pub(super) fn fence() {
-    // SAFETY: a barrier touches no memory of ours.
+    // SAFETY: a barrier does not access memory.
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
 }
 
@@ -48,8 +48,8 @@ pub(super) fn fence() {
 /// As `super::stream`.
 #[inline]
 pub(super) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise. The architecture's non-temporal pair stores are hints that
-    // give no ordering of their own, so an ordinary copy and a clean are as good.
+    // SAFETY: guaranteed by the caller. The architecture's non-temporal pair stores are hints
+    // without any ordering, so an ordinary copy followed by a clean is as good.
     unsafe {
         std::ptr::copy_nonoverlapping(src, dst, len);
         super::flush(kind, dst, len);

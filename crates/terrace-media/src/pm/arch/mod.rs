@@ -1,4 +1,4 @@
-//! Instruction choice: how lines leave the caches on this processor, decided once.
+//! Instruction choice: how lines are written back on this processor, decided once.
 //!
 //! Each architecture file has the same four functions: `best_flush`, `flush_lines`, `fence` and
 //! `stream`. Nothing outside this folder executes a flush, a fence for media or a non-temporal
@@ -18,13 +18,13 @@ use portable as imp;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as imp;
 
-/// Bytes that travel between caches and media together.
+/// The unit of transfer between caches and media.
 pub(crate) const LINE: usize = 64;
 
-/// What makes a line durable on one mapping.
+/// The instruction that makes a line durable on a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flush {
-    /// Nothing: the medium is synced by the kernel, or is not durable at all.
+    /// None: the kernel syncs the medium, or it is not durable at all.
     Nothing,
     /// A fence alone: the caches are in the persistence domain.
     FenceOnly,
@@ -43,7 +43,7 @@ pub(crate) enum Flush {
         allow(dead_code, reason = "aarch64 only")
     )]
     DcCvap,
-    /// DC CVAC: clean to the point of coherency, where CVAP is missing.
+    /// DC CVAC: clean to the point of coherency, if CVAP is missing.
     #[cfg_attr(
         not(target_arch = "aarch64"),
         allow(dead_code, reason = "aarch64 only")
@@ -52,12 +52,12 @@ pub(crate) enum Flush {
 }
 
 impl Flush {
-    /// The best instruction of this processor.
+    /// Returns the best instruction of this processor.
     pub(crate) fn best() -> Flush {
         imp::best_flush()
     }
 
-    /// The instructions as reports name them.
+    /// Returns the name of the instructions for reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Flush::Nothing => "none",
@@ -71,7 +71,7 @@ impl Flush {
     }
 }
 
-/// The line-aligned cover of `len` bytes at `addr`: first line's address and number of lines.
+/// Returns the lines that cover `len` bytes at `addr`: the address of the first and their number.
 #[inline]
 pub(crate) fn cover(addr: usize, len: usize) -> (usize, usize) {
     let first = addr & !(LINE - 1);
@@ -79,14 +79,14 @@ pub(crate) fn cover(addr: usize, len: usize) -> (usize, usize) {
     (first, (end - first) / LINE)
 }
 
-/// Starts the write-back of every line that holds one of the `len` bytes at `addr`.
+/// Starts the write-back of every line that contains one of the `len` bytes at `addr`.
 ///
 /// # Safety
 /// The bytes are mapped.
 #[inline]
 pub(crate) unsafe fn flush(kind: Flush, addr: *const u8, len: usize) {
     let (first, lines) = cover(addr as usize, len);
-    // SAFETY: the lines hold mapped bytes, and pages are whole lines.
+    // SAFETY: the bytes are mapped, and so are their lines, since pages consist of whole lines.
     unsafe { imp::flush_lines(kind, addr.with_addr(first), lines) };
 }
 
@@ -107,6 +107,6 @@ pub(crate) fn fence(kind: Flush) {
 /// disjoint.
 #[inline]
 pub(crate) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { imp::stream(kind, dst, src, len) }
 }

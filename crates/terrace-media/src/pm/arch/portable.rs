@@ -1,4 +1,4 @@
-//! Other processors: no flush instruction is known, so only media that need none are offered.
+//! Other processors: no flush instruction is known, so only media that need none are supported.
 
 use super::Flush;
 
@@ -9,7 +9,7 @@ pub(super) fn best_flush() -> Flush {
 }
 
 /// # Safety
-/// None is needed: nothing is executed.
+/// Always safe: it does nothing.
 pub(super) unsafe fn flush_lines(_: Flush, _: *const u8, _: usize) {}
 
 pub(super) fn fence() {
@@ -19,6 +19,6 @@ pub(super) fn fence() {
 /// # Safety
 /// As `super::stream`.
 pub(super) unsafe fn stream(_: Flush, dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }

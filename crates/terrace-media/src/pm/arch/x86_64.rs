@@ -1,9 +1,9 @@
-//! x86-64: CLWB, CLFLUSHOPT or CLFLUSH, SFENCE, and non-temporal stores of the widest kind.
+//! x86-64: CLWB, CLFLUSHOPT or CLFLUSH, SFENCE, and the widest non-temporal stores.
 //!
-//! Streaming writes whole lines with the widest non-temporal stores, and the partial lines at both
-//! ends with 8-byte ones where address and length are whole words. Ends of odd bytes are copied
-//! through the cache and flushed: reading the line first costs more than the flush, so callers that
-//! care pad to words.
+//! Streaming writes use the widest non-temporal stores for whole lines, and 8-byte ones for the
+//! partial lines at both ends if address and length are multiples of 8. Otherwise the ends are
+//! copied through the cache and flushed, which costs a read of the line, so performance-sensitive
+//! callers pad to words.
 
 use super::{Flush, LINE};
 use std::arch::asm;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(super) const FENCE_NAME: &str = "sfence";
 
 pub(super) fn best_flush() -> Flush {
-    // Leaf 7 exists on every processor with these instructions; bit positions are Intel's and
-    // AMD's manuals'.
+    // Leaf 7 exists on every processor with these instructions; the bits are documented in the
+    // manuals of Intel and AMD.
     let highest = __cpuid_count(0, 0).eax;
     let ebx = if highest >= 7 {
         __cpuid_count(7, 0).ebx
@@ -40,8 +40,8 @@ pub(super) unsafe fn flush_lines(kind: Flush, first: *const u8, lines: usize) {
     macro_rules! each_line {
         ($instruction:literal) => {
             for i in 0..lines {
-                // SAFETY: the line is mapped; the instruction changes no byte of it, and the
-                // processor has it because `best_flush` chose it.
+                // SAFETY: the line is mapped, the instruction does not change it, and the processor
+                // supports it, because `best_flush` chose it.
                 unsafe {
                     asm!(concat!($instruction, " [{}]"), in(reg) first.add(i * LINE),
                         options(nostack, preserves_flags));
@@ -59,7 +59,7 @@ pub(super) unsafe fn flush_lines(kind: Flush, first: *const u8, lines: usize) {
 
 #[inline]
 pub(super) fn fence() {
-    // SAFETY: every x86-64 processor has SSE, and a fence touches no memory of ours.
+    // SAFETY: every x86-64 processor has SSE, and a fence does not access memory.
     unsafe { _mm_sfence() };
 }
 
@@ -98,10 +98,10 @@ pub(super) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usiz
     let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let tail = head + lines * LINE;
-    // The ends go in whole words or not at all past the caches.
+    // Partial lines bypass the cache only if they consist of whole words.
     let words = (dst as usize | len).is_multiple_of(8);
-    // SAFETY: head, whole lines and tail split the caller's ranges, and the features of each copy
-    // were detected.
+    // SAFETY: head, whole lines and tail partition the caller's ranges, and the features of each
+    // copy were detected.
     unsafe {
         if head > 0 {
             part_of_line(kind, dst, src, head, words);
@@ -120,13 +120,13 @@ pub(super) unsafe fn stream(kind: Flush, dst: *mut u8, src: *const u8, len: usiz
     }
 }
 
-/// Copies less than a line: by 8-byte non-temporal stores if it is `words`, else through the cache.
+/// Copies less than a line: with 8-byte non-temporal stores if `words`, else through the cache.
 ///
 /// # Safety
 /// As `super::stream`; with `words`, `dst` and `len` are multiples of 8.
 #[inline]
 unsafe fn part_of_line(kind: Flush, dst: *mut u8, src: *const u8, len: usize, words: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if words {
             for at in (0..len).step_by(8) {
@@ -143,7 +143,7 @@ unsafe fn part_of_line(kind: Flush, dst: *mut u8, src: *const u8, len: usize, wo
 }
 
 /// # Safety
-/// `dst` is line-aligned, both ranges hold `lines` lines, and the processor has AVX-512F.
+/// `dst` is line-aligned, both ranges contain `lines` lines, and the processor has AVX-512F.
 #[target_feature(enable = "avx512f")]
 unsafe fn lines_avx512(dst: *mut u8, src: *const u8, lines: usize) {
     for i in 0..lines {
@@ -156,7 +156,7 @@ unsafe fn lines_avx512(dst: *mut u8, src: *const u8, lines: usize) {
 }
 
 /// # Safety
-/// `dst` is line-aligned, both ranges hold `lines` lines, and the processor has AVX2.
+/// `dst` is line-aligned, both ranges contain `lines` lines, and the processor has AVX2.
 #[target_feature(enable = "avx2")]
 unsafe fn lines_avx2(dst: *mut u8, src: *const u8, lines: usize) {
     for i in 0..lines * 2 {
@@ -169,7 +169,7 @@ unsafe fn lines_avx2(dst: *mut u8, src: *const u8, lines: usize) {
 }
 
 /// # Safety
-/// `dst` is line-aligned and both ranges hold `lines` lines.
+/// `dst` is line-aligned and both ranges contain `lines` lines.
 unsafe fn lines_sse2(dst: *mut u8, src: *const u8, lines: usize) {
     for i in 0..lines * 4 {
         // SAFETY: quarter-line i of both ranges; the destination is 16-byte aligned, and every
@@ -183,7 +183,8 @@ unsafe fn lines_sse2(dst: *mut u8, src: *const u8, lines: usize) {
 
 #[cfg(test)]
 mod tests {
-    //! Every width and every flush instruction of this processor, not only the chosen ones.
+    //! Tests of every store width and flush instruction of this processor, not only the chosen
+    //! ones.
     use super::*;
 
     #[repr(align(64))]
@@ -198,7 +199,7 @@ mod tests {
                 for width in [SSE2, AVX2, AVX512] {
                     let mut dst = Lines([0; 640]);
                     let (to, src) = (dst.0.as_mut_ptr(), &src[from..]);
-                    // SAFETY: the lines are inside of both buffers; features are checked.
+                    // SAFETY: the lines are inside both buffers, and the features are checked.
                     unsafe {
                         match width {
                             AVX512 if is_x86_feature_detected!("avx512f") => {
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Each instruction that is offered runs, and leaves the bytes as they are.
+    /// Each supported instruction executes and leaves the bytes unchanged.
     #[test]
     fn every_flush_keeps_the_bytes() {
         let best = best_flush();
@@ -229,7 +230,7 @@ mod tests {
         };
         for kind in older {
             let lines = Lines([7; 640]);
-            // SAFETY: ten lines of the buffer.
+            // SAFETY: the buffer has ten lines.
             unsafe { flush_lines(*kind, lines.0.as_ptr(), 10) };
             fence();
             assert!(lines.0.iter().all(|b| *b == 7));

@@ -1,4 +1,4 @@
-//! Tests of extents: the allocator against a model, claims that never overlap, and dropping.
+//! Tests of extents: the allocator against a model, disjoint claims, and dropping.
 
 use crate::pool::alloc::FreeMap;
 use crate::{AllocError, Arena, Backing, Pool, PoolConfig, PoolFaults, Prefault, Span};
@@ -16,7 +16,7 @@ fn config() -> PoolConfig {
     }
 }
 
-/// Under random takes and gives, the map is exactly what a table of granules says.
+/// Under random takes and gives, the map matches a table of granules.
 #[test]
 fn free_map_follows_its_model() {
     for seed in 0..40 {
@@ -102,7 +102,7 @@ fn free_map_follows_its_model() {
     }
 }
 
-/// Spans that are not whole granules inside of the map are refused.
+/// Spans that are not whole granules inside the map are refused.
 #[test]
 fn odd_spans_are_refused() {
     let mut map = FreeMap::new(GRANULE, 10 * GRANULE, GRANULE);
@@ -121,7 +121,7 @@ fn odd_spans_are_refused() {
     assert_eq!(map.free_bytes(), 9 * GRANULE);
 }
 
-/// Extents that several threads allocate, fill and drop never share a byte, and all come back.
+/// Extents that several threads allocate, fill and drop never share a byte, and all are freed.
 #[test]
 fn extents_of_many_threads_do_not_overlap() {
     let pool = Pool::create(config()).expect("created");
@@ -155,7 +155,7 @@ fn extents_of_many_threads_do_not_overlap() {
     assert_eq!((usage.allocated, usage.largest_free), (0, usage.free));
 }
 
-/// A pool grows to its cap, then is full, says with what, and has room again after a drop.
+/// A pool grows to its cap, then reports that it is full, and has space again after a drop.
 #[test]
 fn a_pool_grows_to_its_cap() {
     let pool = Pool::create(config()).expect("created");
@@ -183,7 +183,7 @@ fn a_pool_grows_to_its_cap() {
     assert!(matches!(pool.alloc(u64::MAX), Err(AllocError::Full { .. })));
 }
 
-/// When growing fails, the space stays free: a full device is `Full`, anything else is `Io`.
+/// If growing fails, the space stays free: a full device is `Full`, anything else is `Io`.
 #[test]
 fn failed_growth_leaks_nothing() {
     for (kind, sticky) in [
@@ -211,7 +211,7 @@ fn failed_growth_leaks_nothing() {
         faults.reset();
         assert!(pool.alloc(100 << 10).is_ok());
     }
-    // A step that does not fit is tried again with only what is needed.
+    // A growth step that does not fit is retried with only the necessary bytes.
     let faults = PoolFaults::new();
     let pool = Pool::create(PoolConfig {
         faults: Some(Arc::clone(&faults)),
@@ -223,7 +223,7 @@ fn failed_growth_leaks_nothing() {
     assert_eq!(pool.region().end(), extent.off() + extent.len());
 }
 
-/// Claims of one allocator are aligned, disjoint, and together no more than its capacity.
+/// Claims of one allocator are aligned, disjoint, and within its capacity.
 #[test]
 fn claims_of_many_threads_are_disjoint() {
     let mut arena = Arena::new(1 << 20).expect("made");
@@ -269,13 +269,13 @@ fn claims_of_many_threads_are_disjoint() {
             .all(|(off, len)| *off >= bump.start() && off + len <= bump.start() + bump.capacity())
     );
     assert_eq!(bump.used() + bump.remaining(), bump.capacity());
-    // What is left is for smaller claims, until nothing is.
+    // Smaller claims use the rest until nothing is left.
     while bump.claim(8, 8).is_some() {}
     assert!(bump.remaining() < 8);
     assert!(bump.claim(usize::MAX, 8).is_none());
 }
 
-/// A bump allocator continues where recovery says that its extent was used up to.
+/// A bump allocator continues after the bytes that recovery found in use.
 #[test]
 fn bumping_continues_after_what_is_used() {
     let pool = Pool::create(config()).expect("created");
@@ -290,7 +290,7 @@ fn bumping_continues_after_what_is_used() {
     assert!(extent.claim(u64::MAX, 1).is_none());
 }
 
-/// A write beyond its claim is a programming error, and stops before it touches anything.
+/// A write beyond its claim is a programming error and panics before it changes anything.
 #[test]
 fn writes_beyond_a_claim_panic() {
     let pool = Pool::create(config()).expect("created");
@@ -317,7 +317,7 @@ fn writes_beyond_a_claim_panic() {
     );
 }
 
-/// An extent outlives its pool's handle, and so does every claim and region of it.
+/// An extent outlives its pool's handle, and so do its claims and regions.
 #[test]
 fn an_extent_keeps_its_pool() {
     let pool = Pool::create(config()).expect("created");

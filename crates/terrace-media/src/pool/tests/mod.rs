@@ -1,4 +1,4 @@
-//! Tests of pools: made, opened, locked, grown, cut, and refused.
+//! Tests of pools: creating, opening, locking, growing, shrinking, and refusals.
 
 mod extent;
 mod superblock;
@@ -20,7 +20,7 @@ fn file(dir: &Path) -> PoolConfig {
     config(Backing::File(dir.join("pool")))
 }
 
-/// After a clean close, a pool opens with its roots, its bytes, and the word that it was clean.
+/// After a clean close, a pool opens with its roots and bytes, and reports `Clean`.
 #[test]
 fn reopens_with_what_it_held() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -62,7 +62,7 @@ fn reopens_with_what_it_held() {
     }
 }
 
-/// On `Dax`, what was flushed and fenced is there after a power loss, and nothing else has to be.
+/// On `Dax`, flushed and fenced bytes survive a power loss; other bytes need not.
 #[test]
 fn power_loss_keeps_what_was_fenced() {
     let machine = Machine::new(3, Medium::Dax);
@@ -87,7 +87,7 @@ fn error(result: Result<Pool, PoolError>) -> PoolError {
     result.map(|pool| pool.describe()).expect_err("an error")
 }
 
-/// A pool file with a root, closed.
+/// Creates a pool file with a root and closes it.
 fn closed(dir: &Path) -> PoolConfig {
     let config = file(dir);
     let pool = Pool::create(config.clone()).expect("created");
@@ -96,7 +96,7 @@ fn closed(dir: &Path) -> PoolConfig {
     config
 }
 
-/// While a pool is open nobody else opens it, through this process or another; then they do.
+/// An open pool cannot be opened again, by this process or another, until it is closed.
 #[test]
 fn an_open_pool_is_locked() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -125,8 +125,8 @@ fn an_open_pool_is_locked() {
     assert!(Pool::open(config).is_ok());
 }
 
-/// A pool whose lock is let go of a moment after it was closed, as by a process that is being
-/// started, opens.
+/// A pool can be opened even if its lock is released a moment after it was closed, as by a process
+/// that is starting.
 #[test]
 fn a_lock_held_for_a_moment_is_waited_for() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -142,7 +142,7 @@ fn a_lock_held_for_a_moment_is_waited_for() {
     });
 }
 
-/// A second creation is refused and harms nothing; an empty file in the way does not matter.
+/// A second creation is refused and changes nothing; an empty file at the path does not matter.
 #[test]
 fn a_pool_is_made_once() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -164,7 +164,7 @@ fn a_pool_is_made_once() {
         error(Pool::open(config.clone())),
         PoolError::NotFound { .. }
     ));
-    // A file of somebody else's stays; what a creation that was killed left behind is used again.
+    // A foreign file is kept; the leftover of a killed creation is reused.
     std::fs::write(dir.path().join("pool.creating"), [1; 9000]).expect("written");
     assert!(matches!(
         error(Pool::create(config.clone())),
@@ -178,7 +178,7 @@ fn a_pool_is_made_once() {
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
 }
 
-/// Paths and files that cannot hold a pool give an error that says why.
+/// Paths and files that cannot hold a pool give a specific error.
 #[test]
 fn impossible_places_are_explained() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -197,7 +197,7 @@ fn impossible_places_are_explained() {
     let config = closed(dir.path());
     let path = dir.path().join("pool");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("set");
-    // Whoever may write to it all the same, as root may, is not kept from it.
+    // A user who may write regardless of the mode, such as root, is not refused.
     let may_write = std::fs::OpenOptions::new().write(true).open(&path).is_ok();
     match Pool::open(config) {
         Ok(_) => assert!(may_write),
@@ -208,7 +208,7 @@ fn impossible_places_are_explained() {
     }
 }
 
-/// Configurations that make no sense are refused with every reason.
+/// Invalid configurations are refused.
 #[test]
 fn senseless_configurations_are_refused() {
     for (granule, cap_bytes) in [
@@ -233,7 +233,7 @@ fn senseless_configurations_are_refused() {
     assert!(Pool::create(config).expect("created").alloc(1).is_ok());
 }
 
-/// The cap is raised on reopening, and never put below what the pool has.
+/// The cap can be raised on reopening, but not below the size of the pool.
 #[test]
 fn the_cap_can_be_raised() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -263,7 +263,7 @@ fn the_cap_can_be_raised() {
     }
 }
 
-/// Trimming gives back the bytes after the last extent, and the pool opens and grows as before.
+/// Trimming frees the bytes after the last extent, and the pool opens and grows as before.
 #[test]
 fn trim_gives_the_tail_back() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -301,7 +301,7 @@ fn trim_gives_the_tail_back() {
     }
 }
 
-/// Recovery adopts only what can be an extent.
+/// Recovery adopts only spans that can be extents.
 #[test]
 fn impossible_extents_are_not_adopted() {
     let pool = Pool::create(config(Backing::Anonymous)).expect("created");
@@ -336,8 +336,8 @@ fn impossible_extents_are_not_adopted() {
     assert!(pool.adopt(around).is_ok());
 }
 
-/// How a pool ended is told at the next open: closed, crashed in this boot, or power lost, which
-/// stays until it is repaired.
+/// The next open reports how a pool ended: closed, crashed in this boot, or power lost, which
+/// remains until it is repaired.
 #[test]
 fn the_last_shutdown_is_told() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -369,8 +369,8 @@ fn the_last_shutdown_is_told() {
     assert_eq!(reopened().shutdown(), Shutdown::Crashed);
 }
 
-/// Whether a power loss took pages depends on the medium that had power then, not on the one that the pool is on now,
-/// and is told until it is repaired.
+/// Whether a power loss lost pages depends on the medium at that time, not on the pool's medium
+/// now, and is reported until it is repaired.
 #[test]
 fn pages_are_lost_where_the_pool_was_mapped() {
     for (was, now) in [
@@ -388,7 +388,7 @@ fn pages_are_lost_where_the_pool_was_mapped() {
         for _ in 0..2 {
             let pool = open(&lost);
             assert_eq!(pool.shutdown(), Shutdown::PowerLost);
-            // On `Mapped` the second opening cannot know any more what the first one left unwritten.
+            // On `Mapped` the second open cannot know which pages the first one left unwritten.
             let first = pool.pages_lost();
             assert!(first == (was == Medium::Mapped) || now == Medium::Mapped);
         }
@@ -406,7 +406,7 @@ fn pages_are_lost_where_the_pool_was_mapped() {
     }
 }
 
-/// Faulting pages in ahead, all at once or never gives the same pool.
+/// Prefaulting by extent, all at once or never gives the same pool.
 #[test]
 fn prefaulting_changes_nothing_but_time() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -442,7 +442,7 @@ fn prefaulting_changes_nothing_but_time() {
     }
 }
 
-/// The caches count as durable only if every region of persistent memory says so.
+/// The caches count as durable only if every region of persistent memory reports it.
 #[test]
 fn durable_caches_are_detected() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -463,8 +463,9 @@ fn durable_caches_are_detected() {
     assert!(durable());
 }
 
-/// A pool grows a quarter ahead of what is allocated. Where its device has no room for that, it says how much there is
-/// now, all of which can be allocated, until the device has room again.
+/// A pool grows a quarter ahead of its allocated bytes. If its device has no space for that, it
+/// reports the current size as its limit, all of which can be allocated, until the device has space
+/// again.
 #[test]
 fn a_full_device_is_known_ahead_of_need() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -506,8 +507,8 @@ fn a_full_device_is_known_ahead_of_need() {
     assert!(pool.usage().is_device_full(), "what is needed does not fit");
 }
 
-/// A pool that leaves the rest of its device to others grows up to its part of it, and then counts as full. One that has
-/// more than its part keeps that.
+/// A pool limited to a part of its device grows up to that part and then counts as full. A pool
+/// that is already larger keeps its size.
 #[test]
 fn a_pool_keeps_to_its_part_of_a_device() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -536,7 +537,7 @@ fn a_pool_keeps_to_its_part_of_a_device() {
     held.push(pool.alloc(200 << 10).expect("grown"));
 }
 
-/// `alloc_below` takes the lowest place that ends before the limit, and nothing else.
+/// `alloc_below` takes the lowest place that ends at or before the limit, or fails.
 #[test]
 fn a_place_below_ends_before_its_limit() {
     let pool = Pool::create(config(Backing::Anonymous)).expect("created");

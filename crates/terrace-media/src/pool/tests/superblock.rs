@@ -1,4 +1,4 @@
-//! Tests of the superblock: damage, foreign and newer files, and crashes while it changes.
+//! Tests of the superblock: damage, foreign and newer files, and crashes during changes.
 
 use super::{closed, config, error, file};
 use crate::pm::arch::Flush;
@@ -28,7 +28,7 @@ fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x40], at).expect("written");
 }
 
-/// Changes a slot and makes its checksum right again.
+/// Changes a slot and corrects its checksum.
 fn patch(path: &Path, slot: u64, at: usize, bytes: &[u8]) {
     let file = open_bytes(path);
     let mut whole = [0; SLOT_BYTES];
@@ -39,8 +39,8 @@ fn patch(path: &Path, slot: u64, at: usize, bytes: &[u8]) {
     file.write_all_at(&whole, slot).expect("written");
 }
 
-/// After any one byte of either slot is flipped, the pool opens from the other slot with
-/// everything it held; after both are damaged, it is refused with the place.
+/// After any one byte of either slot is flipped, the pool opens from the other slot with its full
+/// state; after both are damaged, it is refused with the offset.
 #[test]
 fn one_damaged_slot_loses_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -65,7 +65,7 @@ fn one_damaged_slot_loses_nothing() {
     assert!(error.to_string().contains("checksum"), "{error}");
 }
 
-/// A whole slot of a later format is refused as such, whatever the other slot says.
+/// A whole slot of a later format is refused as such, regardless of the other slot.
 #[test]
 fn a_newer_format_is_refused() {
     for slot in SLOTS {
@@ -92,7 +92,7 @@ fn a_newer_format_is_refused() {
     }
 }
 
-/// A feature that this program does not know is refused.
+/// An unknown feature is refused.
 #[test]
 fn an_unknown_feature_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -109,8 +109,8 @@ fn an_unknown_feature_is_refused() {
     assert!(matches!(error, PoolError::Unsupported(_)), "{error}");
 }
 
-/// Whatever one open finds after a crash or beside a damaged slot, the next one finds too, even if
-/// power is lost again while the first is opening.
+/// The state that one open finds after a crash, or with a damaged slot, is found by the next one
+/// too, even if power is lost again during the first.
 #[test]
 fn what_was_found_is_found_again() {
     let images = |medium| {
@@ -128,7 +128,7 @@ fn what_was_found_is_found_again() {
         for round in 1..3 {
             pool.set_roots(&[(0, round), (15, round)]).expect("set");
         }
-        // Beside those, one damaged slot and then the other, durably.
+        // In addition, damage one slot and then the other, durably.
         for slot in SLOTS {
             let flip = || {
                 let word = pool.region().word(slot + 128).expect("mapped");
@@ -168,8 +168,8 @@ fn what_was_found_is_found_again() {
     }
 }
 
-/// What a process left that was killed at any store of a change of the roots from 1 to 2, in either
-/// slot: the first `words` words of the slot are stored and not durable.
+/// Returns the image left by a process that was killed during a change of the roots from 1 to 2, in
+/// either slot: the first `words` words of the slot are stored and not durable.
 fn killed_while_changing(medium: Medium, second: bool, words: usize) -> Image {
     let machine = Machine::new(8, medium);
     let pool = Pool::create(config(Backing::Simulated(machine.clone()))).expect("created");
@@ -197,7 +197,7 @@ fn killed_while_changing(medium: Medium, second: bool, words: usize) -> Image {
             to.store(*word, Relaxed);
         }
     };
-    // As `superblock::write` does it; the slot that counts is the first.
+    // In the order of `superblock::write`, with the first slot current.
     if second {
         store(SLOTS[1], changed.len());
         region.persist(SLOTS[1], SLOT_BYTES, Purpose::Superblock);
@@ -211,10 +211,10 @@ fn killed_while_changing(medium: Medium, second: bool, words: usize) -> Image {
     machine.process_image()
 }
 
-/// Opens what a killed process left, once for each way in which the opening process can end: after
-/// it, or at a persist point by a power loss or by being killed as well. Returns what the latter
-/// leave; the others must open with what the opening process found, or, while it was opening, with
-/// what it could have found.
+/// Opens the image of a killed process, once for each way in which the opening process can end:
+/// after the open, or at a persist point by a power loss or a kill. Images left by a power loss
+/// must open with the state that the opening process found or, while it was opening, could have
+/// found. Returns the images left by kills.
 fn crash_the_next_open(image: &Image) -> Vec<Image> {
     let machine = Machine::boot(image.clone(), 0);
     let (lost, killed) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
@@ -229,14 +229,14 @@ fn crash_the_next_open(image: &Image) -> Vec<Image> {
     };
     machine.on_persist(Some(Box::new(collect)));
     let pool = match Pool::open(config(Backing::Simulated(machine.clone()))) {
-        // Killed while the pool was made, before it had a name.
+        // Killed while the pool was created, before the magic was stored.
         Err(PoolError::NotFound { .. }) => return Vec::new(),
         pool => pool.expect("opened after a process crash"),
     };
     machine.on_persist(None);
     let found = pool.root(0);
     assert_eq!(pool.root(15), found);
-    // On `Mapped` a fence comes before each sync, and makes nothing durable.
+    // On `Mapped` a fence precedes each sync and makes nothing durable.
     let settled = match machine.medium() {
         Medium::Mapped => 2,
         Medium::Dax | Medium::Dram => 1,
@@ -252,7 +252,7 @@ fn crash_the_next_open(image: &Image) -> Vec<Image> {
             pool => pool.unwrap_or_else(|e| panic!("power lost at point {point}: {e}")),
         };
         assert_eq!(pool.root(0), pool.root(15));
-        // Once it is settled, what was found is found again.
+        // Once the state is settled, it is found again.
         let legal = pool.root(0) == found || point < settled && found == 2 && pool.root(0) == 1;
         assert!(legal, "{} after {found}, at point {point}", pool.root(0));
         assert_eq!(pool.shutdown(), Shutdown::PowerLost);
@@ -260,10 +260,10 @@ fn crash_the_next_open(image: &Image) -> Vec<Image> {
     killed.lock().drain(..).collect()
 }
 
-/// A process is killed at any store of a change or at any persist point of making the pool, the
-/// next one at any persist point of its open, the one after it too, and at any point of any of these
-/// opens power is lost, with any subset of the pending lines: one slot is whole every time, and no
-/// state that an open has relied on is undone.
+/// A process is killed at any store of a change or at any persist point of a creation, and the
+/// processes after it at any persist point of their opens. At any point of these opens power is
+/// lost with any subset of the pending lines. One slot is always whole, and no state that an open
+/// has relied on is undone.
 #[test]
 fn a_kill_and_then_a_power_loss_leave_a_whole_slot() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -286,7 +286,7 @@ fn a_kill_and_then_a_power_loss_leave_a_whole_slot() {
     }
 }
 
-/// Whatever is not a pool is refused by `open` and by `create`, and stays as it is.
+/// A file that is not a pool is refused by `open` and by `create`, and does not change.
 #[test]
 fn a_foreign_file_is_refused_and_kept() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -319,7 +319,7 @@ fn a_foreign_file_is_refused_and_kept() {
     );
 }
 
-/// A pool file that lost its end is refused; one that lost its superblock as well is.
+/// A truncated pool file is refused, even if its superblock is cut off.
 #[test]
 fn a_truncated_file_is_refused() {
     for (len, least) in [
@@ -342,8 +342,8 @@ fn a_truncated_file_is_refused() {
     }
 }
 
-/// At every persist point of making a pool and changing roots, whatever a power loss leaves either
-/// is no pool yet and can be made one, or has all roots of one change.
+/// A power loss at any persist point of creating a pool and changing roots leaves either no pool,
+/// so that one can be created, or all roots of one change.
 #[test]
 fn roots_change_all_or_none_at_every_crash() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -390,7 +390,7 @@ fn roots_change_all_or_none_at_every_crash() {
     }
 }
 
-/// After a failed sync no further change of the superblock is taken, and the first cause is told.
+/// After a failed sync, further changes of the superblock are refused.
 #[test]
 fn a_failed_sync_is_final() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -420,8 +420,8 @@ fn a_failed_sync_is_final() {
     assert_eq!(pool.shutdown(), Shutdown::Crashed);
 }
 
-/// After a failed sync of any range no sync of another one is believed: the system may have told of pages
-/// of that one.
+/// After a failed sync of one range, syncs of all other ranges fail: the kernel may have reported
+/// their pages with the first.
 #[test]
 fn a_failed_sync_of_a_range_is_final_for_all() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -443,8 +443,7 @@ fn a_failed_sync_of_a_range_is_final_for_all() {
     assert!(pool.set_roots(&[(0, 2)]).is_err());
 }
 
-/// Bytes of a slot, whatever they are, decode without a panic, and a whole slot to what it was
-/// made from.
+/// Any bytes decode without a panic; a slot decodes to its state, and is invalid after a bit flip.
 #[test]
 fn slots_decode_whatever_they_hold() {
     let mut random = fastrand::Rng::with_seed(11);
@@ -479,7 +478,7 @@ fn slots_decode_whatever_they_hold() {
     }
 }
 
-/// A generation that cannot be counted on is refused: the next one would lose against all others.
+/// The maximum generation is refused: the next one would be older than all others.
 #[test]
 fn the_last_generation_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
