@@ -1,9 +1,10 @@
-//! This file is the cache of blocks, and the one budget that cached and pinned blocks share.
+//! The block cache, and the budget that cached and pinned blocks share.
 //!
 //! Invariants
-//!   C1  Bytes cached and pinned together are at most the capacity, while what readers must hold
-//!       (`charge`) leaves room; what they may hold (`try_pin`) never takes more than half, and with
-//!       a budget for memory no more than that allows.
+//!   C1  Cached and pinned bytes together stay within the capacity unless mandatory pins (`charge`)
+//!       alone exceed it. An optional pin (`try_pin`) is granted only while all pins take at most
+//!       half of the capacity, and optional pins at most the limit of the memory budget, if there
+//!       is one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,29 +15,29 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::parts::memory::Memory;
 
-/// Which block: the number of its file and its offset there.
+/// The identity of a block: the number of its file, and its offset there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKey {
     pub(crate) number: u64,
     pub(crate) offset: u64,
 }
 
-/// Something of known size.
+/// A value whose size is known.
 pub(crate) trait Weigh {
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the value takes.
     fn weight(&self) -> usize;
 }
 
-/// What the cache needs for a block besides the block.
+/// The cache's own overhead for a block, in bytes.
 const OVERHEAD_BYTES: usize = 96;
-/// A shard smaller than this would refuse blocks that are not large.
+/// The minimum shard size. A smaller shard would refuse blocks of moderate size.
 const SHARD_BYTES_MIN: u64 = 2 << 20;
-/// More shards than this do not make two threads meet less often.
+/// The maximum number of shards. More do not reduce contention further.
 const SHARDS_MAX: u64 = 64;
-/// Of what scans read while the cache is full, one span in so many is kept. How full it is is looked up as often:
-/// that asks every shard.
+/// While the cache is full, one in this many scanned spans is cached. The free space is refreshed
+/// as rarely, because that visits every shard.
 const SCANNED_KEPT_ONE_IN: u64 = 16;
-/// Only for the first size of the cache's tables.
+/// The usual block size, used only for the initial size of the cache's tables.
 const BLOCK_BYTES_USUAL: u64 = 4 << 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -50,33 +51,34 @@ impl<V: Weigh> Weighter<BlockKey, V> for ByWeight {
 
 type Inner<V> = Cache<BlockKey, V, ByWeight, DefaultHashBuilder, DefaultLifecycle<BlockKey, V>>;
 
-/// Blocks in memory. Any number of threads.
+/// A cache of blocks in memory, shared by any number of threads.
 pub(crate) struct BlockCache<V: Weigh + Clone> {
     cache: Inner<V>,
     capacity_bytes: u64,
     pinned: Mutex<Pinned>,
     memory: Arc<Memory>,
-    /// Spans of scans that came.
+    /// The number of spans that scans have read.
     scanned: AtomicU64,
-    /// Bytes that were free when a span last looked, less what later ones have used.
+    /// The bytes that were free at the last refresh, less those that scans have used since.
     free: AtomicU64,
 }
 
-/// Bytes that are taken off what may be cached.
+/// Bytes subtracted from the budget of the cache.
 #[derive(Default)]
 struct Pinned {
     all: u64,
-    /// Of `try_pin`.
+    /// Bytes pinned by `try_pin`.
     optional: u64,
 }
 
 impl<V: Weigh + Clone> BlockCache<V> {
-    /// An empty cache with a budget of `capacity_bytes`, of a store whose memory has no limit.
+    /// Creates an empty cache with a budget of `capacity_bytes`, for a store without a memory
+    /// limit.
     pub(crate) fn new(capacity_bytes: u64) -> BlockCache<V> {
         BlockCache::within(capacity_bytes, Memory::unlimited())
     }
 
-    /// An empty cache with a budget of `capacity_bytes`, a part of `memory`.
+    /// Creates an empty cache with a budget of `capacity_bytes`, which is a part of `memory`.
     pub(crate) fn within(capacity_bytes: u64, memory: Arc<Memory>) -> BlockCache<V> {
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let options = OptionsBuilder::new()
@@ -91,7 +93,7 @@ impl<V: Weigh + Clone> BlockCache<V> {
                 DefaultHashBuilder::default(),
                 DefaultLifecycle::default(),
             ),
-            // The options are complete; this is what they would give with one shard a core.
+            // Not reached, since all options are set. The default is one shard per core.
             Err(_) => Cache::with_weighter(0, capacity_bytes, ByWeight),
         };
         BlockCache {
@@ -104,19 +106,19 @@ impl<V: Weigh + Clone> BlockCache<V> {
         }
     }
 
-    /// The block, if it is cached.
+    /// Returns the block if it is cached.
     #[inline]
     pub(crate) fn get(&self, key: &BlockKey) -> Option<V> {
         self.cache.get(key)
     }
 
-    /// Whether the block is cached; does not count as a use.
+    /// Returns whether the block is cached, without counting a use.
     pub(crate) fn contains(&self, key: &BlockKey) -> bool {
         self.cache.contains_key(key)
     }
 
-    /// Caches a block, and returns one that had to go for it, if any. One that is larger than a shard is not
-    /// kept.
+    /// Caches a block and returns a block that was evicted for it, if any. A block larger than a
+    /// shard is not cached.
     pub(crate) fn insert(&self, key: BlockKey, block: V) -> Option<V> {
         let mut gone = [None, None];
         self.cache.insert_with_lifecycle(key, block, &mut gone);
@@ -124,10 +126,11 @@ impl<V: Weigh + Clone> BlockCache<V> {
         gone.map(|(_, block)| block)
     }
 
-    /// Whether so many bytes that a scan has read are worth caching: while there is room, and then a few, so
-    /// that what is scanned again and again comes to push out what is not read any more.
+    /// Returns whether `bytes` that a scan has read should be cached. While there is free space,
+    /// they always are; in a full cache only a small part is, so that data scanned repeatedly
+    /// gradually replaces data no longer read.
     pub(crate) fn keeps_scanned(&self, bytes: usize) -> bool {
-        // ORDERING: a count, and a hint.
+        // ORDERING: relaxed, as this is only a counter and a hint.
         let turn = self.scanned.fetch_add(1, Ordering::Relaxed);
         if turn.is_multiple_of(SCANNED_KEPT_ONE_IN) {
             let free = self.cache.capacity().saturating_sub(self.cache.weight());
@@ -142,27 +145,27 @@ impl<V: Weigh + Clone> BlockCache<V> {
             .is_ok()
     }
 
-    /// Drops every block of a file. Takes time in proportion to the cache.
+    /// Drops all blocks of a file, in time proportional to the size of the cache.
     pub(crate) fn forget(&self, number: u64) {
         self.cache.retain(|key, _| key.number != number);
     }
 
-    /// The budget.
+    /// Returns the budget.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// Bytes of the budget in use: cached, and pinned.
+    /// Returns the bytes of the budget in use: cached, and pinned.
     pub(crate) fn used_bytes(&self) -> (u64, u64) {
         (self.cache.weight(), self.pinned.lock().all)
     }
 
-    /// The memory that it is a part of.
+    /// Returns the memory budget that the cache is a part of.
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Takes bytes that the caller must hold off the budget, until the pin is dropped.
+    /// Subtracts bytes that the caller must hold from the budget, until the pin is dropped.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Pin<V> {
         let bytes = bytes as u64;
         let mut pinned = self.pinned.lock();
@@ -175,8 +178,8 @@ impl<V: Weigh + Clone> BlockCache<V> {
         }
     }
 
-    /// Takes bytes that the caller would like to hold off the budget, unless pins would then have
-    /// more than half of it.
+    /// Subtracts bytes that the caller would like to hold from the budget, unless pins would then
+    /// take more than half of it, or optional pins more than the memory budget allows.
     pub(crate) fn try_pin(self: &Arc<Self>, bytes: usize) -> Option<Pin<V>> {
         let bytes = bytes as u64;
         let mut pinned = self.pinned.lock();
@@ -194,15 +197,15 @@ impl<V: Weigh + Clone> BlockCache<V> {
         })
     }
 
-    /// Lets the cache have what is not pinned. LOCK: the shards of the cache, each alone, under
-    /// `pinned`.
+    /// Gives the cache all bytes that are not pinned. LOCK: takes the cache's shards, one at a
+    /// time, under `pinned`.
     fn set_capacity(&self, pinned: &Pinned) {
         self.cache
             .set_capacity(self.capacity_bytes.saturating_sub(pinned.all));
     }
 }
 
-/// Bytes off the budget of a cache.
+/// Bytes subtracted from the budget of a cache.
 pub(crate) struct Pin<V: Weigh + Clone> {
     cache: Arc<BlockCache<V>>,
     bytes: u64,
@@ -210,7 +213,7 @@ pub(crate) struct Pin<V: Weigh + Clone> {
 }
 
 impl<V: Weigh + Clone> Pin<V> {
-    /// Bytes that are pinned.
+    /// Returns the number of bytes pinned.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,11 +1,11 @@
-//! Caches: blocks of files in memory, and files that are open, each within a limit.
+//! Caches of file blocks and of open files, each within a limit.
 //!
-//! Blocks live in one budget, whatever they hold: data, indexes and filters. What a reader keeps for
-//! as long as it is open is *pinned*: it lies outside of the cache, and its bytes are taken off what
-//! the cache may hold, so that both together stay within the budget.
+//! Data, index and filter blocks share one budget. Blocks that a reader keeps for its lifetime are
+//! *pinned*: they are held outside the cache, and their bytes are subtracted from the cache's
+//! capacity, so that both together stay within the budget.
 //!
-//! A block that a read is using stays in memory until the read ends, also when the cache has dropped
-//! it; those bytes are beyond the budget, and as few as there are reads.
+//! A block in use by a read stays in memory until the read ends, even if the cache evicts it. Those
+//! bytes exceed the budget, by about one block per running read.
 
 #![cfg_attr(
     not(test),

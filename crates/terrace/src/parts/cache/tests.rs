@@ -1,4 +1,4 @@
-//! Tests of the caches: their limits hold, and what was put in comes out while it is there.
+//! Tests of the caches: limits hold, and a cached value is returned while it is cached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn blocks(capacity: u64) -> Arc<BlockCache<Arc<Bytes>>> {
     Arc::new(BlockCache::new(capacity))
 }
 
-/// A block that has to go for another is given to whoever caches that one.
+/// An evicted block is returned to the caller whose block replaced it.
 #[test]
 fn what_goes_is_given_back() {
     let cache = blocks(1 << 20);
@@ -43,7 +43,7 @@ fn what_goes_is_given_back() {
     assert_eq!(gone + kept.count(), 1000);
 }
 
-/// What a scan has read is kept while there is room; in a full cache one span in sixteen is.
+/// Scanned blocks are cached while there is space. In a full cache one span in sixteen is.
 #[test]
 fn a_full_cache_keeps_little_of_scans() {
     let cache = blocks(1 << 20);
@@ -53,14 +53,14 @@ fn a_full_cache_keeps_little_of_scans() {
         cache.insert(key(1, offset), Arc::new(Bytes(4000, 0)));
     }
     assert_eq!(kept(&cache), 10);
-    // What is pinned is no room either.
+    // Pinned bytes do not count as free space.
     let cache = blocks(1 << 20);
     let _pin = cache.charge(1 << 20);
     assert_eq!(kept(&cache), 10);
 }
 
-/// Whatever is cached and pinned in whatever order, both together stay within the budget, and a hit
-/// gives what was cached under that key.
+/// Cached and pinned blocks together stay within the budget in any order of operations, and a hit
+/// returns the block cached under that key.
 #[test]
 fn cached_and_pinned_blocks_share_one_budget() {
     for capacity in [64 << 10, 1 << 20, 16 << 20] {
@@ -102,7 +102,7 @@ fn cached_and_pinned_blocks_share_one_budget() {
     }
 }
 
-/// When readers must hold more than the budget, nothing is cached, and caching resumes after.
+/// While readers must hold more than the budget, nothing is cached. Caching resumes afterwards.
 #[test]
 fn an_overdrawn_budget_caches_nothing() {
     let cache = blocks(1 << 20);
@@ -115,8 +115,8 @@ fn an_overdrawn_budget_caches_nothing() {
     assert!(cache.get(&key(1, 0)).is_some());
 }
 
-/// Beyond its limit the cache closes files; each is opened once however many ask, and a failure to
-/// open is given to who asked and not remembered.
+/// The cache closes files beyond its limit. Concurrent callers open a file once, and a failure to
+/// open is returned to its caller and not cached.
 #[test]
 fn open_files_stay_within_their_limit() {
     for files_max in [4, 7, 100, 1000] {
@@ -142,8 +142,8 @@ fn open_files_stay_within_their_limit() {
     }
 }
 
-/// Files that hold memory count by that too: together they never hold more than they may, and one that
-/// holds more than all may is opened each time and not kept.
+/// Files also count by the memory that they hold. Together they stay within the limit, and a file
+/// that exceeds it alone is opened each time and not kept.
 #[test]
 fn open_files_stay_within_their_memory() {
     let cache = FileCache::<u64>::within(100, 1 << 20, |bytes| *bytes);
@@ -172,7 +172,7 @@ fn open_files_stay_within_their_memory() {
     assert!(cache.get_or_open(9999, || Err("not kept")).is_err());
 }
 
-/// With a budget for memory, what may be held beside the cache is a small part of it.
+/// With a memory budget, bytes held outside the cache are limited to a small part of it.
 #[test]
 fn a_budget_limits_what_is_held() {
     let options = crate::Options::default().within(64 << 20, crate::Sizes::default());

@@ -1,4 +1,4 @@
-//! This file is the filter of a table in a file: the bytes of one, checked once, then asked.
+//! The filter of a table in a file: its bytes are verified once, then queried in memory.
 
 use super::layout::{BLOCK_BYTES, FilterHeader};
 use super::{block_of, probe, spread};
@@ -12,7 +12,7 @@ pub(crate) struct FilterBlock {
 }
 
 impl FilterBlock {
-    /// Accepts only the bytes of one filter, whole; `base` is the offset that errors name.
+    /// Accepts only the complete bytes of one filter. `base` is the offset that errors report.
     pub(crate) fn new(bytes: Vec<u8>, base: u64) -> Result<FilterBlock, DecodeError> {
         let header = FilterHeader::decode(&bytes, base, bytes.len() as u64)?;
         let blocks = &bytes[BLOCK_BYTES..];
@@ -34,7 +34,7 @@ impl FilterBlock {
         Ok(FilterBlock { bytes, header })
     }
 
-    /// Whether a key with this hash may have been inserted; `false` is certain.
+    /// Returns whether a key with this hash may have been inserted; `false` is certain.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
         let at = (block_of(hash, self.header.block_count) as usize + 1) * BLOCK_BYTES;
@@ -51,12 +51,12 @@ impl FilterBlock {
         })
     }
 
-    /// How many hashes were inserted.
+    /// Returns the number of hashes that were inserted.
     pub(crate) fn key_count(&self) -> u64 {
         self.header.key_count
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the filter takes.
     pub(crate) fn weight(&self) -> usize {
         self.bytes.capacity() + size_of::<FilterBlock>()
     }

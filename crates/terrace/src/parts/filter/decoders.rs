@@ -1,4 +1,4 @@
-//! The decoder of filters, for those who feed it with anything.
+//! The filter decoder, for fuzzers and other sources of arbitrary bytes.
 
 use terrace_media::decoder::{Decoder, Seen, same, seal};
 

@@ -1,4 +1,4 @@
-//! Filter: a 64-byte header, then blocks of 64 bytes, each in one cache line.
+//! The filter format: a 64-byte header, then blocks of 64 bytes, each in one cache line.
 //!
 //! |  at | size | field        |                                                  |
 //! |-----|------|--------------|--------------------------------------------------|
@@ -13,25 +13,25 @@
 //! |  64 | 64*n | blocks       | eight little-endian words each                   |
 //!
 //! A key with hash `h` belongs to block `(h >> 32) * blocks >> 32`. Its bits come from the product
-//! of the low half of `h` and `BIT_FACTOR`: the top 3 bits name the first word, and bits 13+6i to
-//! 18+6i the bit in the i-th word from there on, around the block. A hash that is stored in nodes
-//! and this rule are part of the format.
+//! of the low half of `h` and `BIT_FACTOR`: the top 3 bits select the first word, and bits 13+6i to
+//! 18+6i select the bit in word i, counted from there and wrapping around in the block. Both this
+//! rule and the hashes stored in nodes are part of the format.
 
 use crate::parts::codec::{self, DecodeError, Reader};
 
-/// Size of the header, and of a block.
+/// The size of the header and of a block.
 pub(crate) const BLOCK_BYTES: usize = 64;
-/// Words of a block.
+/// The number of words in a block.
 pub(crate) const BLOCK_WORDS: usize = 8;
-/// Bits of a block.
+/// The number of bits in a block.
 pub(crate) const BLOCK_BITS: u64 = 512;
-/// The most bits that one key sets: one in each word.
+/// The maximum number of bits that a key sets, one in each word.
 pub(crate) const PROBES_MAX: u32 = 8;
 /// Spreads the low half of a hash over the bits of a block.
 pub(crate) const BIT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// How far down the product the first word's number is.
+/// The position in the product of the first word's number.
 pub(crate) const WORD_SHIFT: u32 = 61;
-/// How far down the product the first bit's number is.
+/// The position in the product of the first bit's number.
 pub(crate) const BIT_SHIFT: u32 = 13;
 
 const MAGIC: [u8; 4] = *b"TFLT";
@@ -67,7 +67,7 @@ impl FilterHeader {
         bytes
     }
 
-    /// Accepts only the header of a filter that fits into `extent_bytes`; `base` is where it is.
+    /// Accepts only the header of a filter that fits into `extent_bytes`. `base` is its offset.
     pub(crate) fn decode(
         bytes: &[u8],
         base: u64,

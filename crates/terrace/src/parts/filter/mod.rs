@@ -1,16 +1,19 @@
-//! Filter: tells most keys that a table does not have, at the cost of one cache line.
+//! Filters: exclude most keys that a table does not contain, at the cost of one cache line.
 //!
-//! A blocked Bloom filter, built in DRAM while a table is copied or merged, streamed into an extent
-//! and used there in place. Hashes come from the nodes, so that nothing is read again to merge two
-//! filters: the merged table's is built from the hashes that the merge passes anyway.
+//! A filter is a blocked Bloom filter. It is built in DRAM while a table is copied or merged,
+//! streamed into an extent and used there in place. Hashes come from the nodes: the filter of a
+//! merged table is built from the hashes that the merge visits anyway, without reading the two old
+//! filters.
 //!
 //! Invariants
 //!   F1  A filter never changes once `finish` has returned.
-//!   F2  A key that was inserted is always found, unless the medium lost a bit: `verify` finds that.
+//!   F2  A key that was inserted is always found, unless the medium lost a bit, which `verify`
+//!       detects.
 //!
-//! A table in a file has the same bytes in a block of its own, and in memory while they are used.
+//! A table in a file stores the same bytes in a filter block, which is held in memory while it is
+//! used.
 //!
-//! Bytes: layout.rs. One builder; any number of readers.
+//! layout.rs defines the bytes. A filter has one builder and any number of readers.
 
 mod block;
 #[cfg(feature = "decoders")]
@@ -40,29 +43,29 @@ fn block_count(keys: u64, bits_per_key: u32) -> u32 {
         .max(1)
 }
 
-/// The block of a hash: its high half, scaled.
+/// Returns the block of a hash, by scaling its high half.
 #[inline(always)]
 fn block_of(hash: u64, block_count: u32) -> u64 {
     ((hash >> 32) * u64::from(block_count)) >> 32
 }
 
-/// The bits of a hash in its block.
+/// Returns the bits of a hash in its block.
 #[inline(always)]
 fn spread(hash: u64) -> u64 {
     (hash & u64::from(u32::MAX)).wrapping_mul(BIT_FACTOR)
 }
 
-/// The word and the bit in it of probe `i`.
+/// Returns the word of probe `i`, and the bit in it.
 #[inline(always)]
 fn probe(spread: u64, i: u32) -> (u64, u32) {
     let word = ((spread >> WORD_SHIFT) + u64::from(i)) % BLOCK_WORDS as u64;
     (word, (spread >> (BIT_SHIFT + 6 * i)) as u32 & 63)
 }
 
-/// A filter that is being built in DRAM.
+/// A filter under construction in DRAM.
 #[derive(Debug)]
 pub(crate) struct FilterBuilder {
-    /// Room for the header, then the blocks as they will be in the extent.
+    /// Space for the header, then the blocks as they will be in the extent.
     bytes: Vec<u8>,
     block_count: u32,
     probes: u32,
@@ -70,7 +73,8 @@ pub(crate) struct FilterBuilder {
 }
 
 impl FilterBuilder {
-    /// An empty filter sized for `keys_max` keys. More may be inserted; it then tells less.
+    /// Creates an empty filter sized for `keys_max` keys. Further keys may be inserted, but make it
+    /// less selective.
     pub(crate) fn new(keys_max: u64, bits_per_key: u32) -> FilterBuilder {
         let block_count = block_count(keys_max, bits_per_key);
         let bytes = (block_count as usize + 1) * BLOCK_BYTES;
@@ -97,7 +101,7 @@ impl FilterBuilder {
         self.key_count += 1;
     }
 
-    /// The filter's bytes, for a table in a file.
+    /// Returns the filter's bytes, for a table in a file.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         self.write_header();
         self.bytes
@@ -114,12 +118,12 @@ impl FilterBuilder {
         header
     }
 
-    /// Bytes that `finish` writes.
+    /// Returns the number of bytes that `finish` writes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// Writes the filter to the start of `extent`; the caller fences before it publishes it.
+    /// Writes the filter to the start of `extent`. The caller fences before publishing it.
     ///
     /// # Panics
     ///
@@ -145,7 +149,7 @@ pub(crate) struct Filter {
     /// The pool offset of the first block.
     blocks_at: u64,
     header: FilterHeader,
-    /// The extent's region, one step closer.
+    /// The extent's region, kept here to save an indirection.
     region: Region,
     extent: Arc<Extent>,
 }
@@ -161,7 +165,7 @@ impl Filter {
         }
     }
 
-    /// Opens the filter in `extent` after a look at its header only.
+    /// Opens the filter in `extent`, reading only its header.
     pub(crate) fn open(extent: Arc<Extent>) -> Result<Filter, DecodeError> {
         let (base, len) = (extent.off(), extent.len());
         let bytes = extent.region().bytes(base, BLOCK_BYTES).unwrap_or(&[]);
@@ -169,7 +173,7 @@ impl Filter {
         Ok(Filter::new(extent, header))
     }
 
-    /// Whether a key with this hash may have been inserted; `false` is certain.
+    /// Returns whether a key with this hash may have been inserted; `false` is certain.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
         let at = self.block_at(hash);
@@ -177,7 +181,7 @@ impl Filter {
         // BOUND: at most PROBES_MAX, checked when the header was read.
         for i in 0..self.header.probes {
             let (word, bit) = probe(bits, i);
-            // What cannot be read answers "maybe": the table itself then gives the error.
+            // Unreadable words answer "maybe", and the table then reports the error.
             let Some(word) = self.region.word(at + 8 * word) else {
                 return true;
             };
@@ -193,7 +197,7 @@ impl Filter {
         self.blocks_at + block_of(hash, self.header.block_count) * BLOCK_BYTES as u64
     }
 
-    /// Reads the whole filter and compares its checksums.
+    /// Reads the whole filter and verifies its checksums.
     pub(crate) fn verify(&self) -> Result<(), DecodeError> {
         let (base, len) = (self.extent.off(), self.extent.len());
         let head = self.region.bytes(base, BLOCK_BYTES).unwrap_or(&[]);
@@ -225,7 +229,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Where the filter is, for the manifest.
+    /// Returns the span of the filter, for the manifest.
     pub(crate) fn span(&self) -> Span {
         self.extent.span()
     }

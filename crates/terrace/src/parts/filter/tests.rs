@@ -1,4 +1,4 @@
-//! Tests of the filter: what it may never do, how often it errs, and what damage does to it.
+//! Tests of the filter: no false negatives, the rate of false positives, and damage.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn pool() -> Pool {
     .unwrap()
 }
 
-/// A hash as `types::key_hash` makes it, for key number `n`.
+/// Returns a hash for key number `n`, as `types::key_hash` computes it.
 fn hash(n: u64) -> u64 {
     twox_hash::XxHash3_64::oneshot_with_seed(1, &n.to_le_bytes())
 }
@@ -34,8 +34,8 @@ fn build(pool: &Pool, keys: u64, sized_for: u64, bits_per_key: u32) -> Filter {
     filter
 }
 
-/// After any set of keys was inserted, in any size of filter, every one of them is found, also once
-/// the filter has been opened again from its bytes.
+/// Every inserted key is found, for any set of keys and any size of filter, also after the filter
+/// is reopened from its bytes.
 #[test]
 fn no_false_negatives() {
     let pool = pool();
@@ -59,7 +59,7 @@ fn no_false_negatives() {
     }
 }
 
-/// At 16 bits a key fewer than one absent key in a hundred is taken for present, at every size.
+/// At 16 bits per key, fewer than 1 % of absent keys are taken for present, at every size.
 #[test]
 fn false_positives_are_rare() {
     let pool = pool();
@@ -80,7 +80,7 @@ fn false_positives_are_rare() {
     );
 }
 
-/// The fewer bits a key, the more errors, but never more than the size allows.
+/// Fewer bits per key cause more false positives, but never more than the size allows.
 #[test]
 fn rates_follow_the_size() {
     let pool = pool();
@@ -100,8 +100,8 @@ fn flip(extent: &Arc<Extent>, at: usize, mask: u8) {
     extent.claim(at as u64, 1).unwrap().write(0, &[was ^ mask]);
 }
 
-/// After any byte of the header is changed the filter is refused; after any other, `verify` finds
-/// it; and neither panics nor reads outside of the extent.
+/// A filter with a damaged header is refused, and `verify` detects damage elsewhere. Neither panics
+/// nor reads outside the extent.
 #[test]
 fn damage_is_found() {
     let pool = pool();
@@ -130,7 +130,7 @@ fn damage_is_found() {
     filter.verify().unwrap();
 }
 
-/// Any bytes as a header are a header or an error, whatever their checksum says.
+/// Any bytes decode to a header or an error, even if the checksum matches.
 #[test]
 fn hostile_headers_are_refused() {
     let mut rng = fastrand::Rng::with_seed(23);

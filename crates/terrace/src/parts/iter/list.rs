@@ -1,4 +1,4 @@
-//! This file is the cursor over a skip list, in DRAM or in the pool.
+//! The cursor over a skip list, in DRAM or in the pool.
 
 use super::{Cursor, EntryView};
 use crate::canary::failpoint;
@@ -12,14 +12,15 @@ use crate::parts::skiplist::search::Search;
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 use std::sync::Arc;
 
-/// What a prefetch brings.
+/// The bytes that one prefetch loads.
 const LINE: u64 = 64;
-/// Lines of a node that are fetched ahead at most. The processor foresees by itself what is read in order, but only
-/// when some of it has been read: of values of 1 KiB most of the time of a scan was that.
+/// The maximum number of cache lines of a node to prefetch. The hardware prefetcher recognizes
+/// sequential reads only after some of them, and with values of 1 KiB those misses took most of the
+/// time of a scan.
 const LINES_AHEAD_MAX: u64 = 64;
 
-/// In place of the node behind the next one, where nobody has looked yet: that would wait for the next one, which
-/// a scan over many sources may never come to.
+/// Stands for the node behind the next one until its offset is read. Reading it would wait for the
+/// next node, which a scan over many sources may never reach.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A cursor over one list.
@@ -28,22 +29,23 @@ pub(crate) struct ListCursor {
     gate: Option<Gate>,
     held: Option<Held>,
     relinks_seen: u64,
-    /// No entry that a reader sees has a larger number.
+    /// The largest sequence number that a reader sees.
     newest: SeqNo,
     late: Option<Arc<LateKeys>>,
     ages: Option<Arc<Ages>>,
     at: u64,
-    /// The nodes after it, 0 behind the end. They are fetched while the nodes before them are used:
-    /// nodes of a table lie anywhere. Nodes that come in between meanwhile, in a memtable, are newer
-    /// than what whoever holds the cursor may see.
+    /// The two nodes after `at`, or 0 at the end. They are prefetched while earlier nodes are used,
+    /// since the nodes of a table are not in address order. A node inserted between them meanwhile,
+    /// in a memtable, is too new for the holder of the cursor to see.
     ahead: [u64; 2],
-    /// Lines of the node that was read last: about what the next ones have, whose headers are still on their way.
+    /// The number of cache lines of the last node read. It estimates the size of the next nodes,
+    /// whose headers are not loaded yet.
     lines: u64,
     search: Option<Search>,
 }
 
 impl ListCursor {
-    /// A cursor off `list`. A list without a gate is never relinked.
+    /// Creates an unpositioned cursor over `list`. A list without a gate is never relinked.
     pub(crate) fn new(list: SkipList, gate: Option<Gate>) -> ListCursor {
         ListCursor {
             list,
@@ -60,25 +62,25 @@ impl ListCursor {
         }
     }
 
-    /// No entry that is read has a larger number than this.
+    /// Sets the largest sequence number to read.
     pub(crate) fn up_to(mut self, newest: SeqNo) -> ListCursor {
         self.newest = newest;
         self
     }
 
-    /// The keys that were written into ranges after those were deleted in the list.
+    /// Sets the keys that were written into ranges after those were deleted in the list.
     pub(crate) fn with_late(mut self, late: Arc<LateKeys>) -> ListCursor {
         self.late = Some(late);
         self
     }
 
-    /// How new entries are, of a list that gets others.
+    /// Sets the ages of the entries of a list that is still written.
     pub(crate) fn with_ages(mut self, ages: &Arc<Ages>) -> ListCursor {
         self.ages = Some(Arc::clone(ages));
         self
     }
 
-    /// Goes to a node, whose header the search for it has read.
+    /// Moves to a node whose header the search has read.
     fn enter(&mut self, at: u64) -> Result<()> {
         self.at = at;
         self.ahead = [0; 2];
@@ -92,16 +94,16 @@ impl ListCursor {
         Ok(())
     }
 
-    /// Takes the size of the node under the cursor for that of those behind it.
+    /// Takes the size of the current node as an estimate for those after it.
     #[inline]
     fn measure(&mut self) -> Result<()> {
         let bytes = self.list.node(self.at)?.header.node_bytes() as u64;
-        // It begins anywhere in a line.
+        // A node may begin anywhere in a line.
         self.lines = (bytes.div_ceil(LINE) + 1).min(LINES_AHEAD_MAX);
         Ok(())
     }
 
-    /// Asks for all lines of a node, not one after the other.
+    /// Prefetches all lines of a node at once.
     #[inline]
     fn prefetch(&self, node: u64) {
         let region = self.list.region();
@@ -110,7 +112,7 @@ impl ListCursor {
         }
     }
 
-    /// Finds the second node ahead, and asks for it.
+    /// Finds and prefetches the second node ahead.
     #[inline]
     fn look_ahead(&mut self) -> Result<()> {
         self.ahead[1] = 0;

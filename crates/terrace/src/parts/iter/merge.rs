@@ -1,8 +1,9 @@
-//! This file merges the cursors of several sources into one order.
+//! The merge of the cursors of several sources into one order.
 //!
-//! Cursors are kept sorted by their entry. Neighbouring keys mostly come from one source, so after a
-//! step the first cursor is usually still the first and one comparison shows it. What most comparisons need of
-//! an entry is kept here: entries lie anywhere, and those of other cursors may have left the processor's caches.
+//! Cursors are kept sorted by their entries. Neighbouring keys mostly come from one source, so
+//! after an advance the first cursor usually stays first, and one comparison confirms it. The key
+//! prefixes that decide most comparisons are cached here, because the entries are scattered in
+//! memory and may have left the processor's caches.
 
 use std::cmp::Ordering as Order;
 
@@ -13,21 +14,22 @@ use crate::parts::key::{Target, compare_keys, key_front};
 use crate::parts::ranges::Newer;
 use crate::types::SeqNo;
 
-/// So many sources are sought one after the other: a search by itself asks for more memory ahead.
+/// Up to this many sources are searched one after the other, because a single search prefetches
+/// further ahead.
 const ALONE_MAX: usize = 2;
 
-/// The union of several sources. An entry that two sources have at one moment, because it is being
-/// copied from one to the other, comes once from each; readers fold versions of a key anyway.
+/// The union of several sources. An entry that is being copied between two sources may be returned
+/// once from each. Readers fold the versions of a key anyway.
 pub(crate) struct MergeCursor {
-    /// Newest source first: the order in which gates are taken.
+    /// The cursors, newest source first, which is the order in which gates are taken.
     cursors: Vec<Box<dyn Cursor>>,
-    /// Of each cursor, where its entry is in the order.
+    /// The prefix of each cursor's entry.
     heads: Vec<Head>,
-    /// Indexes of the cursors that have an entry, ascending by it.
+    /// The indexes of the cursors that have an entry, in ascending order of the entries.
     order: Vec<usize>,
 }
 
-/// Where an entry is in the order, as far as the beginning of its key says that.
+/// The prefix of an entry's sort key.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
     keyspace: u32,
@@ -55,7 +57,7 @@ fn compare(a: &EntryView<'_>, b: &EntryView<'_>) -> Order {
 }
 
 impl MergeCursor {
-    /// A cursor over `cursors`, newest source first, off all of them.
+    /// Creates an unpositioned cursor over `cursors`, newest source first.
     pub(crate) fn new(cursors: Vec<Box<dyn Cursor>>) -> MergeCursor {
         MergeCursor {
             heads: vec![Head::default(); cursors.len()],
@@ -64,7 +66,7 @@ impl MergeCursor {
         }
     }
 
-    /// Holds every source; false when any position is lost.
+    /// Holds every source. Returns false if a position is lost.
     pub(crate) fn hold(&mut self) -> bool {
         let mut same = true;
         for cursor in &mut self.cursors {
@@ -80,7 +82,7 @@ impl MergeCursor {
         }
     }
 
-    /// Goes to the first entry not before `target`.
+    /// Moves to the first entry at or after `target`.
     pub(crate) fn seek(&mut self, target: &Target<'_>) -> Result<()> {
         self.order.clear();
         match self.cursors.len() > ALONE_MAX {
@@ -97,16 +99,17 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Seeks in every source, so that what one waits for comes while the others are compared.
+    /// Interleaves the searches of all sources, so that the cache misses of one overlap with the
+    /// comparisons of others.
     fn seek_by_turns(&mut self, target: &Target<'_>) -> Result<()> {
-        // Its memory: the order is made anew.
+        // Reuses the memory of `order`, which is rebuilt after the search.
         let mut on_their_way = std::mem::take(&mut self.order);
         for (index, cursor) in self.cursors.iter_mut().enumerate() {
             if !cursor.begin_seek(target)? {
                 on_their_way.push(index);
             }
         }
-        // BOUND: each search takes so many steps, or is an error.
+        // BOUND: every search ends after a bounded number of steps or returns an error.
         while !on_their_way.is_empty() {
             let mut failed = Ok(());
             on_their_way.retain(|&index| match self.cursors[index].step_seek(target) {
@@ -122,9 +125,9 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Goes past entries before `end` that are not newer than `than`, which a range delete with that
-    /// number covers: at once past all of them where a source knows that it has nothing newer, else past some.
-    /// At least the entry under the cursor is passed. Returns how many steps that took.
+    /// Skips entries before `end` that are not newer than `than`, the number of a range delete that
+    /// covers them. A source that knows that it contains nothing newer skips all of them at once,
+    /// others only some. Skips at least the current entry. Returns the number of steps.
     pub(crate) fn pass(&mut self, end: &Target<'_>, than: SeqNo) -> Result<usize> {
         let mut steps = 0;
         self.order.clear();
@@ -135,9 +138,10 @@ impl MergeCursor {
         Ok(steps)
     }
 
-    /// Of the places before `target` that `Cursor::seek_before` gives in each source, the last: its
-    /// keyspace and key. `None` when no source has so many entries there. `cover`: where a stretch
-    /// up to the target begins that a range delete covers, and its number.
+    /// Returns the keyspace and key of the last of the places before `target` that
+    /// `Cursor::seek_before` finds in the sources, or `None` if no source has enough entries there.
+    /// `cover` is the start of a stretch up to the target that a range delete covers, and its
+    /// number.
     pub(crate) fn place_before(
         &mut self,
         target: &Target<'_>,
@@ -146,12 +150,12 @@ impl MergeCursor {
     ) -> Result<Option<(u32, Vec<u8>)>> {
         let mut last: Option<(u32, Vec<u8>)> = None;
         for cursor in &mut self.cursors {
-            // What a range delete covers up to the target is no place worth finding.
+            // Places covered by the range delete are not worth finding.
             let newer = cover.map(|(from, than)| (from, cursor.newer(from, target, than, true)));
             match &newer {
                 Some((from, Newer::No)) => cursor.seek_before(from, breadth)?,
                 Some((from, Newer::Key(key))) => {
-                    // Behind all versions of that key.
+                    // After all versions of that key.
                     let behind = Target {
                         keyspace: from.keyspace,
                         key,
@@ -175,7 +179,7 @@ impl MergeCursor {
         Ok(last)
     }
 
-    /// Puts cursor `index`, which is not in it, into the order.
+    /// Inserts cursor `index`, which must not be in the order, into the order.
     fn place(&mut self, index: usize) -> Result<()> {
         let Some(entry) = self.cursors[index].entry()? else {
             return Ok(());
@@ -193,7 +197,7 @@ impl MergeCursor {
                 }
             }
         };
-        // Mostly it stays the first.
+        // The cursor usually stays first.
         let (mut low, mut high) = match self.order.is_empty() || precedes(0)? {
             true => (0, 0),
             false => (1, self.order.len()),
@@ -210,7 +214,7 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Goes to the next entry.
+    /// Moves to the next entry.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<()> {
         let Some(&first) = self.order.first() else {
@@ -227,7 +231,7 @@ impl MergeCursor {
         self.place(first)
     }
 
-    /// The entry under the cursor, `None` at the end.
+    /// Returns the current entry, or `None` at the end.
     #[inline]
     pub(crate) fn entry(&self) -> Result<Option<EntryView<'_>>> {
         match self.order.first() {
@@ -236,7 +240,7 @@ impl MergeCursor {
         }
     }
 
-    /// The value of the entry under the cursor and when it expires.
+    /// Returns the value of the current entry and its expiry.
     #[inline]
     pub(crate) fn value(&self) -> Result<Value<'_>> {
         match self.order.first() {
@@ -246,10 +250,10 @@ impl MergeCursor {
     }
 }
 
-/// Entries that a source which does not know its ages is moved on by at once.
+/// The maximum number of entries to skip at once in a source that does not know its ages.
 const STEPS: usize = 16;
 
-/// Moves one cursor on; returns its steps.
+/// Skips covered entries in one cursor and returns the number of steps.
 fn pass_in(cursor: &mut dyn Cursor, end: &Target<'_>, than: SeqNo) -> Result<usize> {
     for step in 0..STEPS {
         let Some(entry) = cursor.entry()? else {
@@ -258,7 +262,7 @@ fn pass_in(cursor: &mut dyn Cursor, end: &Target<'_>, than: SeqNo) -> Result<usi
         let place = (end.keyspace, end.key);
         let inside = match (entry.keyspace, entry.key).cmp(&place) {
             Order::Less => true,
-            // The end may lie behind some versions of its key.
+            // The end may be after some versions of its key.
             Order::Equal => entry.seq > end.seq,
             Order::Greater => false,
         };
@@ -270,7 +274,7 @@ fn pass_in(cursor: &mut dyn Cursor, end: &Target<'_>, than: SeqNo) -> Result<usi
                 cursor.seek(end)?;
                 return Ok(step + 1);
             }
-            // The version under the cursor is an older one of that very key.
+            // The current entry is an older version of that key.
             Newer::Key(key) if key == entry.key => cursor.advance()?,
             Newer::Key(key) => {
                 let keyspace = entry.keyspace;

@@ -1,8 +1,8 @@
-//! Cursors: one way to walk any sorted source, and the merge of several.
+//! Cursors: the interface to walk any sorted source, and the merge of several cursors.
 //!
-//! A cursor is *held* while a chunk of entries is taken from it and *released* between chunks. Held,
-//! its source does not move nodes; released, it may, and the next hold says whether the position
-//! is still good.
+//! A cursor is *held* while a chunk of entries is read from it and *released* between chunks. While
+//! held, its source does not move nodes. While released, the source may, and the next hold reports
+//! whether the position is still valid.
 
 mod list;
 mod merge;
@@ -19,18 +19,18 @@ use crate::types::SeqNo;
 pub(crate) use list::ListCursor;
 pub(crate) use merge::MergeCursor;
 
-/// One entry under a cursor.
+/// The entry that a cursor is at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryView<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) seq: SeqNo,
-    /// `Put` for a value that expires, too.
+    /// `Put` also for a value that expires.
     pub(crate) kind: u8,
 }
 
 impl<'a> EntryView<'a> {
-    /// The entry's place in the sort order.
+    /// Returns the entry's place in the sort order.
     pub(crate) fn target(&self) -> Target<'a> {
         Target {
             keyspace: self.keyspace,
@@ -42,34 +42,36 @@ impl<'a> EntryView<'a> {
 
 /// A position in one sorted source.
 pub(crate) trait Cursor: Send {
-    /// Holds the source still until [`release`](Cursor::release). False: entries have moved since
-    /// the last release, and the cursor must seek before it is read.
+    /// Prevents the source from moving entries until [`release`](Cursor::release). Returns false if
+    /// entries have moved since the last release; the cursor must then seek before it is read.
     fn hold(&mut self) -> bool;
-    /// Lets the source move entries again.
+    /// Allows the source to move entries again.
     fn release(&mut self);
-    /// Goes to the first entry not before `target`.
+    /// Moves to the first entry at or after `target`.
     fn seek(&mut self, target: &Target<'_>) -> Result<()>;
-    /// Begins to go there. False: [`step_seek`](Cursor::step_seek) has to be called for that target until it
-    /// says true, and nothing else before. Several cursors that take steps by turns wait for memory together.
+    /// Begins a seek to `target`. If this returns false, [`step_seek`](Cursor::step_seek) must be
+    /// called for the same target, and nothing else, until it returns true. Interleaving the steps
+    /// of several cursors overlaps their cache misses.
     fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
         self.seek(target)?;
         Ok(true)
     }
-    /// Goes on; whether the cursor is there.
+    /// Continues the seek and returns whether it is complete.
     fn step_seek(&mut self, _target: &Target<'_>) -> Result<bool> {
         Ok(true)
     }
-    /// Goes to an entry before `target`, some entries before it, about three times as many for each
-    /// step of `breadth`; off the source when
-    /// there are not so many.
+    /// Moves to an entry some entries before `target`, about three times as many for each step of
+    /// `breadth`. Leaves the cursor unpositioned if there are not that many.
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()>;
-    /// Goes to the next entry.
+    /// Moves to the next entry.
     fn advance(&mut self) -> Result<()>;
-    /// The first key, or the `last`, between two places of one keyspace that may have a version newer than
-    /// `than`. Cheap: it is asked where a range delete with that number covers the stretch.
+    /// Returns the first key, or the last if `last`, between two places of one keyspace that may
+    /// have a version newer than `than`. Cheap, because it is called wherever a range delete with
+    /// that number covers the stretch.
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer;
-    /// The entry under the cursor, `None` off the source.
+    /// Returns the current entry, or `None` if the cursor is unpositioned.
     fn entry(&self) -> Result<Option<EntryView<'_>>>;
-    /// The value of the entry under the cursor and when it expires, its checksum found right; empty off the source.
+    /// Returns the value of the current entry and its expiry, after verifying its checksum. Empty
+    /// if the cursor is unpositioned.
     fn value(&self) -> Result<Value<'_>>;
 }

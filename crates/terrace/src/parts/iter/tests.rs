@@ -1,4 +1,4 @@
-//! Tests of cursors: the merge of several lists both ways, and lists that are relinked meanwhile.
+//! Tests of cursors: merges of several lists in both directions, and lists relinked concurrently.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::types::{SEQ_MAX, key_hash};
 /// A place in the order of all lists.
 type Place = (u32, Vec<u8>, Reverse<u64>);
 
-/// One memory for several lists, as the pool is.
+/// One memory shared by several lists, like the pool.
 struct Ground {
     bump: Bump,
 }
@@ -39,7 +39,7 @@ impl Ground {
         }
     }
 
-    /// Inserts an entry whose value names its place; returns the height of its node.
+    /// Inserts an entry whose value identifies its place. Returns the height of its node.
     fn insert(&self, source: &Source, place: &Place) -> usize {
         let (keyspace, key, seq) = place;
         let hash = key_hash(*keyspace, key);
@@ -94,14 +94,14 @@ fn place_of(entry: &EntryView<'_>) -> Place {
 
 fn random_place(rng: &mut fastrand::Rng, seq: u64) -> Place {
     let length = rng.usize(0..5);
-    // Some are told apart only behind what a merge keeps of them.
+    // Some keys differ only beyond the prefix that a merge caches.
     let begin = ["", "abcabcabcabcabca"][usize::from(rng.u8(..4) == 0)];
     let mut key = begin.as_bytes().to_vec();
     key.extend((0..length).map(|_| b'a' + rng.u8(0..3)));
     (rng.u32(1..3), key, Reverse(seq))
 }
 
-/// Takes up to `count` entries, checking their values.
+/// Takes up to `count` entries and checks their values.
 fn take(cursor: &mut MergeCursor, count: usize) -> Vec<Place> {
     let mut places = Vec::new();
     while places.len() < count {
@@ -117,7 +117,7 @@ fn take(cursor: &mut MergeCursor, count: usize) -> Vec<Place> {
     places
 }
 
-/// A merge of several lists goes through the entries of all in one order, from wherever it seeks.
+/// A merge of several lists visits the entries of all lists in one order, from any target.
 #[test]
 fn merges_agree_with_a_model() {
     for count in [0, 1, 2, 5, 60] {
@@ -162,8 +162,9 @@ fn merges_agree_with_a_model() {
     }
 }
 
-/// `place_before` is the latest of the places that the lists propose: in each the last node before
-/// the target whose tower is high enough. Going back chunk by chunk shows every entry once.
+/// `place_before` returns the last of the places that the lists propose; each proposes the last
+/// node before the target whose tower is high enough. Going back chunk by chunk shows every entry
+/// once.
 #[test]
 fn merges_go_backward() {
     let ground = Ground::new();
@@ -221,7 +222,8 @@ fn merges_go_backward() {
     }
 }
 
-/// Makes planned stores at once, in any order: nobody reads a list whose gate is held.
+/// Makes planned stores immediately, in any order, because no thread reads a list whose gate is
+/// held.
 struct Now<'r>(&'r SkipList);
 
 impl Plan for Now<'_> {
@@ -238,8 +240,8 @@ impl Plan for Now<'_> {
     }
 }
 
-/// Moves the first node of `newer` into `older`, as a merge does, under both gates. False: there is
-/// none left.
+/// Moves the first node of `newer` into `older`, as a merge does, under both gates. Returns false
+/// if `newer` is empty.
 fn move_one(newer: &Source, older: &Source) -> bool {
     let _newer = newer.gate.relink();
     let _older = older.gate.relink();
@@ -263,8 +265,8 @@ fn move_one(newer: &Source, older: &Source) -> bool {
     true
 }
 
-/// After entries have moved, the next hold says that the position is lost; otherwise the cursor goes
-/// on from where it was.
+/// After entries have moved, the next hold reports that the position is lost. Otherwise the cursor
+/// continues from its position.
 #[test]
 fn holds_tell_whether_entries_moved() {
     let ground = Ground::new();
@@ -309,8 +311,8 @@ fn holds_tell_whether_entries_moved() {
     assert_eq!(seen, model);
 }
 
-/// While a merge empties one list into another, every scan that holds both sees each entry once,
-/// forward in one piece or chunk by chunk.
+/// While a merge moves one list into another, every scan that holds both sees each entry once,
+/// whether in one piece or chunk by chunk.
 #[test]
 fn scans_beside_a_merge_see_everything() {
     for round in 0..10 {

@@ -1,4 +1,4 @@
-//! This file walks whole lists: to check them and to estimate how much lies between two keys.
+//! Walks over whole lists, to check them and to estimate the number of nodes between two keys.
 
 use std::cmp::Ordering as Order;
 
@@ -12,18 +12,18 @@ use crate::parts::key::Target;
 use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 
-/// Nodes checked while the gate is held once.
+/// The number of nodes checked per hold of the gate.
 const CHUNK: usize = 256;
-/// Nodes counted on one level before an estimate is good enough.
+/// The number of nodes on a level that makes an estimate good enough.
 const SAMPLE: u64 = 64;
 
-/// What is called for each node: the node and whether its value is sound.
+/// A callback for each node, with the node and the result of checking it.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Node<'_>, Result<(), DecodeError>);
 
 impl SkipList {
     /// Calls `visit` for every node in order and checks order (S1), towers (S2), sizes and hashes.
-    /// Nodes that a merge moves in or out meanwhile may be left out, never counted twice.
-    /// `between` runs now and then while the gate is not held.
+    /// A node that a concurrent merge moves in or out may be missed, but is never visited twice.
+    /// Calls `between` between chunks, while the gate is not held.
     pub(crate) fn check(
         &self,
         gate: &Gate,
@@ -33,8 +33,8 @@ impl SkipList {
         self.walk_list(gate, true, visit, between)
     }
 
-    /// Like [`check`](SkipList::check) for a list that others insert into, whose towers may be half
-    /// linked at any moment.
+    /// As [`check`](SkipList::check), for a list under concurrent insertion, whose towers may be
+    /// partly linked.
     pub(crate) fn check_growing(&self, visit: Visit<'_>) -> Result<(), DecodeError> {
         self.walk_list(&Gate::default(), false, visit, &mut || {})
     }
@@ -63,7 +63,7 @@ impl SkipList {
                 },
             };
             let splice = self.splice(&target)?;
-            // On every level, the next node that the walk along level 0 must meet.
+            // The next node on every level that the walk along level 0 must reach.
             let mut expected = splice.next;
             let mut at = expected[0];
             for turn in 0..CHUNK {
@@ -89,7 +89,7 @@ impl SkipList {
                     };
                     match node.compare(&before) {
                         Order::Greater => {}
-                        // The walk goes on with the node that it ended with.
+                        // The walk resumes at the node where it stopped.
                         Order::Equal if turn == 0 => {
                             at = self.next(at, 0)?;
                             continue;
@@ -139,7 +139,7 @@ impl SkipList {
         Ok(())
     }
 
-    /// About how many nodes lie between `from` and `to`.
+    /// Estimates the number of nodes between `from` and `to`.
     pub(crate) fn count_between(
         &self,
         from: &Target<'_>,
@@ -149,13 +149,13 @@ impl SkipList {
         for level in (0..HEIGHT_MAX).rev() {
             let mut at = splice.next[level];
             let mut count = 0;
-            // BOUND: a level that has many more nodes than the one above it is sampled enough.
+            // BOUND: a level with many more nodes than the one above it is a sufficient sample.
             while at != 0 && self.node(at)?.compare(to) == Order::Less && count < 64 * SAMPLE {
                 count += 1;
                 at = self.next(at, level)?;
             }
             if count >= SAMPLE || level == 0 {
-                // A level holds 2^-1.5 of the one below; see `height_for`.
+                // A level has 2^-1.5 times the nodes of the one below; see `height_for`.
                 return Ok(count << (3 * level / 2));
             }
         }

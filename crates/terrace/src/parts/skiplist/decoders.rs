@@ -1,4 +1,5 @@
-//! The decoders of nodes, tables and lists in memory, for those who feed them with anything.
+//! The decoders of nodes, tables and lists in memory, for fuzzers and other sources of arbitrary
+//! bytes.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -21,9 +22,9 @@ use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
 use crate::types::key_hash;
 
-/// Where lists lie: not at 0, as no table does.
+/// The offset of the list: not 0, as no table is there.
 const ORIGIN: u64 = 1 << 20;
-/// The bytes of a list.
+/// The size of the list in bytes.
 const BYTES: u64 = 4096;
 /// BOUND: more nodes than fit.
 const NODES_MAX: usize = BYTES as usize / HEADER_BYTES;
@@ -34,7 +35,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             name: "table-header",
             seeds: || vec![encode_table_header(7).to_vec()],
             mend: |bytes| {
-                // The checksum is of a header that has counted nothing.
+                // The checksum covers the count as zeros.
                 let word = LEFT_OUT_AT..LEFT_OUT_AT + 8;
                 let count = bytes.get_mut(word.clone()).map(|count| {
                     let kept = count.to_vec();
@@ -86,7 +87,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     ]
 }
 
-/// An empty table in memory.
+/// Returns an empty table in memory.
 fn table() -> Option<(Bump, SkipList)> {
     let bump = Arena::new(BYTES).ok()?.bump(ORIGIN);
     let mut claim = bump.claim(TABLE_NODES_AT, 64)?;
@@ -96,7 +97,7 @@ fn table() -> Option<(Bump, SkipList)> {
     Some((bump, list))
 }
 
-/// The bytes of a table with towers of several heights, several versions and two keyspaces.
+/// Returns the bytes of a table with towers of several heights, several versions and two keyspaces.
 fn seed() -> Vec<u8> {
     let Some((bump, list)) = table() else {
         return Vec::new();
@@ -121,14 +122,14 @@ fn seed() -> Vec<u8> {
             break;
         };
         node.write(&mut claim, 0);
-        // An arena of this size has room for all of them.
+        // An arena of this size has space for all of them.
         let _ = list.insert(claim.off(), node.height, &Target { keyspace, key, seq });
     }
     let used = list.region().bytes(ORIGIN, bump.used() as usize);
     used.unwrap_or(&[]).to_vec()
 }
 
-/// Makes hash and checksum of the node at the start right; its length.
+/// Corrects the hash and checksum of the node at the start and returns its length.
 fn mend_node(bytes: &mut [u8]) -> Option<usize> {
     let (head, rest) = bytes.split_first_chunk_mut::<HEADER_BYTES>()?;
     let header = Header::decode(head);
@@ -180,7 +181,7 @@ fn run_list(bytes: &[u8]) -> Result<Seen, String> {
     })
 }
 
-/// Does everything that reads a list. Only errors may come of it, and no list is without end.
+/// Runs every reader of a list. Readers may only fail with errors, and every walk must end.
 fn walk(list: &SkipList, bytes: &[u8]) -> Result<Seen, String> {
     let region = list.region();
     let mut words = bytes.chunks(8);
@@ -228,7 +229,7 @@ fn walk(list: &SkipList, bytes: &[u8]) -> Result<Seen, String> {
     let mut next = cursor.seek(&Target::first_of(0, b""));
     while let (Ok(()), Ok(Some(entry))) = (&next, cursor.entry()) {
         let place = (entry.keyspace, entry.key.to_vec(), Reverse(entry.seq));
-        // Damaged links may go round, so whoever goes on with a cursor looks whether keys ascend.
+        // Damaged links may form a cycle, so users of a cursor check that keys ascend.
         if last.as_ref().is_some_and(|last| *last >= place) {
             break;
         }

@@ -1,13 +1,14 @@
-//! This file plans changes of links: a hand on every level of a list that only moves forward.
+//! Fingers: a position on every level of a list, which only moves forward and plans changes of
+//! links.
 //!
-//! Merging and draining visit keys in ascending order, so the search for each place begins where
-//! the last one ended. Changes are *planned*: they go to a [`Plan`] and reach the list later, all
-//! at once, through the redo area. Fingers therefore remember what the words that they have
-//! changed will hold, and read from memory only links of nodes ahead of every planned change.
+//! Merging and draining visit keys in ascending order, so each search starts where the last one
+//! ended. Changes are *planned*: they go to a [`Plan`] and reach the list later, all at once,
+//! through the redo area. Fingers therefore remember the future value of the words that they have
+//! changed, and read from memory only the links of nodes ahead of every planned change.
 //!
-//! A link is planned when the fingers leave its node, or when they settle: only then is its value
-//! final. So each word is planned once at most, and not at all when memory has the value already,
-//! as between two nodes that were neighbours before and still are.
+//! A link is planned when the fingers leave its node or settle, since its value is final only then.
+//! So each word is planned at most once, and not at all if memory already has the value, as for two
+//! nodes that were neighbours before and still are.
 
 use std::cmp::Ordering as Order;
 
@@ -18,33 +19,33 @@ use super::search::cycle;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
-/// Where planned stores go: word offset and new value.
+/// Receives planned stores, each a word offset and a new value.
 pub(crate) trait Plan {
-    /// Plans a store to a link of a node that was inserted since the fingers last settled. Made
-    /// before every [`store`](Plan::store): readers come to such a node through those.
+    /// Plans a store to a link of a node inserted since the fingers last settled. It is made before
+    /// every [`store`](Plan::store), because those make the node reachable for readers.
     fn prepare(&mut self, off: u64, value: u64);
-    /// Plans a store to a word that readers may be looking at.
+    /// Plans a store to a word that readers may be reading.
     fn store(&mut self, off: u64, value: u64);
 }
 
-/// For each level, the node before the current place and the one after it, planned changes
-/// included.
+/// The nodes before and after the current place on each level, planned changes included.
 #[derive(Debug, Clone)]
 pub(crate) struct Fingers {
     prev: [u64; HEIGHT_MAX],
     next: [u64; HEIGHT_MAX],
-    /// What memory has, or was planned to have, where `next` belongs: the link of `prev`.
+    /// The stored or already planned value of the link of `prev`, which is to become `next`.
     held: [u64; HEIGHT_MAX],
     /// Whether `prev` was inserted since the fingers last settled.
     inserted: [bool; HEIGHT_MAX],
-    /// Levels at and above this one are empty and need no look.
+    /// Levels at and above this one are empty and are skipped.
     levels: usize,
-    /// BOUND: nodes that the region has room for; links that go round lead to more.
+    /// BOUND: the steps over as many nodes as fit into the region, on every level. Only cyclic
+    /// links lead to more.
     steps_left: u64,
 }
 
 impl Fingers {
-    /// Fingers at the beginning of `list`.
+    /// Creates fingers at the start of `list`.
     pub(crate) fn at_start(list: &SkipList) -> Result<Fingers, DecodeError> {
         let mut fingers = Fingers {
             prev: [list.head(); HEIGHT_MAX],
@@ -65,29 +66,29 @@ impl Fingers {
         Ok(fingers)
     }
 
-    /// Fingers at `target`, found from the head.
+    /// Creates fingers at `target`, found from the head.
     pub(crate) fn at(list: &SkipList, target: &Target<'_>) -> Result<Fingers, DecodeError> {
         let mut fingers = Fingers::at_start(list)?;
         fingers.advance(list, target, &mut Nothing)?;
         Ok(fingers)
     }
 
-    /// The first node at or after the current place, 0 at the end.
+    /// Returns the first node at or after the current place, or 0 at the end.
     pub(crate) fn following(&self) -> u64 {
         self.next[0]
     }
 
-    /// The node before the current place on `level`; the head counts.
+    /// Returns the node before the current place on `level`, which may be the head.
     pub(crate) fn before(&self, level: usize) -> u64 {
         self.prev[level]
     }
 
-    /// Whether no store is due that was not planned yet.
+    /// Returns whether all changes were planned.
     pub(crate) fn is_settled(&self) -> bool {
         self.next == self.held
     }
 
-    /// Plans all that is due: the list is whole when the plan has come true.
+    /// Plans all changes that are due. The list is complete once the plan is applied.
     pub(crate) fn settle(&mut self, plan: &mut impl Plan) {
         for level in 0..self.levels {
             self.finish(level, plan);
@@ -96,7 +97,7 @@ impl Fingers {
         self.inserted = [false; HEIGHT_MAX];
     }
 
-    /// Plans the link of `prev` at `level`, which is final, unless memory has it.
+    /// Plans the final link of `prev` at `level`, unless memory has it already.
     #[inline]
     fn finish(&self, level: usize, plan: &mut impl Plan) {
         if self.held[level] != self.next[level] {
@@ -113,7 +114,7 @@ impl Fingers {
         }
     }
 
-    /// Steps on `node` at `level`, a node ahead of every change.
+    /// Steps to `node` at `level`, which is ahead of every change.
     #[inline]
     fn step(
         &mut self,
@@ -130,8 +131,8 @@ impl Fingers {
         Ok(())
     }
 
-    /// Moves forward until the next node of every level is not before `target`, which must not be
-    /// before the current place.
+    /// Moves forward until the next node of every level is at or after `target`, which must not
+    /// precede the current place.
     pub(crate) fn advance(
         &mut self,
         list: &SkipList,
@@ -165,8 +166,8 @@ impl Fingers {
         Ok(())
     }
 
-    /// Inserts the node at `off` at the current place and steps on it. `held` is what its links
-    /// hold now, one for each level of its tower.
+    /// Inserts the node at `off` at the current place and steps to it. `held` contains the current
+    /// values of its links, one for each level of its tower.
     pub(crate) fn insert(&mut self, off: u64, held: &[u64], plan: &mut impl Plan) {
         for (level, &held) in held.iter().enumerate() {
             self.next_is(off, level, plan);
@@ -175,8 +176,8 @@ impl Fingers {
         self.levels = self.levels.max(held.len());
     }
 
-    /// Like [`insert`](Fingers::insert) for a node whose links were written as
-    /// [`links`](Fingers::links) gave them.
+    /// As [`insert`](Fingers::insert), for a node whose links were written as returned by
+    /// [`links`](Fingers::links).
     pub(crate) fn insert_linked(&mut self, off: u64, height: u8, plan: &mut impl Plan) {
         let height = usize::from(height);
         for level in 0..height {
@@ -186,7 +187,7 @@ impl Fingers {
         self.levels = self.levels.max(height);
     }
 
-    /// The links that a node inserted here must have.
+    /// Returns the links that a node inserted here must have.
     pub(crate) fn links(&self, height: u8) -> &[u64] {
         &self.next[..usize::from(height)]
     }
@@ -222,8 +223,8 @@ impl Fingers {
         Ok(())
     }
 
-    /// Takes the node at the current place out of the list. Its own links stay, so a reader that
-    /// stands on it goes on (S3).
+    /// Unlinks the node at the current place. Its own links stay, so a reader positioned on it can
+    /// continue (S3).
     pub(crate) fn unlink(&mut self, list: &SkipList) -> Result<(), DecodeError> {
         let off = self.next[0];
         let height = usize::from(list.node(off)?.header.height);
@@ -237,7 +238,7 @@ impl Fingers {
     }
 }
 
-/// The plan of fingers that have changed nothing.
+/// A plan for fingers that have changed nothing.
 struct Nothing;
 
 impl Plan for Nothing {
@@ -245,7 +246,7 @@ impl Plan for Nothing {
     fn store(&mut self, _off: u64, _value: u64) {}
 }
 
-/// The error of a node that is missing on a level of its tower (S2).
+/// Returns the error for a node that is missing on a level of its tower (S2).
 #[cold]
 fn torn_tower(off: u64, height: usize, level: usize, found: u64) -> DecodeError {
     DecodeError {

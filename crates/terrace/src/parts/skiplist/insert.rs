@@ -1,9 +1,9 @@
-//! This file inserts a node into a list that many threads read and insert into at once.
+//! Insertion of nodes into a list that many threads read and insert into concurrently.
 //!
-//! A node is linked from level 0 upward, each level by one compare-and-swap. A reader that finds it
-//! on level 0 only walks a little longer. Nothing is ever removed from a list while others insert
-//! (memtables only grow), so a compare-and-swap that fails has only to look at the nodes that came
-//! in between.
+//! A node is linked from level 0 upward, each level by one compare-and-swap. Until all levels are
+//! linked, a reader that finds it on level 0 only walks a little longer. Nothing is ever removed
+//! from a list under insertion (memtables only grow), so a failed compare-and-swap has to examine
+//! only the nodes inserted in between.
 
 use std::cmp::Ordering as Order;
 use std::ops::Range;
@@ -16,20 +16,22 @@ use super::search::Splice;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
-/// A node on level 1 that shortcuts give for an entry that is about to come, not yet compared with it; 0: none.
+/// A node on level 1 that shortcuts propose for an entry to be inserted, not yet compared with it;
+/// 0 if there is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Approach(u64);
 
 impl SkipList {
-    /// Looks where an entry at `target` will be inserted, and asks for the memory there: whoever writes the
-    /// node meanwhile does not wait for it. A hint; an error is left to the insertion.
+    /// Finds where an entry at `target` will be inserted, and prefetches the memory there, which
+    /// loads while the caller writes the node. This is a hint; the insertion reports errors.
     #[inline]
     pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
         Approach(self.hint(target).ok().flatten().unwrap_or(0))
     }
 
-    /// Goes on with an approach whose memory has come, and asks for that of the next node. The node on level 1
-    /// from which `insert_from` may start; none where the approach did not lead to one before `target`.
+    /// Continues an approach whose memory is loaded, and prefetches the next node. Returns the node
+    /// on level 1 from which `insert_from` may start, or `None` if the approach found no node
+    /// before `target`.
     #[inline]
     pub(crate) fn look_ahead(
         &self,
@@ -55,9 +57,9 @@ impl SkipList {
         self.insert_from(from, off, height, target)
     }
 
-    /// Links the node at `off`, already written, at the place of `target`. The search starts at `from`, which
-    /// `look_ahead` gave for it, or at the head: nodes stay where they are in a list that others insert into, so
-    /// one that was before `target` is.
+    /// Links the node at `off`, already written, at the place of `target`. The search starts at
+    /// `from`, which `look_ahead` returned, or at the head. Nodes do not move in a list under
+    /// insertion, so `from` is still before `target`.
     pub(crate) fn insert_from(
         &self,
         from: Option<u64>,
@@ -109,7 +111,7 @@ impl SkipList {
         Ok(())
     }
 
-    /// Links the node at `off` on one level, between two nodes that were neighbours a moment ago.
+    /// Links the node at `off` on one level, between two nodes that were just neighbours.
     #[inline]
     fn link(
         &self,

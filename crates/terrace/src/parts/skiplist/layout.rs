@@ -14,11 +14,11 @@
 //! |    32+8*h |    k | key       |                                                          |
 //! |  32+8*h+k |    v | value     | then zero to 7 bytes of padding, contents undefined      |
 //!
-//! Bit 0 of link 0 marks a node dead: superseded or deleted in the repository, and to be skipped
-//! when a list is rebuilt from its nodes. A list's head is a node of kind 0, without key and value,
-//! of the greatest height.
+//! Bit 0 of link 0 marks a node dead: superseded or deleted in the repository, to be skipped when a
+//! list is rebuilt from its nodes. A list's head is a node of kind 0 and the maximum height,
+//! without key and value.
 //!
-//! A table's first extent begins with this header, 64 bytes; its head node follows at 64.
+//! A table's first extent begins with this header of 64 bytes. The head node follows at offset 64.
 //!
 //! |  at | size | field    |                              |
 //! |-----|------|----------|------------------------------|
@@ -32,23 +32,23 @@
 use crate::parts::codec::{self, DecodeError};
 use crate::types::SeqNo;
 
-/// Size of the fixed part of a node.
+/// The size of the fixed part of a node.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// The tallest tower: enough for 2^24 nodes before the highest level grows long.
+/// The maximum height of a tower: enough for 2^24 nodes before the highest level grows long.
 pub(crate) const HEIGHT_MAX: usize = 16;
-/// Bit of link 0 that marks its node dead.
+/// The bit of link 0 that marks its node dead.
 pub(crate) const LINK_DEAD: u64 = 1;
-/// What of a link word is an offset.
+/// The bits of a link word that are an offset.
 pub(crate) const LINK_OFFSET: u64 = !7;
-/// Size of a head node.
+/// The size of a head node.
 pub(crate) const HEAD_BYTES: usize = HEADER_BYTES + 8 * HEIGHT_MAX;
-/// Size of the header in a table's first extent.
+/// The size of the header in a table's first extent.
 pub(crate) const TABLE_HEADER_BYTES: usize = 64;
-/// Where the first node after the head begins in a table's first extent.
+/// The offset of the first node after the head, in a table's first extent.
 pub(crate) const TABLE_NODES_AT: usize = TABLE_HEADER_BYTES + HEAD_BYTES;
-/// Where `left out` is in a table's header.
+/// The offset of `left out` in a table's header.
 pub(crate) const LEFT_OUT_AT: usize = 16;
-/// The longest key that the format can hold.
+/// The mask of the key size, which is the longest key that the format can hold.
 const KEY_SIZE_MASK: u32 = (1 << 24) - 1;
 
 const TABLE_MAGIC: [u8; 4] = *b"TTBL";
@@ -78,7 +78,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header's bytes, its checksum computed from `key` and the value's checksum.
+    /// Encodes the header, with a checksum computed from `key` and the value's checksum.
     pub(crate) fn encode(&self, key: &[u8], value_crc: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0u8; HEADER_BYTES];
         bytes[4..8].copy_from_slice(&self.keyspace.to_le_bytes());
@@ -92,7 +92,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; sizes and height are not trusted until the caller has checked them.
+    /// Decodes a header. The caller must check sizes and height.
     #[inline(always)]
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Header {
         let word = |at: usize| {
@@ -113,27 +113,27 @@ impl Header {
         }
     }
 
-    /// Bytes of the whole node, padding included.
+    /// Returns the size of the whole node, padding included.
     #[inline]
     pub(crate) fn node_bytes(&self) -> usize {
         node_bytes(self.height, self.key_len as usize, self.value_len as usize)
     }
 }
 
-/// The checksum of a node whose header bytes are `header` (its own checksum left out).
+/// Computes the checksum of a node with the header bytes `header`, whose checksum field is ignored.
 pub(crate) fn checksum(header: &[u8; HEADER_BYTES], key: &[u8], value_crc: u32) -> u32 {
     let crc = codec::checksum(&header[4..]);
     let crc = codec::checksum_append(crc, key);
     codec::checksum_append(crc, &value_crc.to_le_bytes())
 }
 
-/// Bytes that a node takes, padding included.
+/// Returns the size of a node in bytes, padding included.
 #[inline]
 pub(crate) fn node_bytes(height: u8, key_len: usize, value_len: usize) -> usize {
     (HEADER_BYTES + 8 * usize::from(height) + key_len + value_len).next_multiple_of(8)
 }
 
-/// The header of table `id`, of which nothing is counted.
+/// Encodes the header of table `id` with nothing counted.
 pub(crate) fn encode_table_header(id: u64) -> [u8; TABLE_HEADER_BYTES] {
     let mut bytes = [0u8; TABLE_HEADER_BYTES];
     bytes[0..4].copy_from_slice(&TABLE_MAGIC);
@@ -164,7 +164,7 @@ pub(crate) fn decode_table_header(bytes: &[u8], at: u64) -> Result<u64, DecodeEr
     let id = u64::from_le_bytes(id);
     let mut bytes = *bytes;
     bytes[LEFT_OUT_AT..LEFT_OUT_AT + 8].fill(0);
-    // Every other byte besides the id is known.
+    // All bytes except the id have known values.
     if bytes != encode_table_header(id) {
         let stored = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
         let computed = codec::checksum(&bytes[..60]);

@@ -1,18 +1,18 @@
-//! Skip list: one algorithm for a DRAM arena and for persistent memory.
+//! Skip lists: one algorithm for a DRAM arena and for persistent memory.
 //!
-//! Nodes are named by their offsets in the pool even while they still lie in DRAM, so a memtable is
+//! Nodes are addressed by their pool offsets even while they are still in DRAM, so a memtable is
 //! flushed by copying its bytes and no link is ever rewritten (MioDB swizzles them: section 4.2).
-//! Only links change after a node was written; they are 8-byte words, stored with Release and read
-//! with Acquire.
+//! After a node is written only its links change. They are 8-byte words, stored with Release and
+//! read with Acquire.
 //!
 //! Invariants
 //!   S1  Along level 0 nodes ascend strictly by (keyspace, key, descending sequence number).
 //!   S2  A node on level n is also on every level below n.
-//!   S3  A node that readers may stand on keeps its memory and its forward links until no view
-//!       that could reach it is left.
+//!   S3  A node that a reader may be positioned on keeps its memory and its forward links until no
+//!       view that could reach it is left.
 //!
-//! Bytes: layout.rs. Who may change links: `insert` (memtables), and the jobs that relink lists in
-//! the pool through `parts/redo`.
+//! layout.rs defines the bytes. Links are changed by `insert` (memtables) and by the jobs that
+//! relink lists in the pool through `parts/redo`.
 
 mod check;
 #[cfg(feature = "decoders")]
@@ -37,17 +37,17 @@ pub(crate) use insert::Approach;
 pub(crate) use node::{NewNode, Node};
 use shortcuts::Shortcuts;
 
-/// A list: its head node in a region.
+/// A list, by its head node in a region.
 #[derive(Clone)]
 pub(crate) struct SkipList {
     region: Region,
     head: u64,
-    /// Where searches of a memtable start; lists in the pool have none.
+    /// The starting points of searches in a memtable. Lists in the pool do not use shortcuts.
     shortcuts: Option<Arc<Shortcuts>>,
 }
 
 impl SkipList {
-    /// The list whose head node, already written, is at `head`.
+    /// Opens the list whose head node, already written, is at `head`.
     pub(crate) fn new(region: Region, head: u64) -> SkipList {
         SkipList {
             region,
@@ -56,29 +56,30 @@ impl SkipList {
         }
     }
 
-    /// Lets searches start from `shortcuts`, which know no other list. The list must be empty.
+    /// Lets searches start from `shortcuts`, which must serve no other list. The list must be
+    /// empty.
     pub(crate) fn with_shortcuts(mut self, mut shortcuts: Shortcuts) -> SkipList {
         shortcuts.reset(self.region.origin());
         self.shortcuts = Some(Arc::new(shortcuts));
         self
     }
 
-    /// Whether searches start from shortcuts.
+    /// Returns whether searches start from shortcuts.
     pub(crate) fn has_shortcuts(&self) -> bool {
         self.shortcuts.is_some()
     }
 
-    /// Gives the shortcuts back, unless somebody still uses them.
+    /// Takes the shortcuts out of the list. Returns `None` if they are still in use.
     pub(crate) fn take_shortcuts(&mut self) -> Option<Shortcuts> {
         self.shortcuts.take().and_then(Arc::into_inner)
     }
 
-    /// Offset of the head node.
+    /// Returns the offset of the head node.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// The memory that the list lies in.
+    /// Returns the memory that contains the list.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -89,7 +90,7 @@ impl SkipList {
         Node::read(&self.region, off)
     }
 
-    /// The node after `off` on `level`, 0 at the end.
+    /// Returns the node after `off` on `level`, or 0 at the end.
     #[inline(always)]
     pub(crate) fn next(
         &self,

@@ -1,4 +1,4 @@
-//! This file reads and writes single nodes, in DRAM arenas and in the pool alike.
+//! Single nodes, read and written in DRAM arenas and in the pool alike.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -13,7 +13,7 @@ use crate::parts::expiry::{Value, layout as expiring};
 use crate::parts::key::{Target, compare_keys};
 use crate::types::{EntryKind, SeqNo};
 
-/// What is to be written as a node.
+/// The contents of a node to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewNode<'a> {
     pub(crate) keyspace: u32,
@@ -27,12 +27,12 @@ pub(crate) struct NewNode<'a> {
 }
 
 impl NewNode<'_> {
-    /// Bytes that the node will take.
+    /// Returns the size of the node in bytes.
     pub(crate) fn bytes(&self) -> usize {
         layout::node_bytes(self.height, self.key.len(), self.value.len())
     }
 
-    /// The node's header bytes.
+    /// Returns the node's header bytes.
     pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         Header {
             checksum: 0,
@@ -47,7 +47,7 @@ impl NewNode<'_> {
         .encode(self.key, self.value_crc)
     }
 
-    /// Writes the node at byte `at` of `claim`, its links all zero.
+    /// Writes the node at byte `at` of `claim`, with all links zero.
     pub(crate) fn write<R: Borrow<Region>>(&self, claim: &mut Claim<R>, at: usize) {
         claim.write(at, &self.header());
         for level in 0..usize::from(self.height) {
@@ -59,7 +59,7 @@ impl NewNode<'_> {
     }
 }
 
-/// A head node's bytes: kind 0, every link zero.
+/// Returns the bytes of a head node: kind 0, every link zero.
 pub(crate) fn head_bytes() -> [u8; layout::HEAD_BYTES] {
     let header = Header {
         checksum: 0,
@@ -76,12 +76,14 @@ pub(crate) fn head_bytes() -> [u8; layout::HEAD_BYTES] {
     bytes
 }
 
-/// The height of the tower for an entry, the same on every run. Three levels in two halvings: a level
-/// holds about 0.35 of the nodes below it. A ratio of 1/4 saves some links, but every step forward
-/// on a level is a cache miss that nothing can overlap, and it needs half as many steps again.
+/// Returns the height of an entry's tower, which is the same on every run. Two halvings make three
+/// levels, so a level holds about 0.35 of the nodes below it. A ratio of 1/4 saves some links, but
+/// needs half as many steps again, and every step forward on a level is a cache miss that nothing
+/// can overlap.
 #[inline]
 pub(crate) fn height_for(hash: u64, seq: SeqNo) -> u8 {
-    // Sequence numbers of one key differ, so that rewriting one key cannot build equal towers.
+    // Versions of one key differ in sequence number, so rewriting a key does not build equal
+    // towers.
     let mut x = hash ^ seq.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 32;
     x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -89,8 +91,8 @@ pub(crate) fn height_for(hash: u64, seq: SeqNo) -> u8 {
     (1 + (x.trailing_zeros() * 2 / 3).min(HEIGHT_MAX as u32 - 1)) as u8
 }
 
-/// A node as read from its bytes. Sizes are checked to lie in the region; the checksum is not
-/// checked until [`Node::checked_value`].
+/// A node as read from its bytes. Its sizes are checked to stay inside the region; its checksum is
+/// not checked until [`Node::checked_value`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node<'a> {
     pub(crate) off: u64,
@@ -99,7 +101,7 @@ pub(crate) struct Node<'a> {
     region: &'a Region,
 }
 
-/// The error of a link that leads outside the region.
+/// Returns the error for a link that leads outside the region.
 #[cold]
 fn outside(off: u64) -> DecodeError {
     DecodeError {
@@ -110,7 +112,7 @@ fn outside(off: u64) -> DecodeError {
     }
 }
 
-/// The error of a node whose header cannot be one.
+/// Returns the error for a malformed node header.
 #[cold]
 fn malformed(off: u64, header: &Header) -> DecodeError {
     DecodeError {
@@ -148,7 +150,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The node's value, unchecked.
+    /// Returns the node's value without checking it.
     #[inline]
     pub(crate) fn value(&self) -> Result<&'a [u8], DecodeError> {
         let at = self.off
@@ -160,7 +162,7 @@ impl<'a> Node<'a> {
             .ok_or_else(|| malformed(self.off, &self.header))
     }
 
-    /// The node's value, after its checksum has been found right; and that checksum of the value.
+    /// Returns the node's value after verifying its checksum, and the checksum of the value.
     #[inline]
     pub(crate) fn checked_value(&self) -> Result<(&'a [u8], u32), DecodeError> {
         let value = self.value()?;
@@ -179,7 +181,7 @@ impl<'a> Node<'a> {
         Ok((value, value_crc))
     }
 
-    /// The node's value and when it expires, after its checksum has been found right.
+    /// Returns the node's value and its expiry, after verifying the checksum.
     #[inline]
     pub(crate) fn checked_entry(&self) -> Result<Value<'a>, DecodeError> {
         let (bytes, _) = self.checked_value()?;
@@ -205,7 +207,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The node's place in the order.
+    /// Returns the node's place in the order.
     #[inline]
     pub(crate) fn target(&self) -> Target<'a> {
         Target {
@@ -227,21 +229,22 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether both nodes are versions of one user key.
+    /// Returns whether the node is a version of the given user key.
     #[inline]
     pub(crate) fn same_key(&self, keyspace: u32, key: &[u8]) -> bool {
         self.header.keyspace == keyspace && self.key == key
     }
 }
 
-/// The word that holds the link of `node` at `level`.
+/// Returns the offset of the word that holds the link of `node` at `level`.
 #[inline(always)]
 pub(crate) fn link_at(node: u64, level: usize) -> u64 {
-    // A damaged link may be any number: no place is better than one that is another's.
+    // A damaged link may be any number. An offset outside the region is better than wrapping to
+    // another word.
     node.saturating_add(HEADER_BYTES as u64 + 8 * level as u64)
 }
 
-/// The atomic word of a link.
+/// Returns the atomic word of a link.
 #[inline(always)]
 pub(crate) fn link_word(
     region: &Region,
@@ -253,7 +256,7 @@ pub(crate) fn link_word(
         .ok_or_else(|| outside(node))
 }
 
-/// The node that follows `node` at `level`, 0 at the end.
+/// Returns the node after `node` at `level`, or 0 at the end.
 #[inline(always)]
 pub(crate) fn next(region: &Region, node: u64, level: usize) -> Result<u64, DecodeError> {
     Ok(link_word(region, node, level)?.load(Ordering::Acquire) & LINK_OFFSET)

@@ -1,16 +1,15 @@
-//! This file reads nodes in the bytes of an extent of a pool that may be damaged, for those who rescue
-//! them.
+//! Reads nodes from the bytes of an extent of a possibly damaged pool, for salvage.
 //!
-//! Nodes lie one behind the other, so behind one that is sound the next begins, and so on up to one
-//! that is not. Where the next one begins behind that, only links tell: whatever looks like a node there
-//! may be the image of one in somebody's value. A link of a sound node leads to a node.
+//! Nodes are stored one after another, so after a sound node the next one begins, up to the first
+//! damaged one. Only links reveal where the next node after that begins, because bytes that look
+//! like a node there may be part of a value. A link of a sound node leads to a node.
 
 use super::layout::{HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, Header, checksum};
 use crate::parts::codec;
 use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
 use crate::types::key_hash;
 
-/// A node whose checksum is right.
+/// A node whose checksum is correct.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SoundNode<'a> {
     pub(crate) header: Header,
@@ -20,19 +19,19 @@ pub(crate) struct SoundNode<'a> {
 }
 
 impl SoundNode<'_> {
-    /// Bytes that it takes.
+    /// Returns the size of the node in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.header.node_bytes() as u64
     }
 
-    /// Its links as they are stored, from the lowest level up.
+    /// Returns its links as stored, from the lowest level up.
     pub(crate) fn links(&self) -> impl Iterator<Item = u64> + '_ {
         let (words, _) = self.links.as_chunks::<8>();
         words.iter().map(|word| u64::from_le_bytes(*word))
     }
 }
 
-/// The node at the start of `bytes`, if it is sound.
+/// Returns the node at the start of `bytes` if it is sound.
 pub(crate) fn sound_node(bytes: &[u8]) -> Option<SoundNode<'_>> {
     let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let header = Header::decode(head);
@@ -51,16 +50,17 @@ pub(crate) fn sound_node(bytes: &[u8]) -> Option<SoundNode<'_>> {
     })
 }
 
-/// What the first bytes of a node say of it, sound or not.
+/// The sizes in the header of a node, which may be damaged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Front {
-    /// Bytes up to the end of the key.
+    /// The number of bytes up to the end of the key.
     pub(crate) key_end: u64,
-    /// Bytes of all of it.
+    /// The number of bytes of the whole node.
     pub(crate) bytes: u64,
 }
 
-/// The front of a node whose header begins `bytes`; `None`: no node has such a header.
+/// Returns the sizes in the node header at the start of `bytes`, or `None` if no node can have
+/// them.
 pub(crate) fn front(bytes: &[u8]) -> Option<Front> {
     let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?);
     let height = usize::from(header.height);
@@ -71,8 +71,8 @@ pub(crate) fn front(bytes: &[u8]) -> Option<Front> {
     })
 }
 
-/// Keyspace and key of the node at the start of `bytes`, up to its key, if the hash says that they are
-/// those which were written.
+/// Returns the keyspace and key of the node at the start of `bytes`, which must contain it up to
+/// the end of its key, if the stored hash confirms them.
 pub(crate) fn hashed_key(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?);
     let key_at = HEADER_BYTES + 8 * usize::from(header.height);
@@ -80,7 +80,7 @@ pub(crate) fn hashed_key(bytes: &[u8]) -> Option<(u32, &[u8])> {
     (key_hash(header.keyspace, key) == header.hash).then_some((header.keyspace, key))
 }
 
-/// The links of the head node at the start of `bytes`, if it is sound.
+/// Returns the links of the head node at the start of `bytes`, if it is sound.
 pub(crate) fn head_links(bytes: &[u8]) -> Vec<u64> {
     let head = bytes.get(..HEAD_BYTES).and_then(sound_node);
     head.map_or_else(Vec::new, |head| head.links().collect())

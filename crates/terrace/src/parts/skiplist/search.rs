@@ -1,8 +1,9 @@
-//! This file finds places in a list: for reads, for reads backward, and for insertion.
+//! Searches in a list: for reads, for backward reads and for insertion.
 //!
-//! Every search goes down the levels and never compares a node twice in a row. The nodes that the levels below would
-//! look at next are prefetched while the current one is compared, so that their misses overlap. Links come from
-//! media: a search that takes more steps than any sound list needs ends in an error rather than in a loop.
+//! Every search descends the levels and never compares a node twice in a row. While a node is
+//! compared, the candidates of the levels below are prefetched, so that their misses overlap. Links
+//! come from media, so a search that takes more steps than any sound list needs returns an error
+//! instead of looping.
 
 use std::cmp::Ordering as Order;
 
@@ -16,34 +17,34 @@ use crate::parts::key::Target;
 /// BOUND: a sound list of 2^40 nodes needs a few hundred steps; a cycle of links needs more.
 const STEPS_MAX: u32 = 1 << 20;
 
-/// Where most short keys end: the header, a link and 16 bytes of key.
+/// The offset in a node at which most short keys end: the header, a link and 16 bytes of key.
 const KEY_LINE: u64 = 55;
 
-/// Steps from a shortcut after which it was not worth taking: of a thousand nodes one lies so far
-/// behind the last one on level 1.
+/// The number of steps after which a shortcut is abandoned. One node in a thousand is so far behind
+/// its predecessor on level 1.
 const SHORTCUT_STEPS: u32 = 16;
 
-/// Where a search ended.
+/// The result of a search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
-    /// The first node not before the target, 0 at the end.
+    /// The first node at or after the target, or 0 at the end.
     pub(crate) node: u64,
-    /// The first node that the search stepped on after the head, 0 when it stepped on none.
+    /// The first node that the search stepped to after the head, or 0 if there is none.
     pub(crate) first: u64,
 }
 
-/// A search that is under way: see [`SkipList::begin_search`].
+/// A search in progress, see [`SkipList::begin_search`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Search {
     current: u64,
-    /// The next node to be compared.
+    /// The next node to compare.
     candidate: u64,
     bounded_by: u64,
     level: usize,
     steps: u32,
 }
 
-/// For each level, the last node before a target (the head counts) and the one after it.
+/// The last node before a target (possibly the head) and the one after it, on each level.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Splice {
     pub(crate) prev: [u64; HEIGHT_MAX],
@@ -51,7 +52,7 @@ pub(crate) struct Splice {
 }
 
 impl SkipList {
-    /// Finds the first node not before `target`.
+    /// Finds the first node at or after `target`.
     #[inline]
     pub(crate) fn seek(&self, target: &Target<'_>) -> Result<Found, DecodeError> {
         if let Some((prev, node)) = self.near(target)? {
@@ -71,8 +72,8 @@ impl SkipList {
                     if first == 0 {
                         first = candidate;
                         failpoint!(GarbageEarly => std::thread::yield_now());
-                        // Some readers stand still for long enough that what they must not meet
-                        // happens, on an idle machine too.
+                        // Delays some readers long enough, on an idle machine too, for the events
+                        // that this canary must expose.
                         failpoint!(FrontierIgnored if (candidate >> 3).is_multiple_of(8)
                             => std::thread::sleep(std::time::Duration::from_micros(200)));
                     }
@@ -95,8 +96,8 @@ impl SkipList {
         }
     }
 
-    /// Begins a search that compares one node a step and asks for the next one's memory: whoever searches several
-    /// lists by turns waits for all of them at once. `None`: the list is empty.
+    /// Begins a search that compares one node per step and prefetches the next. Interleaving the
+    /// searches of several lists overlaps their cache misses. Returns `None` if the list is empty.
     pub(crate) fn begin_search(&self) -> Result<Option<Search>, DecodeError> {
         let mut search = Search {
             current: self.head,
@@ -111,7 +112,8 @@ impl SkipList {
         })
     }
 
-    /// Takes one step of a search; the first node not before `target`, 0 at the end, once that is found.
+    /// Takes one step of a search. Once the search ends, returns the first node at or after
+    /// `target`, or 0 at the end.
     #[inline]
     pub(crate) fn step_search(
         &self,
@@ -134,11 +136,11 @@ impl SkipList {
         })
     }
 
-    /// Goes down to a node that has to be compared, and asks for it. False: there is none, and the search has
-    /// ended.
+    /// Descends to the next node to compare and prefetches it. Returns false if there is none,
+    /// which ends the search.
     #[inline]
     fn find_candidate(&self, search: &mut Search) -> Result<bool, DecodeError> {
-        // BOUND: each turn goes down a level.
+        // BOUND: every iteration descends a level.
         loop {
             search.candidate = next(&self.region, search.current, search.level)?;
             if search.candidate != 0 && search.candidate != search.bounded_by {
@@ -154,8 +156,8 @@ impl SkipList {
         }
     }
 
-    /// The last node before `target` at `level`, 0 when that is the head. At level 0 this is the
-    /// predecessor; higher levels give a place some nodes earlier.
+    /// Returns the last node before `target` at level `stop`, or 0 if that is the head. At level 0
+    /// this is the predecessor; higher levels give a place some nodes earlier.
     pub(crate) fn seek_before(&self, target: &Target<'_>, stop: usize) -> Result<u64, DecodeError> {
         let region = &self.region;
         let mut current = self.head;
@@ -182,8 +184,8 @@ impl SkipList {
         }
     }
 
-    /// The neighbours of `target` on level 0, found from a shortcut; `None` when there is none that
-    /// helps.
+    /// Returns the neighbours of `target` on level 0, found from a shortcut, or `None` if no
+    /// shortcut helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
         match self.hint(target)? {
@@ -192,7 +194,8 @@ impl SkipList {
         }
     }
 
-    /// A node on level 1 close before `target`, as far as shortcuts know; its memory is asked for, no more.
+    /// Returns a node on level 1 that shortcuts propose as close before `target`, and prefetches
+    /// it. The caller must compare it with `target`.
     #[inline]
     pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
         let Some(shortcuts) = &self.shortcuts else {
@@ -206,13 +209,13 @@ impl SkipList {
         Ok(hint)
     }
 
-    /// Whether the node at `off` is before `target`.
+    /// Returns whether the node at `off` is before `target`.
     #[inline]
     pub(super) fn is_before(&self, off: u64, target: &Target<'_>) -> Result<bool, DecodeError> {
         Ok(Node::read(&self.region, off)?.compare(target) == Order::Less)
     }
 
-    /// Asks for the memory of the node behind the one at `off` on level 0.
+    /// Prefetches the node after the one at `off` on level 0.
     #[inline]
     pub(super) fn expect_next(&self, off: u64) -> Result<(), DecodeError> {
         let next = next(&self.region, off, 0)?;
@@ -221,7 +224,8 @@ impl SkipList {
         Ok(())
     }
 
-    /// The neighbours of `target` on `level`, at most some steps behind `from`, which is before it.
+    /// Returns the neighbours of `target` on `level`, if they are within a few steps after `from`,
+    /// which must precede it.
     #[inline]
     pub(super) fn walk_from(
         &self,
@@ -244,12 +248,12 @@ impl SkipList {
         Ok(None)
     }
 
-    /// Finds the neighbours of `target` at every level.
+    /// Finds the neighbours of `target` on every level.
     pub(crate) fn splice(&self, target: &Target<'_>) -> Result<Splice, DecodeError> {
         self.splice_above(0, target)
     }
 
-    /// Finds the neighbours of `target` at the levels from `lowest` on.
+    /// Finds the neighbours of `target` on the levels from `lowest` up.
     pub(super) fn splice_above(
         &self,
         lowest: usize,
@@ -287,8 +291,8 @@ impl SkipList {
         Ok(splice)
     }
 
-    /// Prefetches what a search at `current` is about to look at: the second line of `candidate`, where its key may
-    /// end, and the first line of the candidate one level down.
+    /// Prefetches the lines that a search at `current` needs next: the second line of `candidate`,
+    /// where its key may end, and the first line of the candidate one level down.
     #[inline(always)]
     fn expect(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
         self.region.prefetch(candidate.wrapping_add(KEY_LINE));
@@ -299,9 +303,9 @@ impl SkipList {
         Ok(())
     }
 
-    /// As `expect`, and two levels down: a read goes there unless it steps forward, and `candidate` takes long enough
-    /// for all to arrive with it. A third level gains nothing, and a writer's search loses by it what merges and
-    /// flushes need of the memory.
+    /// As `expect`, but two levels down. A read descends there unless it steps forward, and loading
+    /// `candidate` takes long enough to load all of them. A third level gains nothing, and in a
+    /// writer's search it costs memory bandwidth that merges and flushes need.
     #[inline(always)]
     fn expect_two(&self, current: u64, candidate: u64, level: usize) -> Result<(), DecodeError> {
         self.expect(current, candidate, level)?;
@@ -316,7 +320,7 @@ impl SkipList {
         Ok(())
     }
 
-    /// The highest level that has a node; 0 for an empty list.
+    /// Returns the highest level that contains a node, or 0 for an empty list.
     #[inline(always)]
     fn top_level(&self) -> Result<usize, DecodeError> {
         let mut level = HEIGHT_MAX - 1;
@@ -327,7 +331,7 @@ impl SkipList {
     }
 }
 
-/// The error of links that form a circle.
+/// Returns the error for links that form a cycle.
 #[cold]
 pub(super) fn cycle(off: u64) -> DecodeError {
     DecodeError {

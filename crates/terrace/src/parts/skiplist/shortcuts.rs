@@ -1,19 +1,20 @@
-//! Shortcuts: places in a memtable from which a search may start near its end.
+//! Shortcuts: places in a memtable from which a search can start close to its target.
 //!
-//! A search of a skip list misses the cache at almost every step. A memtable therefore keeps, in
-//! DRAM and beside the list, the nodes that are on level 1 in a two-level B-tree: leaves of eight
-//! bytes of each key, many to a line, and a root over the leaves. It gives the last of them before a
-//! key; a few steps along level 0 do the rest.
+//! A skip-list search misses the cache at almost every step. A memtable therefore keeps the nodes
+//! of level 1 also in a two-level B-tree in DRAM: leaves hold eight bytes of each key, many to a
+//! cache line, and a root is an index of the leaves. A lookup returns the last of these nodes
+//! before a key, and a few steps along level 0 do the rest.
 //!
-//! What it gives is a hint. The list never depends on it: whoever asks compares the node with the key
-//! and searches from the head when the hint is wrong or far off. So readers take no lock and check
-//! nothing, a writer that finds another one at work leaves its node out, and words that a reader sees
-//! half changed cost it time and nothing else.
+//! The result is only a hint, and the list never depends on it: the caller compares the node with
+//! the key, and searches from the head if the hint is wrong or too far away. So readers take no
+//! lock and check nothing. A writer that finds another writer active leaves its node out. A reader
+//! that sees words half changed loses time and nothing else.
 //!
 //! Invariants
-//!   H1  Every offset in a leaf is that of a node that is linked on level 1 of the list, whose bytes
-//!       and links the Acquire load of the offset makes visible. Offsets are never mixed from two.
-//!   H2  Leaves are in key order, and entries in a leaf; only the holder of `writer` changes them.
+//!   H1  Every offset in a leaf is that of a node linked on level 1 of the list. The Acquire load
+//!       of the offset makes the node's bytes and links visible. An offset is never a mix of two.
+//!   H2  Leaves are in key order, and so are the entries of a leaf. Only the holder of `writer`
+//!       changes them.
 //!
 //! Source: ours; MioDB searches its memtable from the head.
 
@@ -30,33 +31,33 @@ use terrace_media::Region;
 use crate::parts::codec::DecodeError;
 use crate::parts::memory::{Lease, Memory};
 
-/// Entries of a leaf: 512 bytes of words, which a search halves six times.
+/// The number of entries in a leaf. Its words are 512 bytes, which a search halves six times.
 const LEAF_ENTRIES: usize = 64;
-/// Bytes of a memtable for which one leaf is provided: enough when nodes have 70 bytes or more. A
-/// table of smaller ones keeps the shortcuts that it has when leaves run out.
+/// The bytes of a memtable per leaf, which is enough for nodes of 70 bytes or more. With smaller
+/// nodes the leaves run out, and later nodes get no shortcuts.
 const BYTES_PER_LEAF: u64 = 8192;
-/// Leaves that get their memory at once.
+/// The number of leaves allocated at a time.
 const CHUNK_LEAVES: usize = 64;
-/// Every so many words of the root one is repeated in an array that stays in the nearest cache.
+/// One in this many words of the root is copied to an array that stays in the L1 cache.
 const ROOT_STRIDE: usize = 32;
-/// Bytes of the common beginning of a leaf's keys that its words may repeat before they are cut anew.
+/// The number of bytes of a leaf's common prefix that its words may repeat before they are rebuilt.
 const REPEATED_MAX: usize = 4;
 
-/// Sorted entries with a common beginning.
+/// Sorted entries with a common prefix.
 #[derive(Debug)]
 struct Leaf {
-    /// Eight bytes of each key, after the common beginning.
+    /// Eight bytes of each key, after the common prefix.
     words: [AtomicU64; LEAF_ENTRIES],
-    /// Where its node is, in units of eight bytes from the origin.
+    /// The offset of each node, in units of eight bytes from the origin.
     places: [AtomicU32; LEAF_ENTRIES],
 }
 
-/// What the root knows of a leaf, in one word.
+/// The root's information about a leaf, packed in one word.
 #[derive(Debug, Clone, Copy)]
 struct Handle {
     leaf: usize,
     len: usize,
-    /// Bytes that all keys of the leaf have in common and its words leave out.
+    /// The number of bytes that all keys of the leaf share and its words leave out.
     skip: usize,
 }
 
@@ -77,7 +78,7 @@ impl Handle {
 /// The shortcuts of one list.
 #[derive(Debug)]
 pub(crate) struct Shortcuts {
-    /// The number of leaves, and the bytes that all their first keys have in common.
+    /// The number of leaves, and the number of bytes that all their first keys share.
     root: AtomicU64,
     /// Eight bytes of each leaf's first key.
     words: Box<[AtomicU64]>,
@@ -86,19 +87,19 @@ pub(crate) struct Shortcuts {
     handles: Box<[AtomicU64]>,
     chunks: Box<[OnceLock<Box<[Leaf]>>]>,
     origin: u64,
-    /// What it takes of the budget for memory.
+    /// The lease of memory from the budget.
     _lease: Option<Lease>,
-    /// Guards every change. LOCK: innermost; nobody waits for it.
+    /// Guards every change. LOCK: innermost, taken with `try_lock` only.
     writer: Mutex<()>,
 }
 
-/// How many leaves a memtable of `bytes` gets at most.
+/// Returns the maximum number of leaves for a memtable of `bytes`.
 fn leaf_count(bytes: u64) -> usize {
     (bytes / BYTES_PER_LEAF).clamp(2, 1 << 22) as usize
 }
 
 impl Shortcuts {
-    /// Shortcuts for a memtable of `bytes`; the memory of leaves is taken as they are needed.
+    /// Creates shortcuts for a memtable of `bytes`. Leaves are allocated on demand.
     pub(crate) fn new(bytes: u64) -> Shortcuts {
         let count = leaf_count(bytes);
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -115,7 +116,7 @@ impl Shortcuts {
         }
     }
 
-    /// Shortcuts for a memtable of `bytes`, if the budget has memory for them.
+    /// Creates shortcuts for a memtable of `bytes`, if the budget has memory for them.
     pub(crate) fn within(memory: &Memory, bytes: u64) -> Option<Shortcuts> {
         let lease = memory.shortcuts.take(Shortcuts::bytes_for(bytes))?;
         Some(Shortcuts {
@@ -124,7 +125,7 @@ impl Shortcuts {
         })
     }
 
-    /// Bytes of memory that shortcuts for a memtable of `bytes` take at most.
+    /// Returns the maximum size in bytes of the shortcuts for a memtable of `bytes`.
     fn bytes_for(bytes: u64) -> u64 {
         let count = leaf_count(bytes);
         let chunks = count.div_ceil(CHUNK_LEAVES);
@@ -133,7 +134,7 @@ impl Shortcuts {
         (chunks * chunk + words * size_of::<u64>()) as u64
     }
 
-    /// Forgets everything, for a list whose offsets begin at `origin`.
+    /// Clears the shortcuts for use with a list whose offsets begin at `origin`.
     pub(crate) fn reset(&mut self, origin: u64) {
         *self.root.get_mut() = 0;
         self.origin = origin;
@@ -160,7 +161,7 @@ impl Shortcuts {
         }
     }
 
-    /// A leaf that a handle names.
+    /// Returns the leaf that a handle refers to.
     #[inline(always)]
     fn leaf(&self, id: usize) -> Option<&Leaf> {
         self.chunks
@@ -169,7 +170,7 @@ impl Shortcuts {
             .get(id % CHUNK_LEAVES)
     }
 
-    /// A leaf that the caller is about to fill; `None` when there are enough.
+    /// Returns a leaf for the caller to fill, or `None` if the maximum is reached.
     fn new_leaf(&self, id: usize) -> Option<&Leaf> {
         if id >= self.words.len() {
             return None;
@@ -183,7 +184,7 @@ impl Shortcuts {
         chunk.get(id % CHUNK_LEAVES)
     }
 
-    /// The first node of the leaf at position `at` of the root.
+    /// Returns the first node of the leaf at position `at` of the root.
     fn first<'r>(&self, region: &'r Region, at: usize) -> Result<Option<Node<'r>>, DecodeError> {
         match self.leaf(self.handle(at).leaf) {
             Some(leaf) => Node::read(region, self.off(leaf, 0)).map(Some),
@@ -201,14 +202,14 @@ impl Shortcuts {
         self.handles[at].store(handle.pack(), Ordering::Relaxed);
     }
 
-    /// The offset of an entry's node.
+    /// Returns the offset of an entry's node.
     #[inline(always)]
     fn off(&self, leaf: &Leaf, at: usize) -> u64 {
-        // Acquire: pairs with the Release in `add`, after which the node is linked (H1).
+        // Acquire: pairs with the Release in `add`, which follows the linking of the node (H1).
         self.origin + 8 * u64::from(leaf.places[at].load(Ordering::Acquire))
     }
 
-    /// The last node that it knows before `target`. May be wrong in every way but H1.
+    /// Returns the last known node before `target`. Only H1 is guaranteed of the result.
     #[inline]
     pub(crate) fn before(
         &self,
@@ -230,7 +231,7 @@ impl Shortcuts {
         Ok(Some(self.off(leaf, at - 1)))
     }
 
-    /// How many leaves begin before `target`.
+    /// Returns the number of leaves that begin before `target`.
     #[inline]
     fn leaf_of(&self, region: &Region, target: &Target<'_>) -> Result<usize, DecodeError> {
         let root = self.root();
@@ -246,7 +247,7 @@ impl Shortcuts {
         })
     }
 
-    /// How many entries of a leaf are before `target`.
+    /// Returns the number of entries of a leaf that are before `target`.
     #[inline]
     fn entry_of(
         &self,
@@ -263,8 +264,8 @@ impl Shortcuts {
         })
     }
 
-    /// Adds the node at `off`, linked on level 1 by now, unless somebody else is adding one or there
-    /// is no room.
+    /// Adds the node at `off`, which must be linked on level 1, unless another thread is adding one
+    /// or there is no space.
     pub(crate) fn add(
         &self,
         region: &Region,
@@ -300,15 +301,15 @@ impl Shortcuts {
         if handle.len == LEAF_ENTRIES {
             let last_leaf = at + 1 == root.len;
             if last_leaf && entry == LEAF_ENTRIES {
-                // Keys that come in order fill every leaf.
+                // Keys inserted in ascending order fill every leaf.
                 self.begin_leaf(at + 1, place, target);
                 return Ok(());
             }
             self.split(region, at, handle)?;
-            // The node itself is left out: its neighbours are in.
+            // The node itself is left out, but its neighbours are included.
             return Ok(());
         }
-        // From the end, so that a reader sees an entry twice rather than not.
+        // From the end, so that a reader may see an entry twice but never misses one.
         for to in (entry + 1..=handle.len).rev() {
             let word = leaf.words[to - 1].load(Ordering::Relaxed);
             leaf.words[to].store(word, Ordering::Relaxed);
@@ -317,7 +318,7 @@ impl Shortcuts {
         }
         let word = word_of(target.keyspace, target.key, handle.skip);
         leaf.words[entry].store(word, Ordering::Relaxed);
-        // Release: whoever finds the place sees the node and its links (H1).
+        // Release: a reader that finds the place sees the node and its links (H1).
         leaf.places[entry].store(place, Ordering::Release);
         handle.len += 1;
         self.set_handle(at, handle);
@@ -327,7 +328,7 @@ impl Shortcuts {
         Ok(())
     }
 
-    /// Makes a leaf of one node at position `at` of the root.
+    /// Creates a leaf of one node at position `at` of the root.
     fn begin_leaf(&self, at: usize, place: u32, target: &Target<'_>) {
         let root = self.root();
         let Some(leaf) = self.new_leaf(root.len) else {
@@ -368,7 +369,7 @@ impl Shortcuts {
         Ok(())
     }
 
-    /// Puts a leaf at position `at` of the root.
+    /// Inserts a leaf at position `at` of the root.
     fn open_root(&self, at: usize, handle: Handle, word: u64) {
         let root = self.root();
         for to in (at + 1..=root.len).rev() {
@@ -382,7 +383,7 @@ impl Shortcuts {
         self.set_root(root.len + 1, root.skip);
     }
 
-    /// Lets the root leave out no more than what `target` has in common with all keys so far.
+    /// Shortens the root's common prefix to what `target` shares with all keys so far.
     fn widen_root(&self, region: &Region, target: &Target<'_>) -> Result<(), DecodeError> {
         let root = self.root();
         let Some(first) = self.first(region, 0)? else {
@@ -392,7 +393,7 @@ impl Shortcuts {
         if common >= root.skip {
             return Ok(());
         }
-        // BOUND: each time the common beginning is shorter.
+        // BOUND: the common prefix gets shorter each time.
         for at in 0..root.len {
             if let Some(first) = self.first(region, at)? {
                 let word = word_of(first.header.keyspace, first.key, common);
@@ -403,7 +404,7 @@ impl Shortcuts {
         Ok(())
     }
 
-    /// Leaves out more of each key when the words repeat too much of what all have in common.
+    /// Leaves out more of each key if the words repeat too much of the common prefix.
     fn sharpen(
         &self,
         region: &Region,
@@ -430,12 +431,12 @@ impl Shortcuts {
     }
 }
 
-/// How many of the sorted `words` are below `word`.
+/// Returns the number of the sorted `words` below `word`.
 #[inline(always)]
 fn words_below(words: &[AtomicU64], word: u64) -> usize {
     let mut base = 0;
     let mut len = words.len();
-    // Without a branch that depends on what is compared: half of them would be mispredicted.
+    // Avoids a branch on the comparison, of which half would be mispredicted.
     while len > 1 {
         let half = len / 2;
         let below = words[base + half - 1].load(Ordering::Relaxed) < word;
@@ -445,8 +446,8 @@ fn words_below(words: &[AtomicU64], word: u64) -> usize {
     base + usize::from(len == 1 && words[base].load(Ordering::Relaxed) < word)
 }
 
-/// The first place from `at` on that is not `below`, where `at` is the first whose word is not below
-/// `word`: words that are equal to it leave that open.
+/// Returns the first position from `at` on that is not `below`. `at` is the first whose word is not
+/// below `word`; only words equal to `word` need `below` to decide.
 #[inline(always)]
 fn behind_ties(
     words: &[AtomicU64],
@@ -471,8 +472,8 @@ fn behind_ties(
     Ok(from)
 }
 
-/// Eight bytes of keyspace and key, `skip` bytes after their beginning, so that the words of keys
-/// which agree before compare as the keys do, or are equal.
+/// Returns eight bytes of keyspace and key after the first `skip` bytes. Among keys with equal
+/// first bytes, the words compare as the keys do, or are equal.
 #[inline(always)]
 fn word_of(keyspace: u32, key: &[u8], skip: usize) -> u64 {
     if let Some(at) = skip.checked_sub(4) {
@@ -482,7 +483,7 @@ fn word_of(keyspace: u32, key: &[u8], skip: usize) -> u64 {
     (both >> (32 - 8 * skip)) as u64
 }
 
-/// How many bytes of keyspace and key two places have in common from their beginning.
+/// Returns the number of leading bytes of keyspace and key that two places share.
 fn common_bytes(a: &Target<'_>, b: &Target<'_>) -> usize {
     if a.keyspace != b.keyspace {
         return (a.keyspace ^ b.keyspace).leading_zeros() as usize / 8;

@@ -1,4 +1,4 @@
-//! Tests of the skip list: its bytes, insertion by several threads, searches, walks.
+//! Tests of the skip list: layout, concurrent insertion, searches and walks.
 
 mod damage;
 mod fingers;
@@ -24,7 +24,7 @@ use crate::parts::gate::Gate;
 use crate::parts::key::Target;
 use crate::types::{KEY_BYTES_MAX, key_hash};
 
-/// Where the arenas of these tests begin: not 0, as no memtable's arena does.
+/// The offset at which the arenas of these tests begin: not 0, as for memtables.
 const ORIGIN: u64 = 1 << 20;
 
 /// An entry, ordered as in a list.
@@ -67,7 +67,7 @@ impl Entry {
     }
 }
 
-/// A list in an arena of its own, laid out as a table is.
+/// A list in its own arena, laid out as a table.
 struct Sample {
     bump: Bump,
     list: SkipList,
@@ -83,14 +83,14 @@ impl Sample {
         Sample { bump, list }
     }
 
-    /// As a memtable has it, with shortcuts.
+    /// Creates a list with shortcuts, as in a memtable.
     fn memtable(bytes: u64) -> Sample {
         let Sample { bump, list } = Sample::new(bytes);
         let list = list.with_shortcuts(Shortcuts::new(bytes));
         Sample { bump, list }
     }
 
-    /// Writes the node of an entry and links it nowhere.
+    /// Writes the node of an entry without linking it.
     fn write(&self, entry: &Entry, height: u8) -> u64 {
         let node = NewNode {
             keyspace: entry.keyspace,
@@ -118,7 +118,7 @@ impl Sample {
         self.insert_at_height(entry, height)
     }
 
-    /// The whole list, checked.
+    /// Returns the whole list, checked.
     fn checked(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
         self.list
@@ -139,8 +139,8 @@ impl Sample {
     }
 }
 
-/// Entries whose order is easy to get wrong: the empty key, the longest, prefixes of one another,
-/// keys that differ in the last byte of a word, several versions and keyspaces.
+/// Returns entries whose order is easy to get wrong: the empty key, the longest key, prefixes of
+/// one another, keys that differ in the last byte of a word, several versions and keyspaces.
 fn awkward_entries(rng: &mut fastrand::Rng, count: usize, seqs: &AtomicU64) -> Vec<Entry> {
     let mut keys: Vec<Vec<u8>> = vec![
         vec![],
@@ -178,8 +178,8 @@ fn awkward_entries(rng: &mut fastrand::Rng, count: usize, seqs: &AtomicU64) -> V
         .collect()
 }
 
-/// After several threads have inserted at once, the list holds every entry in order, with sound
-/// towers; and meanwhile a reader finds whatever was inserted before it looked.
+/// After several threads have inserted concurrently, the list contains every entry in order, with
+/// sound towers. Meanwhile a reader finds every entry inserted before its search.
 #[test]
 fn threads_insert_in_order() {
     const WRITERS: usize = 3;
@@ -236,8 +236,8 @@ fn threads_insert_in_order() {
     }
 }
 
-/// After nodes were written, a walk over the extent finds each where it lies, in the order of
-/// writing; and a walk that ends in the middle of a node says so.
+/// A walk over an extent finds every node in the order of writing, and reports a node that the end
+/// cuts off.
 #[test]
 fn walks_find_every_node_where_it_lies() {
     let sample = Sample::new(4 << 20);
@@ -268,8 +268,8 @@ fn walks_find_every_node_where_it_lies() {
     assert_eq!(error.offset, *offs.last().unwrap());
 }
 
-/// After links have lost their meaning, a list rebuilt from its sorted nodes is the list it was,
-/// and no node in it is dead.
+/// When links are lost, a list rebuilt from its sorted nodes equals the original, and none of its
+/// nodes is dead.
 #[test]
 fn rebuilt_lists_are_whole() {
     let sample = Sample::new(8 << 20);
@@ -302,7 +302,7 @@ fn rebuilt_lists_are_whole() {
     }
 }
 
-/// A dead node is one whose first link has the flag, and searches read past the flag.
+/// A node is dead if the flag in its first link is set. Searches ignore the flag.
 #[test]
 fn dead_flags_do_not_disturb_searches() {
     let sample = Sample::new(1 << 20);
@@ -320,8 +320,8 @@ fn dead_flags_do_not_disturb_searches() {
     }
 }
 
-/// Towers are geometric: each level holds between a fifth and a half and a bit of the one below, and
-/// the versions of one key have towers as different as those of different keys.
+/// Towers are geometric: each level holds between a fifth and a little over half of the nodes below
+/// it, and the versions of one key have towers as varied as those of different keys.
 #[test]
 fn heights_are_geometric() {
     for one_key in [false, true] {
@@ -346,7 +346,7 @@ fn hex(bytes: &[u8]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The bytes of a node, a head and a table header are those of format version 1.
+/// The bytes of a node, a head and a table header match format version 1.
 #[test]
 fn the_layout_is_pinned() {
     let sample = Sample::new(1 << 16);
@@ -371,7 +371,7 @@ fn the_layout_is_pinned() {
         .unwrap()
         .to_vec();
     assert_eq!(hex(&bytes), GOLDEN_NODE);
-    // The checksum as the table in layout.rs words it.
+    // The checksum as the table in layout.rs defines it.
     let crc = crc32c::crc32c(&bytes[4..32]);
     let crc = crc32c::crc32c_append(crc, b"golden key");
     let value_crc = crc32c::crc32c(b"a value of 21 bytes..");
@@ -410,14 +410,14 @@ const GOLDEN_TABLE_HEADER: &str = "\
 00000000000000000000000000000000
 00000000000000000000000086c1ffc8";
 
-/// After any bit of a table header has changed, or bytes are missing, it is refused.
+/// A table header with any bit changed or any bytes missing is refused.
 #[test]
 fn damaged_table_headers_are_refused() {
     let header = encode_table_header(9);
     for at in 0..header.len() * 8 {
         let mut damaged = header;
         damaged[at / 8] ^= 1 << (at % 8);
-        // What merges count there is held against what is linked.
+        // The count that merges store there is checked against the links instead.
         if (LEFT_OUT_AT..LEFT_OUT_AT + 8).contains(&(at / 8)) {
             assert_eq!(decode_table_header(&damaged, 4096).unwrap(), 9);
             continue;

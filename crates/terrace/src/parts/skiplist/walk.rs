@@ -1,7 +1,7 @@
-//! This file walks nodes where they lie, one after another in an extent, without using links.
+//! Walks over the nodes of an extent in storage order, without using links.
 //!
-//! Data is truth and links are soft: filters are built, extents emptied and lists rebuilt from the
-//! nodes themselves.
+//! Nodes are the primary data and links can be rebuilt: filters are built, extents emptied and
+//! lists rebuilt from the nodes themselves.
 
 use terrace_media::Region;
 
@@ -27,12 +27,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the next node begins.
+    /// Returns the offset at which the next node begins.
     pub(crate) fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next node, or `None` at the end of the range.
+    /// Returns the next node, or `None` at the end of the range.
     pub(crate) fn next_node(&mut self) -> Result<Option<Node<'a>>, DecodeError> {
         if self.at >= self.end {
             return Ok(None);
@@ -55,14 +55,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the node at `off` is marked dead.
+/// Returns whether the node at `off` is marked dead.
 pub(crate) fn is_dead(region: &Region, off: u64) -> Result<bool, DecodeError> {
     Ok(link_word(region, off, 0)?.load(Ordering::Acquire) & LINK_DEAD != 0)
 }
 
-/// Links `nodes`, sorted, behind `head` from nothing, keeping the dead flag of none.
+/// Relinks the sorted `nodes` after `head` and clears all dead flags.
 ///
-/// For lists whose links a power loss has left without meaning; nobody else may see the list.
+/// For lists whose links were lost in a power failure. No other thread may use the list.
 pub(crate) fn relink_sorted(
     region: &Region,
     head: u64,

@@ -1,15 +1,15 @@
-//! One block in memory, and how it is searched.
+//! A block in memory, and the search in it.
 //!
-//! A search builds no key: it compares what entries do not share with the bytes of the sought key
-//! that are still undecided. Where it begins the restarts tell, or the heads of an index and of a block
-//! that is searched again.
+//! A search builds no key: it compares the unshared bytes of an entry with the bytes of the sought
+//! key that are still undecided. The starting point comes from the restarts or, in an index and in
+//! a block that is searched again, from the heads.
 //!
 //! Invariants
 //!   K1  The first entry of a block and every entry at a restart share nothing.
 //!   K2  Entries ascend strictly by stored key and descending sequence number.
 //!
-//! Blocks come from media. Whoever made them keeps K1 and K2; readers count on neither for safety,
-//! only for the right answer, and return an error where an entry leads outside the block.
+//! Blocks come from media. Writers keep K1 and K2. Readers rely on them for correct results but not
+//! for safety, and return an error if an entry leads outside the block.
 
 use std::cmp::Ordering as Order;
 use std::sync::OnceLock;
@@ -25,10 +25,10 @@ use crate::parts::key::Target;
 use crate::parts::key::compare_keys;
 use crate::types::SeqNo;
 
-/// Short sought keys need no allocation.
+/// The longest sought key, in bytes, that needs no allocation.
 const INLINE_BYTES: usize = 96;
 
-/// A place in the order, as blocks store it.
+/// A place in the order, in the encoding of blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sought<'a> {
     /// The stored key.
@@ -37,7 +37,7 @@ pub(crate) struct Sought<'a> {
 }
 
 impl Sought<'_> {
-    /// Calls `then` with `target` as blocks store it.
+    /// Calls `then` with `target` in the encoding of blocks.
     #[inline]
     pub(crate) fn with<R>(target: &Target<'_>, then: impl FnOnce(Sought<'_>) -> R) -> R {
         let len = KEYSPACE_BYTES + target.key.len();
@@ -57,7 +57,7 @@ impl Sought<'_> {
         })
     }
 
-    /// How an entry compares with the sought place.
+    /// Compares an entry with the sought place.
     #[inline(always)]
     fn order_of(&self, stored: &[u8], tag: Tag) -> Order {
         match compare_keys(stored, self.stored) {
@@ -67,38 +67,38 @@ impl Sought<'_> {
     }
 }
 
-/// The first entry not before a sought place.
+/// The first entry at or after a sought place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot {
     pub(crate) at: usize,
     pub(crate) head: EntryHead,
-    /// Whether it is a version of the sought key.
+    /// Whether the entry is a version of the sought key.
     pub(crate) same_key: bool,
 }
 
-/// The content of a block of entries, its checksum found right.
+/// The content of a block of entries, with a verified checksum.
 #[derive(Debug)]
 pub(crate) struct Block {
     entries: Entries,
     /// The offset of the block in its file.
     offset: u64,
-    /// Made by the first search of a block with many restarts, and by the second of others; `None` where
-    /// they do not suit.
+    /// Made by the first search of a block with many restarts and by the second search of others.
+    /// `None` if heads do not suit the block.
     heads: OnceLock<Option<Heads>>,
     searched: AtomicBool,
 }
 
-/// What a search between two heads looks at.
+/// The number of bytes that a search between two heads visits.
 const SEARCHED_BYTES: usize = 2 * super::heads::STRIDE_BYTES;
 
-/// With so many restarts heads are worth making for one search.
+/// The number of restarts from which heads pay off in the first search.
 const RESTARTS_MANY: usize = 16;
 
-/// With fewer a block has so few entries that heads save nothing.
+/// The number of restarts below which a block has too few entries for heads to pay off.
 const RESTARTS_MIN: usize = 2;
 
 impl Block {
-    /// The block at `offset` with this content; looks at its end only.
+    /// Creates the block at `offset` with this content, of which only the end is checked.
     pub(crate) fn new(content: Vec<u8>, offset: u64) -> Result<Block, DecodeError> {
         Ok(Block {
             entries: Entries::new(content, offset)?,
@@ -108,17 +108,17 @@ impl Block {
         })
     }
 
-    /// The memory of its content, for another one.
+    /// Returns the memory of the content, for reuse.
     pub(crate) fn into_memory(self) -> Vec<u8> {
         self.entries.into_memory()
     }
 
-    /// Where the block is in its file.
+    /// Returns the offset of the block in its file.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes of memory, with those of heads that may be made.
+    /// Returns the size in bytes of the block in memory, including heads that may be made later.
     pub(crate) fn weight(&self) -> usize {
         let heads = if self.entries.restart_count() >= RESTARTS_MIN {
             Heads::weight_max(self.entries.end(), self.entries.restart_count())
@@ -128,13 +128,13 @@ impl Block {
         self.entries.capacity() + heads + size_of::<Block>()
     }
 
-    /// The bytes from `from` to `to`.
+    /// Returns the bytes from `from` to `to`.
     #[inline(always)]
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         self.entries.bytes(from, to)
     }
 
-    /// The error of an entry that is not one.
+    /// Returns the error for a malformed entry.
     #[cold]
     pub(crate) fn damaged(&self, malformed: Malformed) -> DecodeError {
         DecodeError::new(
@@ -145,13 +145,13 @@ impl Block {
         )
     }
 
-    /// Its entries, in the order of their bytes.
+    /// Returns the entries of the block.
     #[inline(always)]
     pub(super) fn entries(&self) -> &Entries {
         &self.entries
     }
 
-    /// The heads, if they were made or are worth it now.
+    /// Returns the heads, if they exist or are worth making now.
     #[inline]
     fn heads(&self) -> Result<Option<&Heads>, Malformed> {
         if self.entries.restart_count() < RESTARTS_MIN {
@@ -163,13 +163,13 @@ impl Block {
         }
     }
 
-    /// Bytes of the content.
+    /// Returns the size of the content in bytes.
     #[cfg(test)]
     pub(super) fn content_bytes(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Bytes that heads take, if they were made.
+    /// Returns the size of the heads in bytes, if they were made.
     #[cfg(test)]
     pub(super) fn heads_bytes(&self) -> Option<usize> {
         self.heads.get()?.as_ref().map(Heads::weight)
@@ -177,7 +177,8 @@ impl Block {
 
     #[cold]
     fn make_heads(&self) -> Result<Option<&Heads>, Malformed> {
-        // ORDERING: a hint; whoever misses it makes no heads or makes them once more.
+        // ORDERING: relaxed, as this is a hint. A thread that misses it makes no heads or makes
+        // them again.
         let again = self.searched.swap(true, Ordering::Relaxed);
         if !again && self.entries.restart_count() < RESTARTS_MANY {
             return Ok(None);
@@ -186,7 +187,8 @@ impl Block {
         Ok(self.heads.get_or_init(|| heads).as_ref())
     }
 
-    /// The number of restarts whose entries are before `sought`: all before `low` are, and none from `high`.
+    /// Returns the number of restarts whose entries are before `sought`. All restarts before `low`
+    /// are, and none from `high` on.
     #[inline]
     fn restarts_before(
         &self,
@@ -206,8 +208,8 @@ impl Block {
         Ok(low)
     }
 
-    /// Visits every entry, in order, and compares what a search relies on: K1, K2, and that entries
-    /// share as much as they can.
+    /// Visits every entry in order and checks the properties that a search relies on: K1, K2, and
+    /// that entries share as many bytes as they can.
     pub(crate) fn check(&self, visit: &mut EntryVisitor<'_>) -> Result<(), DecodeError> {
         self.check_entries(visit).map_err(|e| self.damaged(e))
     }
@@ -216,7 +218,7 @@ impl Block {
         let (mut at, mut restart) = (0, 0);
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut last_tag = None;
-        // BOUND: every turn passes an entry of the block.
+        // BOUND: every iteration passes an entry of the block.
         while at < self.entries.end() {
             let head = self.entries.step(at, &mut key)?;
             let restarts =
@@ -248,7 +250,7 @@ impl Block {
         Ok(())
     }
 
-    /// The first entry not before `sought`, `None` when all are.
+    /// Returns the first entry at or after `sought`, or `None` if all entries precede it.
     #[inline]
     pub(crate) fn find(&self, sought: &Sought<'_>) -> Result<Option<Spot>, DecodeError> {
         self.search(sought).map_err(|e| self.damaged(e))
@@ -293,7 +295,8 @@ impl Block {
         Ok(Spot { at, head, same_key })
     }
 
-    /// Searches from `at` on. The entry before is before `sought` and has `common` bytes in common with it.
+    /// Searches from `at` on. The entry before `at` precedes `sought` and shares `common` bytes
+    /// with it.
     #[inline(always)]
     fn search_from(
         &self,
@@ -301,17 +304,18 @@ impl Block {
         mut common: usize,
         sought: &Sought<'_>,
     ) -> Result<Option<Spot>, Malformed> {
-        // Entries that lie apart would be waited for one by one.
+        // Without this, a search waits for the cache lines one by one.
         prefetch(self.bytes(at, self.entries.end().min(at + SEARCHED_BYTES)));
-        // BOUND: every turn passes an entry of the block.
+        // BOUND: every iteration passes an entry of the block.
         while at < self.entries.end() {
             let head = self.entries.head(at)?;
-            // Sharing more than `common`, the entry differs from the sought key where the one
-            // before it does, so it is before it too and nothing need be compared.
+            // An entry that shares more than `common` differs from the sought key at the same byte
+            // as the one before it, so it precedes the key too and need not be compared.
             if head.shared <= common {
                 let spot = |same_key| Ok(Some(Spot { at, head, same_key }));
-                // Sharing less, it exceeds the entry before it at a byte that is the sought key's too;
-                // but at a restart it may share more than it says.
+                // An entry that shares less exceeds the one before it within the bytes shared with
+                // the sought key. An entry at a restart is compared, since it may share more than
+                // it states.
                 if head.shared < common && head.shared > 0 {
                     return spot(false);
                 }
@@ -331,5 +335,5 @@ impl Block {
     }
 }
 
-/// Sees the stored key, the fixed part and the value of an entry.
+/// A visitor of entries, called with the stored key, the fixed part and the value.
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], &EntryHead, &[u8]) + 'a;

@@ -1,10 +1,10 @@
-//! This file builds the content of one block.
+//! The builder of the content of one block.
 
 use super::entries::common_prefix;
 use super::layout::{self, WORD_BYTES};
 use crate::types::SeqNo;
 
-/// What the writer adds to a block.
+/// An entry that the writer adds to a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawEntry<'a> {
     pub(crate) stored: &'a [u8],
@@ -14,7 +14,7 @@ pub(crate) struct RawEntry<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// The content of a block that is being built.
+/// The content of a block under construction.
 #[derive(Debug)]
 pub(crate) struct BlockBuilder {
     content: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// An empty block that restarts at every `restart_interval`-th entry.
+    /// Creates an empty block that restarts at every `restart_interval`-th entry.
     pub(crate) fn new(restart_interval: usize) -> BlockBuilder {
         BlockBuilder {
             content: Vec::new(),
@@ -38,7 +38,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Adds an entry, which comes after those before it (K2).
+    /// Adds an entry, which must follow those before it (K2).
     #[inline]
     pub(crate) fn push(&mut self, entry: &RawEntry<'_>) {
         let restarts = self.restarts.is_empty() || self.since_restart == self.restart_interval;
@@ -63,23 +63,23 @@ impl BlockBuilder {
         self.last.extend_from_slice(unshared);
     }
 
-    /// Bytes that the content has so far.
+    /// Returns the size of the content so far, in bytes.
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         self.content.len() + (self.restarts.len() + 1) * WORD_BYTES
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn entry_count(&self) -> usize {
         self.entry_count
     }
 
-    /// The stored key of the last entry; empty before the first.
+    /// Returns the stored key of the last entry, or an empty key before the first.
     pub(crate) fn last_stored(&self) -> &[u8] {
         &self.last
     }
 
-    /// The content, whole. The builder must be reset before its next entry.
+    /// Returns the complete content. The builder must be reset before its next entry.
     pub(crate) fn finish(&mut self) -> &[u8] {
         if self.restarts.is_empty() {
             self.restarts.push(0);
@@ -91,7 +91,7 @@ impl BlockBuilder {
         &self.content
     }
 
-    /// Makes the block empty; memory beyond `keep_bytes` is given back.
+    /// Clears the block and frees memory beyond `keep_bytes`.
     pub(crate) fn reset(&mut self, keep_bytes: usize) {
         self.content.clear();
         self.content.shrink_to(keep_bytes);

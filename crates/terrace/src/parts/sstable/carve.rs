@@ -1,20 +1,22 @@
-//! This file finds blocks where nothing says any more where they are: by their checksums.
+//! The search for blocks by their checksums, for files whose index is lost.
 //!
-//! The checksum of a block covers the number of its table and its offset, so bytes that are not the end of
-//! the block look like it once in 2^32 times. From where a block begins, its end is found in one pass
-//! over what follows. Behind damage nobody knows where the next one begins either, so every place is tried
-//! at which a block of entries can.
+//! The checksum of a block covers its table number and its offset, so bytes that are not the end of
+//! a block match with a probability of 2^-32. If the start of a block is known, one pass over the
+//! following bytes finds its end. After damage the start is unknown too, so every offset is tried
+//! at which a block of entries can begin.
 
 use super::fetch::{ReadCounts, TableFile};
 use super::layout::{self, BlockKind, Handle, TRAILER_BYTES};
 use crate::error::Result;
 use crate::parts::codec;
 
-/// Bytes read at once.
+/// The number of bytes read at once.
 const WINDOW: usize = 256 << 10;
-/// BOUND: the longest block that is found behind damage. A longer one is, if it follows one that is whole.
+/// BOUND: the maximum size of a block found after damage. A longer block is found only if it
+/// follows an intact one.
 const REACH: usize = 256 << 10;
-/// BOUND: bytes that are summed for one table in search of what follows damage: less than a minute.
+/// BOUND: the number of bytes checksummed per table in search of blocks after damage, which takes
+/// less than a minute.
 const SUMMED_MAX: u64 = 16 << 30;
 
 /// A search for the blocks of one table.
@@ -27,11 +29,11 @@ impl Carver {
         Carver { summed: 0 }
     }
 
-    /// The block that begins at `at`, or else the first of entries that begins behind it, of those that lie before
-    /// `end`.
+    /// Returns the block that begins at `at`, or else the first block of entries that begins after
+    /// it. Only blocks before `end` are considered.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub(super) fn next(
         &mut self,
         file: &TableFile,
@@ -45,7 +47,7 @@ impl Carver {
         }
     }
 
-    /// The first block of entries that begins at `at` or later.
+    /// Returns the first block of entries that begins at or after `at`.
     fn behind(
         &mut self,
         file: &TableFile,
@@ -54,7 +56,7 @@ impl Carver {
         counts: &mut ReadCounts,
     ) -> Result<Option<(Handle, BlockKind)>> {
         let mut bytes = Vec::new();
-        // BOUND: each turn goes on by a window.
+        // BOUND: every iteration advances by a window.
         while at < end {
             let len = (end - at).min((WINDOW + REACH) as u64) as usize;
             bytes.resize(len, 0);
@@ -80,7 +82,7 @@ impl Carver {
     }
 }
 
-/// The block that begins at `at` and ends before `end`.
+/// Returns the block that begins at `at` and ends before `end`.
 pub(super) fn block_at(
     file: &TableFile,
     at: u64,
@@ -90,7 +92,7 @@ pub(super) fn block_at(
     let mut sum = Sum::default();
     let mut bytes = Vec::new();
     let mut from = at;
-    // BOUND: each turn sums bytes of the file.
+    // BOUND: every iteration sums bytes of the file.
     while end.saturating_sub(from) >= TRAILER_BYTES as u64 {
         bytes.resize((end - from).min(WINDOW as u64) as usize, 0);
         file.read(from, &mut bytes, counts)?;
@@ -105,7 +107,7 @@ pub(super) fn block_at(
     Ok(None)
 }
 
-/// The sum of a payload, as far as it goes.
+/// The checksum of the part of a payload processed so far.
 #[derive(Default)]
 struct Sum {
     crc: u32,
@@ -113,13 +115,14 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds bytes until the block at `offset` ends behind them; the size of its payload. All that could be its
-    /// last ones are added otherwise, and what is left belongs to the next bytes.
+    /// Adds bytes up to the end of the block at `offset` and returns the size of its payload and
+    /// its kind. If the block does not end here, adds all bytes except the last ones, which may
+    /// begin a trailer and must be passed again.
     fn find_end(&mut self, bytes: &[u8], number: u64, offset: u64) -> Option<(u32, BlockKind)> {
         let ends = bytes.len().checked_sub(TRAILER_BYTES - 1)?;
         let mut summed = 0;
         for at in 0..ends {
-            // Few bytes look like the first of a trailer, so the others are summed many at a time.
+            // Few bytes can begin a trailer, so the bytes between them are summed in bulk.
             if layout::form_of(bytes[at]).is_none() {
                 continue;
             }
@@ -140,14 +143,14 @@ impl Sum {
     }
 }
 
-/// Whether a payload of entries can begin so, and lie within reach.
+/// Returns whether a payload of entries can begin with these bytes and end within `REACH`.
 fn may_begin(bytes: &[u8]) -> bool {
     let Some(head) = bytes.first_chunk::<4>() else {
         return false;
     };
-    // Plain: the first entry shares nothing, and its key has a keyspace in front.
+    // Uncompressed: the first entry shares nothing, and its key begins with a keyspace.
     let plain = head[0] == 0 && usize::from(head[1]) >= layout::KEYSPACE_BYTES;
-    // Compressed: the size of the content, of which so much fits within reach.
+    // Compressed: the content size, which must be possible for a payload within reach.
     let content = u32::from_le_bytes(*head) as usize;
     let compressed = content > layout::KEYSPACE_BYTES && content <= REACH * layout::LZ4_RATIO_MAX;
     plain || compressed

@@ -1,16 +1,16 @@
-//! This file is compression of single blocks: to a payload, and back to the content.
+//! Compression of single blocks, from content to payload and back.
 
 use super::layout::{self, CONTENT_BYTES_MAX, Compression, LZ4_RATIO_MAX, WORD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
 
-/// A block is stored compressed when that saves at least one part in this many.
+/// A block is stored compressed if that saves at least one part in this many.
 const SAVES_ONE_IN: usize = 8;
 
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// Compresses one block after the other, in memory that it keeps.
+/// Compresses blocks one after another, in reused memory.
 pub(crate) struct Compressor {
     wanted: Compression,
     lz4: lz4_flex::block::CompressTable,
@@ -20,7 +20,8 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    /// A compressor of this kind; `Unsupported` when the library was built without it.
+    /// Creates a compressor of this kind. Fails with `Unsupported` if the library was built without
+    /// it.
     pub(crate) fn new(wanted: Compression) -> Result<Compressor> {
         #[cfg(not(feature = "zstd"))]
         if wanted == Compression::Zstd {
@@ -40,7 +41,7 @@ impl Compressor {
         })
     }
 
-    /// The payload of a block with this content, and how it came about.
+    /// Returns the payload of a block with this content, and the compression used.
     pub(crate) fn payload<'a>(&'a mut self, content: &'a [u8]) -> (&'a [u8], Compression) {
         let bound = match self.wanted {
             Compression::None => return (content, Compression::None),
@@ -76,7 +77,7 @@ impl Compressor {
         }
     }
 
-    /// Gives memory beyond `keep_bytes` back.
+    /// Frees memory beyond `keep_bytes`.
     pub(crate) fn shrink(&mut self, keep_bytes: usize) {
         if self.payload.len() > keep_bytes {
             self.payload.truncate(keep_bytes);
@@ -85,8 +86,8 @@ impl Compressor {
     }
 }
 
-/// The content of a compressed payload, whose checksum was found right, at `offset`; in `memory`, whatever
-/// was in it.
+/// Decompresses a payload at `offset`, whose checksum must be verified, into `memory`, whose
+/// contents are overwritten. Returns the content.
 pub(crate) fn decompress(
     payload: &[u8],
     compression: Compression,
@@ -115,7 +116,7 @@ pub(crate) fn decompress(
         return Err(damaged(format!("at most {size_max} bytes"), found));
     }
     let mut content = memory;
-    // What was in it is written over, so only what is new is zeroed.
+    // The old contents are overwritten, so only added bytes are zeroed.
     content.resize(size, 0);
     let unpacked = match compression {
         Compression::None => Err("a block that is not compressed".to_owned()),

@@ -1,9 +1,10 @@
-//! This file walks a table in both directions, reading ahead when it goes forward.
+//! The cursor over a table, in both directions, with read-ahead in forward direction.
 //!
-//! A walk forward that has come from the file for two blocks reads a span of blocks at once when the cache
-//! lacks another one; the span doubles up to a limit. A short scan ends before, and reads what it needs
-//! only. Blocks of a span lie in the cursor's own memory until they are reached, and a
-//! full cache keeps few of them: one long scan would push out what is read again and again.
+//! A forward walk that has read two blocks from the file reads a span of blocks at the next cache
+//! miss; the span size doubles up to a limit. A short scan ends before that and reads only the
+//! blocks that it needs. The blocks of a span stay in the cursor's own memory until they are
+//! reached. A full cache keeps few of them, since one long scan would otherwise evict data that is
+//! read repeatedly.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,53 +24,56 @@ use crate::parts::memory::Lease;
 use crate::parts::ranges::Newer;
 use crate::types::SeqNo;
 
-/// The first span that is read ahead.
+/// The size of the first span to read ahead.
 const AHEAD_BYTES_MIN: usize = 16 << 10;
-/// So many blocks of a walk come from the file one by one before the first span. A compaction reads on for
-/// certain.
+/// The number of blocks that a walk reads from the file one by one before the first span. A
+/// compaction, which is certain to continue, reads one.
 const BLOCKS_BEFORE: u32 = 2;
-/// Shorter spans are read before the system has acted on advice about them.
+/// The minimum size of a span for read-ahead advice. Shorter spans are read before the system has
+/// acted on the advice.
 const ADVISED_BYTES_MIN: usize = 64 << 10;
-/// What a cursor holds is counted in steps of so many bytes.
+/// The granularity at which the memory of a cursor is accounted.
 const COUNTED_BYTES: u64 = 4 << 10;
-/// Entries that `seek_before` goes back at breadth 0; three times as many for each step.
+/// The number of entries that `seek_before` goes back at breadth 0. Each step of breadth triples
+/// it.
 const BACK_ENTRIES: usize = 8;
 
-/// Blocks that lie behind one another, read at once.
+/// Adjacent blocks, read at once.
 #[derive(Default)]
 struct Span {
     at: u64,
-    /// The first `len` of them are the span; the rest is memory for longer ones.
+    /// The first `len` bytes are the span; the rest is memory for longer ones.
     bytes: Vec<u8>,
     len: usize,
-    /// What the next span will have.
+    /// The size of the next span.
     next_bytes: usize,
-    /// Whether its blocks are cached.
+    /// Whether the blocks of the span are cached.
     keeps: bool,
-    /// Where the block after the last one that was read begins.
+    /// The offset after the last block that was read, where the next one begins.
     expected: u64,
-    /// Blocks of this walk that came from the file one by one.
+    /// The number of blocks of this walk that were read from the file one by one.
     single: u32,
 }
 
 /// A position in one table. Range deletes are not applied: see `SsTable::range_deletes`.
 pub(crate) struct SstCursor {
     table: Arc<SsTable>,
-    /// In the only block of the index, or in the upper one.
+    /// The position in the only or upper block of the index.
     upper: BlockCursor,
-    /// In a block of the lower level of the index; without one if there is no such level.
+    /// The position in a block of the lower level of the index; without a block if there is only
+    /// one level.
     lower: BlockCursor,
     data: BlockCursor,
     span: Span,
     ahead_bytes_max: usize,
     fill_cache: bool,
     counts: ReadCounts,
-    /// What it holds, where there is a budget.
+    /// The memory that the cursor holds, if there is a budget.
     lease: Option<Lease>,
 }
 
 impl SstCursor {
-    /// A cursor off the table. `fill_cache`: blocks that come from the file are cached.
+    /// Creates an unpositioned cursor. If `fill_cache`, blocks read from the file are cached.
     pub(crate) fn new(table: Arc<SsTable>, fill_cache: bool) -> SstCursor {
         let mut upper = BlockCursor::default();
         upper.enter(Arc::clone(table.upper()));
@@ -93,35 +97,36 @@ impl SstCursor {
         }
     }
 
-    /// Limits what is read ahead; 0 reads block by block. A compaction wants more than a scan.
+    /// Limits the read-ahead; 0 reads block by block. A compaction wants more than a scan.
     pub(crate) fn read_ahead(&mut self, bytes_max: usize) {
         self.ahead_bytes_max = bytes_max;
     }
 
-    /// What the cursor's reads did since the last call.
+    /// Returns the counts of the cursor's reads since the last call.
     pub(crate) fn take_counts(&mut self) -> ReadCounts {
         std::mem::take(&mut self.counts)
     }
 
-    /// The expiry of the entry under the cursor; 0 for none, and off the table.
+    /// Returns the expiry of the current entry, or 0 if it has no expiry or the cursor is
+    /// unpositioned.
     #[inline]
     pub(crate) fn expiry(&self) -> u64 {
         self.data.head().map_or(0, |head| head.expiry)
     }
 
-    /// Goes to the first entry.
+    /// Moves to the first entry.
     pub(crate) fn seek_to_first(&mut self) -> Result<()> {
         self.leave();
         self.next_block()
     }
 
-    /// Goes to the last entry.
+    /// Moves to the last entry.
     pub(crate) fn seek_to_last(&mut self) -> Result<()> {
         self.leave();
         self.previous_block()
     }
 
-    /// Goes to the last entry before `target`.
+    /// Moves to the last entry before `target`.
     pub(crate) fn seek_to_before(&mut self, target: &Target<'_>) -> Result<()> {
         self.seek(target)?;
         if self.data.head().is_some() {
@@ -130,7 +135,7 @@ impl SstCursor {
         self.seek_to_last()
     }
 
-    /// Goes to the entry before; off the table from the first one.
+    /// Moves to the previous entry. From the first entry, the cursor becomes unpositioned.
     pub(crate) fn retreat(&mut self) -> Result<()> {
         if self.data.head().is_none() {
             return Ok(());
@@ -145,14 +150,14 @@ impl SstCursor {
         }
     }
 
-    /// Off the table, before its first block and after its last.
+    /// Makes the cursor unpositioned: before the first block and after the last.
     fn leave(&mut self) {
         self.upper.enter(Arc::clone(self.table.upper()));
         self.lower.clear();
         self.data.clear();
     }
 
-    /// The cursor in the level of the index that names data blocks.
+    /// Returns the cursor in the level of the index that refers to data blocks.
     fn index(&self) -> &BlockCursor {
         if self.table.has_two_levels() {
             &self.lower
@@ -161,7 +166,7 @@ impl SstCursor {
         }
     }
 
-    /// Goes to the next data block that has entries, and to the first of them.
+    /// Moves to the first entry of the next data block that contains entries.
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         let result = self.walk_blocks(true);
@@ -181,7 +186,7 @@ impl SstCursor {
     }
 
     fn walk_blocks(&mut self, forward: bool) -> Result<()> {
-        // BOUND: every turn passes a data block.
+        // BOUND: every iteration passes a data block.
         while self.walk_index(forward)? {
             self.enter_data(forward)?;
             if step(&mut self.data, forward).map_err(|e| self.table.file.damaged(e))? {
@@ -192,13 +197,13 @@ impl SstCursor {
         Ok(())
     }
 
-    /// Goes to the index entry of the next data block; false when there is none.
+    /// Moves to the index entry of the next data block. Returns false if there is none.
     fn walk_index(&mut self, forward: bool) -> Result<bool> {
         let file = &self.table.file;
         if !self.table.has_two_levels() {
             return step(&mut self.upper, forward).map_err(|e| file.damaged(e));
         }
-        // BOUND: every turn passes a block of the index.
+        // BOUND: every iteration passes a block of the index.
         loop {
             if step(&mut self.lower, forward).map_err(|e| file.damaged(e))? {
                 return Ok(true);
@@ -213,7 +218,7 @@ impl SstCursor {
         }
     }
 
-    /// Enters the data block of the index entry, off its entries.
+    /// Enters the data block of the current index entry, unpositioned.
     fn enter_data(&mut self, forward: bool) -> Result<()> {
         let index = self.index();
         let Some(block) = index.block() else {
@@ -225,7 +230,7 @@ impl SstCursor {
         self.count_held()
     }
 
-    /// Counts what the cursor holds from now on, where there is a budget.
+    /// Accounts the memory that the cursor now holds, if there is a budget.
     #[inline]
     fn count_held(&mut self) -> Result<()> {
         let Some(lease) = &mut self.lease else {
@@ -241,13 +246,13 @@ impl SstCursor {
         self.span = Span::default();
         self.lower = BlockCursor::default();
         if let Some(lease) = &mut self.lease {
-            // Less is always possible.
+            // Shrinking a lease cannot fail.
             let _ = lease.set(0);
         }
         Err(self.table.file.cache().memory().iterators_are_full())
     }
 
-    /// Whether a span of so many bytes may be held, and counts it if so.
+    /// Returns whether a span of this size may be held, and accounts it if so.
     fn may_hold_span(&mut self, bytes: usize) -> bool {
         let Some(lease) = &mut self.lease else {
             return true;
@@ -265,12 +270,12 @@ impl SstCursor {
         if !follows {
             self.span.single = 0;
         }
-        // What the span has costs less from there than a look into the cache.
+        // Reading a block from the span is cheaper than a cache lookup.
         if self.span.bytes_of(handle).is_none()
             && let Some(block) = file.cached(handle, &mut self.counts)
         {
-            // It lies elsewhere than the block before: waited for line after line, it would take most of the time
-            // of a scan.
+            // The block is not adjacent in memory to the last one. Without the prefetch, waiting
+            // for it line by line would take most of the time of a scan.
             prefetch(block.bytes(0, block.entries().end()));
             return Ok(block);
         }
@@ -295,7 +300,7 @@ impl SstCursor {
         let (stored, memory) = match self.span.bytes_of(handle) {
             Some(stored) => {
                 keeps &= self.span.keeps;
-                // What is cached has memory of its own size.
+                // A cached block gets memory of its own size.
                 let memory = match keeps {
                     true => spare_memory(handle),
                     false => left,
@@ -326,7 +331,7 @@ impl SstCursor {
             .max(handle.stored_bytes() as u64);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
         if !self.may_hold_span(len) {
-            // Block by block, then.
+            // Falls back to reading block by block.
             self.span = Span {
                 expected: self.span.expected,
                 single: self.span.single,
@@ -337,7 +342,7 @@ impl SstCursor {
         let file = &self.table.file;
         self.span.next_bytes = (wanted * 2).min(self.ahead_bytes_max);
         if self.span.bytes.len() < len {
-            // The bytes that it had go first.
+            // Frees the old bytes first.
             self.span.bytes = Vec::new();
             self.span.bytes.resize(len, 0);
         }
@@ -348,7 +353,7 @@ impl SstCursor {
         if self.span.next_bytes < ADVISED_BYTES_MIN {
             return Ok(());
         }
-        // The system fetches the next span while this one is used.
+        // The system reads the next span while this one is used.
         let next = handle.offset + len as u64;
         let ahead = data_end
             .saturating_sub(next)
@@ -357,8 +362,8 @@ impl SstCursor {
         Ok(())
     }
 
-    /// Goes back by whole blocks, to the first entry of one; off the table when there are not so
-    /// many.
+    /// Moves back by whole blocks, to the first entry of one. The cursor becomes unpositioned if
+    /// there are not that many.
     fn skip_back(&mut self, blocks: usize) -> Result<()> {
         // BOUND: `blocks`, and the blocks of the table.
         for _ in 0..blocks {
@@ -386,7 +391,7 @@ impl SstCursor {
             let lower = file.block(handle, BlockKind::Index, true, &mut self.counts)?;
             self.lower.enter(lower);
             if !self.lower.seek(sought).map_err(|e| file.damaged(e))? {
-                // An upper separator is the last one of its lower block.
+                // An upper separator equals the last separator of its lower block.
                 return Err(super::reader::misplaced(
                     file,
                     handle.offset,
@@ -400,7 +405,7 @@ impl SstCursor {
     }
 }
 
-/// Goes one entry on, or from off the block to its first or last.
+/// Moves by one entry. From an unpositioned cursor, moves to the first or last entry of the block.
 #[inline]
 fn step(cursor: &mut BlockCursor, forward: bool) -> Result<bool, crate::parts::codec::DecodeError> {
     if forward {
@@ -411,7 +416,7 @@ fn step(cursor: &mut BlockCursor, forward: bool) -> Result<bool, crate::parts::c
 }
 
 impl Span {
-    /// The stored bytes of a block, if the span has them all.
+    /// Returns the stored bytes of a block if the span contains all of them.
     fn bytes_of(&self, handle: Handle) -> Option<&[u8]> {
         let from = usize::try_from(handle.offset.checked_sub(self.at)?).ok()?;
         let bytes = self.bytes.get(..self.len)?;
@@ -439,7 +444,7 @@ impl Cursor for SstCursor {
     fn seek(&mut self, target: &Target<'_>) -> Result<()> {
         let found = Sought::with(target, |sought| self.seek_in(&sought));
         match found {
-            // The block ends before the separator does: the next one begins after `target`.
+            // The block ends before its separator, and the next one begins after `target`.
             Ok(false) => self.next_block(),
             Ok(true) => Ok(()),
             Err(e) => {

@@ -1,4 +1,4 @@
-//! The decoders of SSTables, for those who feed them with anything.
+//! The SSTable decoders, for fuzzers and other sources of arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::parts::codec::decoders::refused;
 use crate::parts::key::Target;
 use crate::types::DbId;
 
-/// The table and the place that blocks are said to be of.
+/// The table number and the offset that the blocks pretend to have.
 const NUMBER: u64 = 7;
 const OFFSET: u64 = 4096;
 const FILE_BYTES: u64 = 100_000;
@@ -173,7 +173,8 @@ fn properties() -> Properties {
     properties
 }
 
-/// Blocks of several shapes; with few entries, and with so many restarts that searches make heads.
+/// Returns blocks of several shapes: with few entries, and with enough restarts for searches to
+/// make heads.
 fn blocks() -> Vec<(usize, Vec<u8>)> {
     let block = |interval: usize, count: u64| {
         let mut builder = BlockBuilder::new(interval);
@@ -201,7 +202,7 @@ fn blocks() -> Vec<(usize, Vec<u8>)> {
     ]
 }
 
-/// The compressions that this build has.
+/// Returns the compressions that this build supports.
 fn built() -> Vec<Compression> {
     let all = Compression::ALL.into_iter();
     all.filter(|way| way.is_built()).collect()
@@ -223,7 +224,7 @@ fn stored_blocks() -> Vec<Vec<u8>> {
     stored
 }
 
-/// Everything that reads a block: whole, forward, backward, and by search.
+/// Runs every reader of a block: complete, forward, backward and by search.
 fn run_block(content: &[u8]) -> Result<Seen, String> {
     let block = match Block::new(content.to_vec(), OFFSET) {
         Ok(block) => Arc::new(block),
@@ -238,7 +239,7 @@ fn run_block(content: &[u8]) -> Result<Seen, String> {
         Ok(()) => compare(&mut cursor, &block, &entries)?,
         Err(e) => refused(e),
     };
-    // However bad the block is, every way through it comes to an end.
+    // Every walk over a block ends, no matter how damaged the block is.
     let turns_max = content.len() + 1;
     for forward in [true, false] {
         cursor.enter(Arc::clone(&block));
@@ -269,7 +270,7 @@ fn run_block(content: &[u8]) -> Result<Seen, String> {
     Ok(ended)
 }
 
-/// A block that was checked shows its entries in every way.
+/// Checks that a checked block returns its entries in every direction.
 fn compare(
     cursor: &mut BlockCursor,
     block: &Arc<Block>,

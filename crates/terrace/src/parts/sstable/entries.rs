@@ -1,15 +1,15 @@
-//! The entries of a block as they are stored: each with the key bytes that it does not share with the one before, and
-//! restarts, at which an entry shares nothing.
+//! The stored entries of a block, each with the key bytes that it does not share with the one
+//! before, and the restarts, at which an entry shares nothing.
 //!
 //! Invariant
 //!   K1  The first entry of a block and every entry at a restart share nothing.
 //!
-//! Blocks come from media. What leads outside the block is an error.
+//! Blocks come from media. An entry that leads outside the block is an error.
 
 use super::layout::{self, EntryHead, KEYSPACE_BYTES, Malformed, WORD_BYTES, entry_head};
 use crate::parts::codec::DecodeError;
 
-/// How many bytes `a` and `b` have in common at their fronts.
+/// Returns the length of the common prefix of `a` and `b`.
 #[inline(always)]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let len = a.len().min(b.len());
@@ -33,13 +33,14 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 #[derive(Debug)]
 pub(crate) struct Entries {
     content: Vec<u8>,
-    /// Where the entries end and the restarts begin.
+    /// The offset at which the entries end and the restarts begin.
     end: usize,
     restart_count: usize,
 }
 
 impl Entries {
-    /// Those of the block at `offset` with this content; looks at its end only.
+    /// Creates the entries of the block at `offset` with this content, of which only the end is
+    /// checked.
     pub(super) fn new(content: Vec<u8>, offset: u64) -> Result<Entries, DecodeError> {
         let len = content.len();
         let count = len
@@ -64,41 +65,41 @@ impl Entries {
         }
     }
 
-    /// The memory of the content.
+    /// Returns the memory of the content.
     pub(super) fn into_memory(self) -> Vec<u8> {
         self.content
     }
 
-    /// Bytes of that memory.
+    /// Returns the capacity of that memory in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.content.capacity()
     }
 
-    /// The bytes from `from` to `to`.
+    /// Returns the bytes from `from` to `to`.
     #[inline(always)]
     pub(super) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         self.content.get(from..to).unwrap_or(&[])
     }
 
-    /// Where the entries end.
+    /// Returns the offset at which the entries end.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
         self.end
     }
 
-    /// How many restarts there are.
+    /// Returns the number of restarts.
     #[inline(always)]
     pub(super) fn restart_count(&self) -> usize {
         self.restart_count
     }
 
-    /// The fixed part of the entry at `at`.
+    /// Decodes the fixed part of the entry at `at`.
     #[inline(always)]
     pub(super) fn head(&self, at: usize) -> Result<EntryHead, Malformed> {
         entry_head(&self.content[..self.end], at)
     }
 
-    /// Where the entry at a restart is.
+    /// Returns the offset of the entry at a restart.
     #[inline(always)]
     pub(super) fn restart(&self, index: usize) -> Result<usize, Malformed> {
         match layout::word(&self.content, self.end + index * WORD_BYTES) {
@@ -107,7 +108,7 @@ impl Entries {
         }
     }
 
-    /// The entry at restart `index`; its key is whole (K1).
+    /// Returns the entry at restart `index`, with its complete key (K1).
     #[inline(always)]
     pub(super) fn restart_entry(
         &self,
@@ -121,7 +122,7 @@ impl Entries {
         Ok((at, head, self.bytes(head.key_at, head.value_at)))
     }
 
-    /// Reads the entry at `at` and makes `key`, that of the entry before, its key.
+    /// Reads the entry at `at` and turns `key`, the key of the entry before, into its key.
     #[inline(always)]
     pub(super) fn step(&self, at: usize, key: &mut Vec<u8>) -> Result<EntryHead, Malformed> {
         let head = self.head(at)?;

@@ -1,6 +1,6 @@
-//! This file is how blocks come from the file: read, checked, decompressed, cached.
+//! Reads of blocks from the file: read, verify, decompress, cache.
 //!
-//! Here errors learn the name of the file; what decodes blocks knows offsets only.
+//! Errors get the name of the file here. The decoders of blocks know only offsets.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::parts::filter::FilterBlock;
 /// A block in the cache.
 #[derive(Clone)]
 pub(crate) enum CachedBlock {
-    /// Entries: data or index.
+    /// A block of entries: data or index.
     Entries(Arc<Block>),
     Filter(Arc<FilterBlock>),
 }
@@ -35,35 +35,36 @@ impl Weigh for CachedBlock {
     }
 }
 
-/// Memory of a longer block is not used again.
+/// The maximum size of a block whose memory is reused.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    /// The memory of a block that the cache let go of, for the next one that this thread reads: seeks that read
-    /// 4 KiB values from files are a tenth faster than with memory from the allocator.
+    /// The memory of a block evicted from the cache, for the next block that this thread reads.
+    /// Seeks that read 4 KiB values from files are a tenth faster than with memory from the
+    /// allocator.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Memory for the block at `handle`, if there is some.
+/// Returns memory for the block at `handle`: the spare memory if it fits, or an empty vector.
 pub(super) fn spare_memory(handle: Handle) -> Vec<u8> {
     let bytes = handle.stored_bytes();
     let spare = SPARE.take();
-    // What is cached has memory of about its own size.
+    // A cached block has memory of about its own size.
     match (bytes..=bytes + bytes / 16).contains(&spare.capacity()) {
         true => spare,
         false => Vec::new(),
     }
 }
 
-/// What reads did; the caller adds it to its counters.
+/// The counts of reads, which the caller adds to its counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadCounts {
-    /// Reads that the filter answered.
+    /// The number of reads that the filter answered.
     pub(crate) filter_saved: u64,
     pub(crate) cache_hits: u64,
-    /// Blocks that came from the file.
+    /// The number of blocks read from the file.
     pub(crate) blocks_read: u64,
-    /// Calls of the operating system, and bytes that they read.
+    /// The number of read system calls, and the bytes that they read.
     pub(crate) file_reads: u64,
     pub(crate) file_bytes: u64,
 }
@@ -112,19 +113,19 @@ impl TableFile {
         &self.cache
     }
 
-    /// The error of bytes that were refused.
+    /// Returns the error for malformed bytes.
     #[cold]
     pub(crate) fn damaged(&self, e: DecodeError) -> Error {
         self.in_file(Error::from(e))
     }
 
-    /// The same error, naming the file.
+    /// Returns the same error with the name of the file.
     #[cold]
     fn in_file(&self, e: Error) -> Error {
         Error::new(e.kind(), format!("{}: {e}", self.path.display())).because(e)
     }
 
-    /// The error of a table that its writer or a later version made differently.
+    /// Returns the error for a table whose writer or version is not supported.
     #[cold]
     pub(crate) fn unsupported(&self, found: &str, known: &str) -> Error {
         Error::new(
@@ -136,7 +137,7 @@ impl TableFile {
         )
     }
 
-    /// Reads exactly these bytes.
+    /// Reads exactly `buf.len()` bytes.
     pub(crate) fn read(&self, off: u64, buf: &mut [u8], counts: &mut ReadCounts) -> Result<()> {
         counts.file_reads += 1;
         counts.file_bytes += buf.len() as u64;
@@ -154,13 +155,13 @@ impl TableFile {
         }
     }
 
-    /// Tells the system what will be read.
+    /// Advises the system of future reads.
     pub(crate) fn advise(&self, off: u64, len: u64, advice: Advice) {
-        // Advice that is not taken costs time and nothing else.
+        // Ignored advice only costs time.
         let _ = self.file.advise(off, len, advice);
     }
 
-    /// Accepts only handles of blocks that lie before the footer, before anything is allocated.
+    /// Accepts only handles of blocks before the footer. Called before anything is allocated.
     pub(crate) fn check_handle(&self, handle: Handle) -> Result<()> {
         if handle.end() > self.file_bytes.saturating_sub(FOOTER_BYTES as u64) {
             let expected = format!("a block inside {} bytes", self.file_bytes);
@@ -171,8 +172,8 @@ impl TableFile {
         Ok(())
     }
 
-    /// The content of the block at `handle`, whose bytes in the file are `stored`. Bytes that are not its
-    /// own become so in `memory`.
+    /// Returns the content of the block at `handle`, whose bytes in the file are `stored`. Borrowed
+    /// bytes are copied to `memory`.
     pub(crate) fn open_block(
         &self,
         handle: Handle,
@@ -200,7 +201,8 @@ impl TableFile {
         })
     }
 
-    /// The stored bytes of the block at `handle`, which was checked, in memory of their own.
+    /// Reads the stored bytes of the block at `handle`, which must have been checked, into their
+    /// own memory.
     pub(super) fn read_stored(&self, handle: Handle, counts: &mut ReadCounts) -> Result<Vec<u8>> {
         let mut stored = spare_memory(handle);
         stored.resize(handle.stored_bytes(), 0);
@@ -208,7 +210,7 @@ impl TableFile {
         Ok(stored)
     }
 
-    /// The content of the block at `handle`, from the file.
+    /// Reads the content of the block at `handle` from the file.
     pub(crate) fn read_content(
         &self,
         handle: Handle,
@@ -221,7 +223,7 @@ impl TableFile {
         self.open_block(handle, kind, Cow::Owned(stored), Vec::new())
     }
 
-    /// The block of entries at `handle`, whose content is known.
+    /// Parses the content of the block of entries at `handle`.
     pub(crate) fn parse(&self, handle: Handle, content: Vec<u8>) -> Result<Arc<Block>> {
         let block = Block::new(content, handle.offset).map_err(|e| self.damaged(e))?;
         Ok(Arc::new(block))
@@ -235,7 +237,7 @@ impl TableFile {
         }
     }
 
-    /// The block of entries at `handle`, if it is cached.
+    /// Returns the block of entries at `handle` if it is cached.
     #[inline]
     pub(crate) fn cached(&self, handle: Handle, counts: &mut ReadCounts) -> Option<Arc<Block>> {
         match self.cache.get(&self.key(handle)) {
@@ -262,7 +264,7 @@ impl TableFile {
         }
     }
 
-    /// The block of entries at `handle`, from the cache or the file; cached if `fill` says so.
+    /// Returns the block of entries at `handle` from the cache or the file. Caches it if `fill`.
     #[inline]
     pub(crate) fn block(
         &self,
@@ -275,7 +277,7 @@ impl TableFile {
             return Ok(block);
         }
         self.check_handle(handle)?;
-        // What comes from the file, and what it becomes.
+        // The stored bytes, and the content that they become.
         let (memory, bytes) = (self.cache.memory(), 2 * handle.stored_bytes() as u64);
         let _turn = match kind {
             BlockKind::Index => memory.read_index(bytes),
@@ -288,7 +290,7 @@ impl TableFile {
         Ok(block)
     }
 
-    /// The filter at `handle`, from the cache or the file; cached if `fill` says so.
+    /// Returns the filter at `handle` from the cache or the file. Caches it if `fill`.
     pub(crate) fn filter(
         &self,
         handle: Handle,

@@ -1,4 +1,4 @@
-//! Damaged bytes: whatever they are, an operation ends, and no wrong value comes out.
+//! Tests with damaged bytes: every operation ends, and no wrong value is returned.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::parts::skiplist::node::link_at;
 use crate::parts::skiplist::walk::{Walk, is_dead};
 
-/// Far more than any of these lists has.
+/// Far more nodes than any of these lists contains.
 const NODES_MAX: usize = 1000;
 
 struct Nowhere;
@@ -25,7 +25,7 @@ impl Plan for Nowhere {
 /// Keyspace, key, sequence number, value and height.
 type Row = (u32, &'static [u8], u64, &'static [u8], u8);
 
-/// A small list with tall and short towers, several versions and two keyspaces.
+/// Returns a small list with tall and short towers, several versions and two keyspaces.
 fn small() -> (Sample, BTreeMap<Entry, u64>) {
     let sample = Sample::new(1 << 14);
     let rows: [Row; 7] = [
@@ -54,8 +54,8 @@ fn small() -> (Sample, BTreeMap<Entry, u64>) {
     (sample, nodes)
 }
 
-/// Does everything that can be done to the list; only errors may come of it, and values that were
-/// written under the very key and number that they are found under.
+/// Runs every operation on the list. Each may only fail with an error or return values that were
+/// written under the same key and sequence number.
 fn exercise(sample: &Sample, nodes: &BTreeMap<Entry, u64>) {
     let list = &sample.list;
     let sound = |off: u64| {
@@ -116,8 +116,8 @@ fn exercise(sample: &Sample, nodes: &BTreeMap<Entry, u64>) {
     }
 }
 
-/// After any byte of a list has changed, nothing panics, nothing runs for ever, and no value is
-/// taken for another's.
+/// After a change of any byte of a list, nothing panics, nothing runs forever, and no value is
+/// returned for another key.
 #[test]
 fn no_changed_byte_does_harm() {
     let (sample, nodes) = small();
@@ -137,7 +137,7 @@ fn no_changed_byte_does_harm() {
     assert_eq!(sample.checked(), expected, "the list is as it was");
 }
 
-/// After any byte that checksums cover has changed, a check of the list says so.
+/// A check of the list detects a change of any byte that checksums cover.
 #[test]
 fn checks_see_every_changed_byte_of_data() {
     let (sample, nodes) = small();
@@ -164,7 +164,7 @@ fn checks_see_every_changed_byte_of_data() {
     }
 }
 
-/// After links have come to form a circle, searches end in an error.
+/// If links form a cycle, searches end in an error.
 #[test]
 fn circles_end_in_errors() {
     let (sample, nodes) = small();
@@ -176,7 +176,7 @@ fn circles_end_in_errors() {
         let good = word.load(Ordering::Relaxed);
         for &back in &offs[..=from] {
             word.store(back, Ordering::Relaxed);
-            // Higher levels jump over what is below them, so only some searches meet the circle.
+            // Higher levels skip the nodes below them, so only some searches meet the cycle.
             let _ = list.seek(&end);
             let _ = list.splice(&end);
             let _ = list.seek_before(&end, 0);
@@ -193,7 +193,7 @@ fn circles_end_in_errors() {
     }
 }
 
-/// Links to nowhere are errors, whatever their value.
+/// Links to invalid offsets are errors.
 #[test]
 fn links_to_nowhere_are_errors() {
     let (sample, nodes) = small();

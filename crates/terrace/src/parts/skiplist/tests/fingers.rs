@@ -1,4 +1,4 @@
-//! Fingers against a sorted model, their plan made true late and piece by piece.
+//! Tests of fingers against a sorted model, with plans applied late and piece by piece.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{height_for, link_at};
 use crate::types::key_hash;
 
-/// Planned stores that were not made yet.
+/// Planned stores that have not been applied.
 #[derive(Default)]
 struct Later {
     prepared: Vec<(u64, u64)>,
     stores: Vec<(u64, u64)>,
-    /// Stores of settled plans, in the order in which they are to be made.
+    /// The stores of settled plans, in the order in which to apply them.
     settled: VecDeque<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Later {
         self.settled.extend(batch);
     }
 
-    /// Makes the first `count` of the settled stores; `seen` is called after each.
+    /// Applies the first `count` of the settled stores and calls `seen` after each.
     fn make(&mut self, list: &SkipList, count: usize, seen: &dyn Fn()) {
         for _ in 0..count {
             let Some((off, value)) = self.settled.pop_front() else {
@@ -56,7 +56,7 @@ impl Later {
     }
 }
 
-/// The nodes on one level.
+/// Returns the nodes on one level.
 fn level(list: &SkipList, level: usize) -> Vec<u64> {
     let mut offs = Vec::new();
     let mut at = list.next(list.head(), level).unwrap();
@@ -67,8 +67,8 @@ fn level(list: &SkipList, level: usize) -> Vec<u64> {
     offs
 }
 
-/// What a reader may rely on at any moment: order along the list, and that a search finds what was
-/// there before and will be there afterwards.
+/// Checks the guarantees that readers have at any moment: the list is in order, and a search finds
+/// the entries that exist both before and after the plan.
 fn readable(list: &SkipList, stay: &BTreeMap<Entry, u64>) {
     list.check_growing(&mut |_, value| value.unwrap()).unwrap();
     for (entry, off) in stay {
@@ -76,7 +76,7 @@ fn readable(list: &SkipList, stay: &BTreeMap<Entry, u64>) {
     }
 }
 
-/// What a reader may rely on between batches: every node of a level on the one below.
+/// Checks the guarantee between batches: every node of a level is also on the one below.
 fn whole(list: &SkipList) {
     let mut below = level(list, 0);
     for n in 1..HEIGHT_MAX {
@@ -93,7 +93,7 @@ fn whole(list: &SkipList) {
     }
 }
 
-/// One pass of fingers over a list: new nodes go in, some nodes go out, in the order of keys.
+/// Runs one pass of fingers over a list, inserting and removing nodes in key order.
 fn pass(seed: u64, count: usize, watch: bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let sample = Sample::new(32 << 20);
@@ -130,7 +130,7 @@ fn pass(seed: u64, count: usize, watch: bool) {
     };
     let mut plan = Later::default();
     for (entry, height) in news {
-        // Some of the nodes before the new one's place are looked at one by one.
+        // Visits some of the nodes before the new node's place one by one.
         while rng.u32(..8) != 0 {
             let off = fingers.following();
             if off == 0 {
@@ -198,8 +198,8 @@ fn pass(seed: u64, count: usize, watch: bool) {
     assert_eq!(sample.checked(), model.into_keys().collect::<Vec<_>>());
 }
 
-/// After a pass of insertions and removals, made true at whatever moments, the list is what the
-/// model is; after every single store a reader could search it; and no store was wasted.
+/// After a pass of insertions and removals, applied at arbitrary moments, the list equals the
+/// model. After every single store the list was searchable, and no store was redundant.
 #[test]
 fn plans_may_come_true_late_and_in_pieces() {
     for seed in 0..150 {
@@ -210,8 +210,8 @@ fn plans_may_come_true_late_and_in_pieces() {
     }
 }
 
-/// Merges nodes of height 1 by their keys, newer ones in place of older ones, in one batch. How many
-/// stores it takes, those to the newer head not counted.
+/// Merges nodes of height 1 by key, in one batch, with newer nodes replacing older ones. Returns
+/// the number of stores, except those to the newer head.
 fn merge_stores(newer: &[u32], older: &[u32]) -> usize {
     let sample = Sample::new(1 << 20);
     let list = &sample.list;
@@ -249,8 +249,8 @@ fn merge_stores(newer: &[u32], older: &[u32]) -> usize {
     count
 }
 
-/// After two lists were merged, only links between neighbours that were none before have cost a
-/// store: a handful for lists that do not overlap, one a node for lists that alternate.
+/// A merge stores only links between nodes that were not neighbours before: a handful for disjoint
+/// lists, one per node for lists that alternate.
 #[test]
 fn neighbours_that_stay_so_cost_no_store() {
     let low: Vec<u32> = (0..100).collect();
@@ -270,7 +270,7 @@ fn neighbours_that_stay_so_cost_no_store() {
     );
 }
 
-/// After a node was unlinked, a reader that stands on it goes on to what followed it (S3).
+/// A reader on an unlinked node continues with the node that followed it (S3).
 #[test]
 fn unlinked_nodes_lead_on() {
     let sample = Sample::new(1 << 20);
@@ -291,7 +291,7 @@ fn unlinked_nodes_lead_on() {
     assert_eq!(level(list, 0), [&offs[..2], &offs[5..]].concat());
 }
 
-/// A node that is missing on a level of its tower is an error, not a wrong link (S2).
+/// A node missing on a level of its tower is an error, not a wrong link (S2).
 #[test]
 fn torn_towers_are_refused() {
     let sample = Sample::new(1 << 20);

@@ -1,12 +1,12 @@
-//! Models of the lock-free protocols, run under a scheduler that tries many interleavings.
+//! Models of the lock-free protocols, run under a scheduler that explores many interleavings.
 //!
-//! A model is the protocol and nothing else, step by step as the named code does it, on the
-//! scheduler's own atomics and locks. Every model is also run with one step of it wrong, and the
-//! scheduler must find the failure: that shows that the model could see it.
+//! A model is only the protocol, step by step as in the named code, on the scheduler's own atomics
+//! and locks. Every model is also run with one step changed, and the scheduler must find the
+//! failure, which proves that the model can detect it.
 //!
-//! What the scheduler tries is the order of steps. It treats every atomic as sequentially
-//! consistent, so a missing Acquire or Release is not found here; `docs/concurrency.md` argues those
-//! one by one.
+//! The scheduler explores only the order of steps. It treats every atomic as sequentially
+//! consistent, so it does not find a missing Acquire or Release; `docs/concurrency.md` argues for
+//! each of those.
 
 mod commit;
 mod insert;
@@ -19,11 +19,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
-/// Schedules tried of a model that must hold, by each of the two ways of choosing them.
+/// The number of schedules for a model that must hold, for each of the two schedulers.
 const SCHEDULES: usize = 1500;
-/// Schedules among which one must fail when the protocol is wrong.
+/// The number of schedules among which one must fail when the protocol is wrong.
 const SCHEDULES_UNTIL_FAILURE: usize = 20_000;
-/// Where every choice of the schedulers comes from.
+/// The seed of all choices of the schedulers.
 const SEED: u64 = 0x7e44_ace0;
 
 fn run(
@@ -34,22 +34,23 @@ fn run(
     let mut config = Config::new();
     config.failure_persistence = persistence;
     config.silence_warnings = true;
-    // BOUND: what hangs, fails.
+    // BOUND: a model that hangs fails.
     config.max_steps = MaxSteps::FailAfter(20_000);
     Runner::new(scheduler, config).run(model);
 }
 
-/// Runs a model on many schedules; it panics on none.
+/// Runs a model on many schedules, none of which may panic.
 fn holds(model: impl Fn() + Send + Sync + Clone + 'static) {
     let print = FailurePersistence::Print;
     let random = RandomScheduler::new_from_seed(SEED, SCHEDULES);
     run(random, print.clone(), model.clone());
-    // The same, with few changes of the running thread: finds what needs long runs of one thread.
+    // Also with few switches between threads, which finds failures that need long runs of one
+    // thread.
     let few_switches = PctScheduler::new_from_seed(SEED, 3, SCHEDULES);
     run(few_switches, print, model);
 }
 
-/// Runs a model of a wrong protocol until it panics, which it must, with one of the `complaints`.
+/// Runs a model of a wrong protocol until it panics, as it must, with one of the `complaints`.
 fn breaks(complaints: &[&str], model: impl Fn() + Send + Sync + Clone + 'static) {
     let mut found = None;
     for attempt in 0..2 {

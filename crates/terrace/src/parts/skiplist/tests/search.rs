@@ -1,4 +1,4 @@
-//! Searches and estimates against a sorted model.
+//! Tests of searches and estimates against a sorted model.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,7 +8,7 @@ use super::{Entry, Sample, awkward_entries};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::types::SEQ_MAX;
 
-/// What the model knows of a node: its offset and height.
+/// The model: the offset and height of each entry's node.
 type Model = BTreeMap<Entry, (u64, usize)>;
 
 fn sample(seed: u64, count: usize) -> (Sample, Model) {
@@ -27,8 +27,8 @@ fn sample(seed: u64, count: usize) -> (Sample, Model) {
     (sample, model)
 }
 
-/// Places at, around and far from the entries of the model. Never equal to an entry in all fields,
-/// so a place sorts the same in the model as in the list: kind 0 comes before any entry's.
+/// Returns places at, around and far from the entries of the model. Kind 0 precedes every entry's
+/// kind, so no place equals an entry in all fields, and each sorts in the model as in the list.
 fn places(rng: &mut fastrand::Rng, model: &Model) -> Vec<Entry> {
     let mut places = vec![
         Entry::new(0, b"", SEQ_MAX, b""),
@@ -57,7 +57,7 @@ fn places(rng: &mut fastrand::Rng, model: &Model) -> Vec<Entry> {
     places
 }
 
-/// The last node before a place whose tower is higher than `level`.
+/// Returns the last node before a place whose tower is higher than `level`.
 fn before(model: &Model, place: &Entry, level: usize) -> Option<u64> {
     let mut earlier = model.range(..place.clone()).rev();
     earlier
@@ -65,7 +65,7 @@ fn before(model: &Model, place: &Entry, level: usize) -> Option<u64> {
         .map(|(_, (off, _))| *off)
 }
 
-/// The first node from a place on whose tower is higher than `level`.
+/// Returns the first node at or after a place whose tower is higher than `level`.
 fn from(model: &Model, place: &Entry, level: usize) -> Option<u64> {
     let mut later = model.range((Bound::Included(place.clone()), Bound::Unbounded));
     later
@@ -73,7 +73,7 @@ fn from(model: &Model, place: &Entry, level: usize) -> Option<u64> {
         .map(|(_, (off, _))| *off)
 }
 
-/// Every search for every place finds what the model has there, on every level.
+/// Every search for every place agrees with the model, on every level.
 #[test]
 fn searches_agree_with_a_model() {
     for (seed, count) in [(1, 0), (2, 1), (3, 40), (4, 600), (5, 600)] {
@@ -106,8 +106,8 @@ fn searches_agree_with_a_model() {
     }
 }
 
-/// An estimate is exact where no level but the lowest has 64 nodes in the range, and within a factor
-/// of three elsewhere.
+/// An estimate is exact if only the lowest level has 64 nodes in the range, and otherwise within a
+/// factor of three.
 #[test]
 fn estimates_are_near() {
     let (sample, model) = sample(7, 3000);

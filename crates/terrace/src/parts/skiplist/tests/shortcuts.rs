@@ -1,10 +1,10 @@
-//! Shortcuts: searches that start from them find what others find, and they are worth asking.
+//! Tests of shortcuts: they do not change results, and they lead close to the target.
 
 use super::{Entry, Sample};
 use crate::parts::skiplist::shortcuts::Shortcuts;
 use crate::types::SEQ_MAX;
 
-/// Keys in the shapes and orders that fill leaves differently.
+/// Returns keys in shapes and orders that fill leaves differently.
 fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
     let count = 6000;
     let numbered = |i: usize| format!("{i:016}").into_bytes();
@@ -49,7 +49,7 @@ fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
                 .collect(),
         ),
     ];
-    // The common beginning that the first thousands have is wrong for the last.
+    // The last keys do not share the common prefix of the first thousands.
     let mut late: Vec<Vec<u8>> = (0..count).map(numbered).collect();
     late[count - 100..]
         .iter_mut()
@@ -67,7 +67,7 @@ fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
     all
 }
 
-/// Whatever the keys look like, the list is the one that no shortcut had a hand in.
+/// For keys of any shape, the list equals one built without shortcuts.
 #[test]
 fn lists_are_the_same_without_them() {
     let mut rng = fastrand::Rng::with_seed(31);
@@ -89,8 +89,8 @@ fn lists_are_the_same_without_them() {
     }
 }
 
-/// A search finds its shortcut few nodes before its end, for every shape of keys: else they cost
-/// time and save none.
+/// For keys of every shape, shortcuts lead to a node few steps before the target. Otherwise they
+/// would cost time and save none.
 #[test]
 fn they_lead_near() {
     let mut rng = fastrand::Rng::with_seed(32);
@@ -109,7 +109,7 @@ fn they_lead_near() {
     }
 }
 
-/// With too few leaves for its nodes a list is slower and as right.
+/// With too few leaves for its nodes a list is slower, but still correct.
 #[test]
 fn too_few_leaves_do_no_harm() {
     let mut rng = fastrand::Rng::with_seed(33);
@@ -126,7 +126,7 @@ fn too_few_leaves_do_no_harm() {
     }
 }
 
-/// Used again for another list, at another place, they know nothing of the one before.
+/// When reused for another list at another offset, shortcuts retain nothing of the previous list.
 #[test]
 fn nothing_is_left_of_the_list_before() {
     let mut shortcuts = Shortcuts::new(1 << 20);

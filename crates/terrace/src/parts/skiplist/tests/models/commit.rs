@@ -1,7 +1,7 @@
-//! Model of the write path (`stages/front/wal_memtable`, `parts/sequence.rs`, `engine/commit.rs`):
-//! numbers, log places and memtable places are taken under the commit lock; records are written
-//! and entries inserted beside other writers; batches become visible in the order of their numbers;
-//! full memtables are replaced under the commit lock, and flushed.
+//! Model of the write path (`stages/front/wal_memtable`, `parts/sequence.rs`, `engine/commit.rs`).
+//! Sequence numbers and places in the log and the memtable are reserved under the commit lock.
+//! Records are written and entries inserted concurrently. Batches become visible in the order of
+//! their sequence numbers. Full memtables are replaced under the commit lock, and flushed.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use shuttle::thread;
 
 use super::{breaks, holds};
 
-/// Entries that a memtable takes.
+/// The capacity of a memtable in entries.
 const MEMTABLE_ENTRIES: usize = 3;
-/// More than all numbers.
+/// A bound above all sequence numbers.
 const NUMBERS: usize = 10;
-/// Marks of finished batches.
+/// The number of marks of finished batches.
 const RING: usize = 2;
 
-/// What is wrong with the protocol.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -26,21 +26,22 @@ enum Fault {
     PublishedUnordered,
     /// A batch becomes visible before it is inserted.
     PublishedFirst,
-    /// Nobody looks whether the next batch is finished, after showing one.
+    /// After publishing a batch, a writer does not check whether the next one is finished.
     NextForgotten,
-    /// The visible number is set, and not only raised, by whoever shows the batch of another.
+    /// A writer that publishes the batch of another sets the visible number instead of only raising
+    /// it.
     ShownBackwards,
-    /// A mark is taken before its last batch was shown.
+    /// A mark is reused before its last batch is published.
     MarkOverrun,
-    /// The view of a new memtable is installed after the commit lock was given back.
+    /// The view of a new memtable is installed after the commit lock is released.
     InstalledLate,
-    /// A write is acknowledged when its own record is written.
+    /// A write is acknowledged once its own record is written.
     AcknowledgedAlone,
-    /// A memtable is flushed without waiting for the writers that have places in it.
+    /// A memtable is flushed without waiting for writers that have places in it.
     FlushedEarly,
-    /// A writer does not look again whether the memtable is still the full one.
+    /// A writer does not recheck whether the memtable is still the full one.
     RotatedTwice,
-    /// A writer that fails tells nobody.
+    /// A writer that fails notifies no other thread.
     FailedSilently,
 }
 
@@ -56,7 +57,7 @@ impl Memtable {
     }
 }
 
-/// What the commit lock guards.
+/// The state that the commit lock guards.
 struct Active {
     memtable: Arc<Memtable>,
     used: usize,
@@ -81,12 +82,12 @@ struct World {
     tickets: AtomicUsize,
     visible: AtomicUsize,
     head: AtomicUsize,
-    /// Tickets that are finished, plus one, and the last number of each.
+    /// The finished tickets plus one, with the last sequence number of each.
     marks: [(AtomicUsize, AtomicUsize); RING],
     broken: AtomicBool,
     logged: [AtomicBool; NUMBERS],
     acknowledged: [AtomicBool; NUMBERS],
-    /// First numbers and sizes of the batches, in their order.
+    /// The first sequence numbers and sizes of the batches, in order.
     batches: Mutex<Vec<(usize, usize)>>,
     fault: Fault,
 }
@@ -129,7 +130,8 @@ impl World {
         *self.view.lock().unwrap() = Arc::new(view);
     }
 
-    /// Writes a batch; true when it was acknowledged. `fails`: its record cannot be written.
+    /// Writes a batch and returns true once it is acknowledged. If `fails`, its record cannot be
+    /// written.
     fn write(&self, count: usize, fails: bool) -> bool {
         let (memtable, first, ticket) = loop {
             let mut commit = self.commit.lock().unwrap();
@@ -285,7 +287,8 @@ impl World {
         self.install_view();
     }
 
-    /// A reader: what was visible before it began, it finds, and of each batch all or nothing.
+    /// Reads as a reader does: it finds everything that was visible before it began, and all or
+    /// nothing of each batch.
     fn read(&self) {
         let before = self.visible.load(Ordering::Acquire);
         let view = Arc::clone(&self.view.lock().unwrap());
@@ -303,9 +306,9 @@ impl World {
         }
     }
 
-    /// A crash at this moment: a replay takes records up to the first that is missing.
+    /// Simulates a crash: a replay applies records up to the first missing one.
     fn crash(&self) {
-        // First what was acknowledged, then the log: a record written between the two is in both.
+        // Acknowledgements first, then the log: a record written in between is in both.
         let acknowledged = self.acknowledged.iter();
         let acknowledged: Vec<bool> = acknowledged.map(|a| a.load(Ordering::Acquire)).collect();
         let mut replayed = true;
@@ -319,7 +322,7 @@ impl World {
     }
 }
 
-/// Two writers of two batches each, a job that flushes, readers and a crash at any moment.
+/// Runs two writers of two batches each, a flush job, readers and a crash at any moment.
 fn writing(fault: Fault) {
     let world = Arc::new(World::new(fault));
     let mut threads = Vec::new();
@@ -353,7 +356,7 @@ fn writing(fault: Fault) {
     assert_eq!(world.visible.load(Ordering::Acquire), 6);
 }
 
-/// Three writers, of which one fails between taking its numbers and publishing them.
+/// Runs three writers, one of which fails between taking its sequence numbers and publishing them.
 fn failing(fault: Fault) {
     let world = Arc::new(World::new(fault));
     let writers: Vec<_> = [false, true, false]
@@ -369,7 +372,7 @@ fn failing(fault: Fault) {
     world.crash();
     let visible = world.visible.load(Ordering::Acquire);
     let count = acknowledged.iter().filter(|done| **done).count();
-    // One that was told of the failure may have become visible after that.
+    // A batch whose writer was notified of the failure may have become visible afterwards.
     assert!(
         (count..=2).contains(&visible),
         "what was acknowledged is visible"
@@ -377,7 +380,7 @@ fn failing(fault: Fault) {
     assert!(!acknowledged[1]);
 }
 
-/// More writers than there are marks.
+/// Runs more writers than there are marks.
 fn crowded(fault: Fault) {
     let world = Arc::new(World::new(fault));
     let writers: Vec<_> = (0..4)
@@ -395,21 +398,21 @@ fn crowded(fault: Fault) {
     assert_eq!(visible, 4, "not everything is visible");
 }
 
-/// Whatever writers, flushes and readers do, a visible entry is found, a batch is seen whole or not
-/// at all, and a crash keeps what was acknowledged.
+/// During any writes, flushes and reads, a visible entry is found, a batch is seen completely or
+/// not at all, and a crash keeps acknowledged writes.
 #[test]
 fn what_is_visible_is_found() {
     holds(|| writing(Fault::None));
     holds(|| crowded(Fault::None));
 }
 
-/// After a writer has failed, what was acknowledged is visible, and nobody hangs.
+/// After a writer has failed, acknowledged writes are visible and no thread hangs.
 #[test]
 fn a_failed_writer_hangs_nobody() {
     holds(|| failing(Fault::None));
 }
 
-/// Each step of the protocol is needed.
+/// Every step of the protocol is necessary.
 #[test]
 fn wrong_commits_are_found_out() {
     breaks(&["a visible entry is missed"], || {

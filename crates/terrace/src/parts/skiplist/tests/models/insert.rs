@@ -1,5 +1,5 @@
-//! Model of `skiplist/insert.rs`: nodes are linked from level 0 up, each level by one exchange,
-//! while others insert and a reader searches.
+//! Model of `skiplist/insert.rs`: nodes are linked from level 0 up, each level by one
+//! compare-and-swap, during concurrent insertions and searches.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::{breaks, holds};
 
 const LEVELS: usize = 2;
 
-/// What is wrong with the protocol.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
     /// The upper level is linked before the lower one.
     UpperLevelFirst,
-    /// After a failed exchange the node goes in front of whatever came in between.
+    /// After a failed exchange the node is linked before the nodes inserted in between.
     RetryBlindly,
     /// A node's own link is written after the exchange that makes it reachable.
     OwnLinkLast,
@@ -44,7 +44,7 @@ impl List {
         self.0[node].next[level].load(Ordering::Acquire)
     }
 
-    /// The neighbours of `key` on every level.
+    /// Returns the neighbours of `key` on every level.
     fn splice(&self, key: u32) -> ([usize; LEVELS], [usize; LEVELS]) {
         let mut prev = [0; LEVELS];
         let mut next = [0; LEVELS];
@@ -112,7 +112,7 @@ impl List {
         keys
     }
 
-    /// What holds at every moment: levels ascend, and a level has what the one above has.
+    /// Checks the invariants: levels ascend, and a level contains all nodes of the one above.
     fn check(&self) {
         let upper = self.level(1);
         let lower = self.level(0);
@@ -125,8 +125,8 @@ impl List {
     }
 }
 
-/// Two writers insert neighbours, in opposite orders of their keys; a reader searches for a key that
-/// was there before and for whatever has been inserted.
+/// Runs two writers that insert neighbours in opposite key orders, and a reader that searches for a
+/// key that existed before and for all keys inserted so far.
 fn model(fault: Fault) {
     let list = Arc::new(List::new(&[10, 40, 20, 25, 30, 22]));
     list.insert(1, Fault::None);
@@ -158,14 +158,14 @@ fn model(fault: Fault) {
     assert_eq!(list.level(1), all, "an inserted key is missed");
 }
 
-/// While two threads insert, a reader finds everything that was inserted before it looked, and
-/// levels ascend at every moment.
+/// While two threads insert, a reader finds every key inserted before its search, and levels ascend
+/// at every moment.
 #[test]
 fn insertion_is_atomic_for_readers() {
     holds(|| model(Fault::None));
 }
 
-/// Each step of the insertion is needed.
+/// Every step of the insertion is necessary.
 #[test]
 fn wrong_insertion_is_found_out() {
     breaks(&["a level lacks a node of the next"], || {

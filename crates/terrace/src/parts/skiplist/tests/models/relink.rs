@@ -1,6 +1,6 @@
-//! Model of `stages/buffer/elastic/{table,merge}.rs`: a merge empties the newer list into the older
-//! one in batches, while point reads look in the newer and then in the older, and cursors hold both
-//! still.
+//! Model of `stages/buffer/elastic/{table,merge}.rs`: a merge moves the newer list into the older
+//! one in batches, while point reads search the newer and then the older list, and cursors hold
+//! both.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use shuttle::thread;
 use super::{breaks, holds};
 
 const LEVELS: usize = 2;
-/// Nodes that the merge looks at in one batch, before it looks for the end of a key.
+/// The number of nodes that the merge processes in a batch, before it looks for the end of a key.
 const BATCH_NODES: usize = 2;
-/// Restarts after which a point read takes the gate.
+/// The number of restarts after which a point read takes the gate.
 const RETRIES_MAX: u32 = 2;
 
-/// What is wrong with the protocol.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The frontier is stored after the links that it warns of.
+    /// The frontier is stored after the links that it announces.
     FrontierLast,
-    /// Readers do not look at the frontier.
+    /// Readers do not check the frontier.
     FrontierIgnored,
     /// Nodes are linked into the older list before their own links are changed.
     OwnLinksLast,
-    /// A batch ends without the links that the fingers still owe.
+    /// A batch ends without the links that the fingers have yet to plan.
     Unsettled,
-    /// Links that two nodes had before are believed to stay right, whatever is inserted or left out
-    /// between them.
+    /// Links between former neighbours are assumed to stay valid, even if nodes are inserted or
+    /// dropped between them.
     NeighboursBelieved,
-    /// Nodes leave the newer list before they are linked into the older one.
+    /// Nodes are removed from the newer list before they are linked into the older one.
     UnlinkFirst,
-    /// Readers look in the older list, then in the newer one.
+    /// Readers search the older list first, then the newer one.
     OlderAskedFirst,
     /// The merge does not take the gate of the newer list.
     NewerGateOpen,
@@ -80,7 +80,7 @@ impl Pool {
         self.0.len() - 1
     }
 
-    /// Builds a list, before anybody else sees the pool.
+    /// Builds a list before the pool is shared.
     fn build(&mut self, head: usize, entries: &[(u32, u32, usize)]) {
         let mut last = [head; LEVELS];
         for &(key, seq, height) in entries {
@@ -100,7 +100,8 @@ impl Pool {
         self.0[node].next[level].load(Ordering::Acquire)
     }
 
-    /// The first node not before `place`, and the first node stepped on, as `SkipList::seek`.
+    /// Returns the first node at or after `place` and the first node stepped to, as
+    /// `SkipList::seek`.
     fn seek(&self, head: usize, place: Place) -> (usize, usize) {
         let mut current = head;
         let mut first = 0;
@@ -160,13 +161,13 @@ struct World {
     pool: Pool,
     newer: Table,
     older: Table,
-    /// The number of the one snapshot there may be.
+    /// The sequence number of the only snapshot, if there is one.
     snapshot: Option<u32>,
     fault: Fault,
 }
 
 impl World {
-    /// The newest version of a key, up to a number.
+    /// Returns the newest version of a key at or below the sequence number `at`.
     fn get(&self, key: u32, at: u32) -> Option<u32> {
         let place = (key, std::cmp::Reverse(at));
         let mut tables = [&self.newer, &self.older];
@@ -179,7 +180,7 @@ impl World {
         })
     }
 
-    /// Every node of both lists, read while both are held.
+    /// Returns every node of both lists, read while both are held.
     fn scan(&self) -> Vec<Place> {
         let (first, second) = match self.fault {
             Fault::GatesCrossed => (&self.older, &self.newer),
@@ -201,7 +202,7 @@ impl World {
 }
 
 impl World {
-    /// Checks the towers of the older list while it alone is held.
+    /// Checks the towers of the older list while holding only that list.
     fn verify(&self) {
         let _held = self.older.gate.read().unwrap();
         let level = |level| {
@@ -219,12 +220,12 @@ impl World {
     }
 }
 
-/// As `Merge`, with `Fingers` written out.
+/// As `Merge`, with `Fingers` inlined.
 struct Merge {
     world: Arc<World>,
     prev: [usize; LEVELS],
     next: [usize; LEVELS],
-    /// What memory has where `next` belongs.
+    /// The stored values of the links that are to become `next`.
     held: [usize; LEVELS],
     inserted: [bool; LEVELS],
     heads: [usize; LEVELS],
@@ -235,7 +236,7 @@ struct Merge {
     stores: Vec<Store>,
 }
 
-/// A node's link at a level, and its new value.
+/// A node and a level that identify a link, and its new value.
 type Store = ((usize, usize), usize);
 
 impl Merge {
@@ -333,7 +334,7 @@ impl Merge {
         true
     }
 
-    /// Whether the newer list has another version of the key that was taken from it last.
+    /// Returns whether the newer list contains another version of the key last taken from it.
     fn inside_key(&self) -> bool {
         let pool = &self.world.pool;
         let next = self.heads[0];
@@ -402,9 +403,9 @@ impl Merge {
     }
 }
 
-/// A merge of two small tables beside two point readers and a cursor. The newer table has versions
-/// that supersede one another and one of the older table, so nodes are dropped from both, unless a
-/// snapshot reads them.
+/// Runs a merge of two small tables together with two point readers and a cursor. The newer table
+/// contains versions that supersede one another and one in the older table, so nodes are dropped
+/// from both unless a snapshot reads them.
 fn model(fault: Fault, snapshot: Option<u32>, keys: [u32; 2], scans: usize) {
     let mut pool = Pool::new();
     let newer = [(1, 11, 1), (2, 19, 2), (2, 12, 1), (4, 14, 1), (5, 15, 2)];
@@ -480,7 +481,7 @@ fn reads_never_miss_what_moves() {
     }
 }
 
-/// Each step of the protocol is needed.
+/// Every step of the protocol is necessary.
 #[test]
 fn wrong_relinking_is_found_out() {
     let missed = ["a key is missed", "an older version is returned"];
@@ -494,7 +495,7 @@ fn wrong_relinking_is_found_out() {
     breaks(&missed, read(Fault::NeighboursBelieved, [3, 5]));
     breaks(&missed[1..], read(Fault::OlderAskedFirst, [1, 4]));
     breaks(&missed[1..], read(Fault::KeySplit, [1, 2]));
-    // Point reads that were overtaken too often need that gate as well.
+    // Point reads that are overtaken too often need that gate as well.
     let halved = ["a scan sees", "a key is missed", "an older version"];
     breaks(&halved, scan(Fault::NewerGateOpen));
     breaks(&["a tower is half linked"], scan(Fault::OlderGateOpen));

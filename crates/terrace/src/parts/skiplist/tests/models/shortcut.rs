@@ -1,5 +1,5 @@
-//! Model of `skiplist/shortcuts.rs`: a leaf is changed by one writer while a reader takes a hint
-//! from it without a lock, compares the hint with its key, and searches from the head when it is wrong.
+//! Model of `skiplist/shortcuts.rs`: one writer changes a leaf while a reader takes a hint from it
+//! without a lock, compares the hint with its key, and searches from the head if it is wrong.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use shuttle::thread;
 
 use super::{breaks, holds};
 
-/// What is wrong with the protocol.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The reader starts where the hint says, without a look at the node.
+    /// The reader starts at the hint without comparing the node.
     TrustTheHint,
     /// A node is offered as a hint before it is linked.
     OfferFirst,
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    /// The node before `key`, walking from a node before it.
+    /// Returns the node before `key`, walking from a node before it.
     fn walk(&self, from: usize, key: usize) -> usize {
         let mut current = from;
         loop {
@@ -143,13 +143,13 @@ fn model(fault: Fault) {
     assert_eq!(nodes, [2, 6, 8, 12], "an inserted node is missed");
 }
 
-/// A hint read while it changes costs a search time and never its answer.
+/// A hint read during a change may slow a search down, but never changes its result.
 #[test]
 fn hints_may_be_torn() {
     holds(|| model(Fault::None));
 }
 
-/// What makes a torn hint harmless is needed.
+/// The steps that make a torn hint harmless are necessary.
 #[test]
 fn wrong_hints_are_found_out() {
     breaks(&["ends behind", "is missed"], || model(Fault::TrustTheHint));

@@ -1,5 +1,5 @@
-//! Models of `engine/view.rs`: views are swapped whole, the stages are asked from the newest to the
-//! oldest, and what a job has emptied outlives every view that could lead to it.
+//! Models of `engine/view.rs`: views are replaced as a whole, stages are read from the newest to
+//! the oldest, and memory that a job has emptied outlives every view that could lead to it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use super::{breaks, holds};
 
-/// What is wrong with the protocol.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -17,17 +17,17 @@ enum Fault {
     FreedAtOnce,
     /// A view's tail does not hold the tails after it.
     TailsUnchained,
-    /// Two views may be built at one time.
+    /// Two views may be built concurrently.
     InstallUnlocked,
-    /// The stages are asked from the oldest to the newest.
+    /// The stages are read from the oldest to the newest.
     AskedUpward,
-    /// The giver forgets what it hands over before the receiver shows it.
+    /// The source stage drops an entry before the destination shows it.
     ForgottenFirst,
 }
 
 const EXTENTS: usize = 3;
 
-/// An extent; says when it is freed.
+/// An extent that records when it is freed.
 struct Extent {
     number: usize,
     freed: Arc<[AtomicBool; EXTENTS]>,
@@ -53,7 +53,7 @@ struct View<S> {
     tail: Arc<Tail>,
 }
 
-/// As `Views`; the atomic swap of the pointer is a lock held for that swap.
+/// As `Views`, with a lock in place of the atomic swap of the pointer.
 struct Views<S> {
     current: Mutex<Arc<View<S>>>,
     install: Mutex<()>,
@@ -94,7 +94,8 @@ impl<S> Views<S> {
     }
 }
 
-/// Two jobs empty an extent each, while readers pin views and read what those lead to.
+/// Runs two jobs that each empty an extent, while readers pin views and read the extents of those
+/// views.
 fn emptying(fault: Fault) {
     let freed: Arc<[AtomicBool; EXTENTS]> = Arc::default();
     let extents: Vec<Arc<Extent>> = (0..EXTENTS)
@@ -142,7 +143,7 @@ fn emptying(fault: Fault) {
     assert!(!freed[2].load(Ordering::SeqCst));
 }
 
-/// An entry goes from the front to the buffer to the bottom, while others build views too.
+/// Moves an entry from the front to the buffer to the bottom, while other threads build views too.
 fn moving_down(fault: Fault) {
     let stages: Arc<[AtomicBool; 3]> = Arc::default();
     stages[0].store(true, Ordering::SeqCst);
@@ -192,8 +193,8 @@ fn moving_down(fault: Fault) {
     assert_eq!(last.sources, [false, false, true]);
 }
 
-/// Memory that a job has emptied is freed when, and only when, no view that leads to it is left;
-/// and the current view is the newest that was built.
+/// Memory that a job has emptied is freed exactly when no view that leads to it is left, and the
+/// current view is the newest that was built.
 #[test]
 fn garbage_outlives_views_on_every_schedule() {
     holds(|| emptying(Fault::None));
@@ -205,7 +206,7 @@ fn views_hold_what_moves_down() {
     holds(|| moving_down(Fault::None));
 }
 
-/// Each step of the protocol is needed.
+/// Every step of the protocol is necessary.
 #[test]
 fn wrong_views_are_found_out() {
     breaks(&["a view leads to freed memory"], || {
