@@ -1,57 +1,59 @@
-//! This file is the heads of a block: the fronts of some of its keys, in one piece of memory, so that a
-//! search reads few cache lines of the block itself.
+//! The heads of a block: prefixes of some of its keys in contiguous memory, so that a search reads
+//! few cache lines of the block itself.
 //!
-//! A head is a number: the first seven bytes of a key after what all keys of the block have in common, and
-//! in the last place how many of the seven are the key's. So heads compare as their keys do, and two that
-//! are equal are of equal keys unless there are more bytes. An index has a head for every entry, since each
-//! restarts; other blocks have one at most every [`STRIDE_BYTES`].
+//! A head is a number: the first seven bytes of a key after the common prefix of all keys of the
+//! block, and in the low byte how many of the seven belong to the key. So heads compare as their
+//! keys do, and equal heads belong to equal keys unless the keys are longer. An index has a head
+//! for every entry, since each is a restart; other blocks have at most one every [`STRIDE_BYTES`].
 
 use super::entries::{Entries, common_prefix};
 use super::layout::Malformed;
 use crate::parts::key::key_front;
 
-/// Bytes of entries between two heads of a block whose entries do not all restart.
+/// The number of bytes of entries between two heads, in a block in which not all entries are
+/// restarts.
 pub(super) const STRIDE_BYTES: usize = 256;
 
-/// Bytes of a head: its number, and where the entry after its own begins.
+/// The size of a head: its number, and the offset of the entry after its own.
 const HEAD_BYTES: usize = 8 + 4;
 
-/// Bytes of a key in a head.
+/// The number of bytes of a key in a head.
 const FRONT_BYTES: usize = 7;
 
-/// In the last place of a head whose key has more bytes than it.
+/// The low byte of a head whose key is longer than the head.
 const LONGER: u64 = FRONT_BYTES as u64 + 1;
 
 /// The heads of a block.
 #[derive(Debug)]
 pub(super) struct Heads {
-    /// The heads, then where their entries end, then what all keys have in common.
+    /// The heads, then the end offsets of their entries, then the common prefix of all keys.
     bytes: Box<[u8]>,
     count: usize,
-    /// Whether every entry of the block restarts, and has its head.
+    /// Whether every entry of the block is a restart and has a head.
     pub(super) dense: bool,
 }
 
-/// Where a search goes on.
+/// Where a search continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// All entries are before the sought key.
+    /// All entries precede the sought key.
     Nowhere,
-    /// The entry here is the first that is not before the sought key, and is none of it.
+    /// The block contains no version of the sought key, and the entry here is the first one after
+    /// it.
     Here(usize),
-    /// The entry before this one is before the sought key and has so many bytes in common with it.
+    /// The entry before this one precedes the sought key and shares `common` bytes with it.
     After { at: usize, common: usize },
-    /// The restarts between these two tell more.
+    /// The search must continue among the restarts in this range.
     Restarts(usize, usize),
 }
 
-/// The head of a key that has these bytes after what is in common.
+/// Returns the head of a key with these bytes after the common prefix.
 #[inline(always)]
 fn head_of(rest: &[u8]) -> u64 {
     key_front(rest) & !0xff | (rest.len() as u64).min(LONGER)
 }
 
-/// How many bytes after what all have in common two different heads' keys have in common.
+/// Returns how many bytes after the common prefix the keys of two different heads share.
 #[inline(always)]
 fn common_of(a: u64, b: u64) -> usize {
     let same = (a ^ b).leading_zeros() as usize / 8;
@@ -61,28 +63,30 @@ fn common_of(a: u64, b: u64) -> usize {
 }
 
 impl Heads {
-    /// What the heads of a block take at most.
+    /// Returns the maximum size of the heads of a block.
     pub(super) fn weight_max(entries_bytes: usize, restarts: usize) -> usize {
         let count = restarts.max(entries_bytes / STRIDE_BYTES + 1);
         count * HEAD_BYTES + Self::common_max(entries_bytes)
     }
 
-    /// Bytes of memory.
+    /// Returns the size of the heads in bytes.
     #[cfg(test)]
     pub(super) fn weight(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Keys that have more in common are found by restarts alone.
+    /// Returns the maximum length of the common prefix. Blocks with longer prefixes are searched by
+    /// restarts alone.
     fn common_max(entries_bytes: usize) -> usize {
         entries_bytes / 32
     }
 
-    /// The heads of the block with these entries; `None` for one that they do not suit.
+    /// Builds the heads of the block with these entries. Returns `None` if heads do not suit the
+    /// block.
     pub(super) fn of(entries: &Entries) -> Result<Option<Heads>, Malformed> {
         let (end, restarts) = (entries.end(), entries.restart_count());
         let (_, _, first) = entries.restart_entry(0)?;
-        // Keys between two that have a front in common have it too (K2).
+        // Keys between two keys with a common prefix have that prefix too (K2).
         let last = last_key(entries)?;
         let skip = common_prefix(first, &last);
         if skip > Self::common_max(end) {
@@ -92,7 +96,7 @@ impl Heads {
         let dense = restarts > 1 && entries.restart(1)? == entries.head(0)?.end;
         let (mut at, mut next, mut passed) = (0, 0, 0);
         let mut key = Vec::new();
-        // BOUND: every turn passes an entry of the block.
+        // BOUND: every iteration passes an entry of the block.
         while at < end {
             let head = entries.step(at, &mut key)?;
             if !key.starts_with(&first[..skip]) {
@@ -129,7 +133,7 @@ impl Heads {
         bytes.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Where the entries up to the one of head number `index` end.
+    /// Returns the end of the entry of head `index`.
     #[inline(always)]
     fn end(&self, index: usize) -> usize {
         let at = 8 * self.count + 4 * index;
@@ -138,7 +142,7 @@ impl Heads {
         bytes.map_or(usize::MAX, |bytes| u32::from_le_bytes(*bytes) as usize)
     }
 
-    /// Where the search for a stored key goes on.
+    /// Returns where the search for a stored key continues.
     #[inline]
     pub(super) fn find(&self, stored: &[u8]) -> Begin {
         let common = &self.bytes[HEAD_BYTES * self.count..];
@@ -151,7 +155,7 @@ impl Heads {
         }
         let sought = head_of(rest);
         let low = self.first(0, |head| head < sought);
-        // Where the heads tell nothing, all of them may be tied.
+        // If the heads do not distinguish the keys, all of them may be equal.
         let tied = match low < self.count && self.head(low) == sought {
             true => self.first(low, |head| head <= sought) - low,
             false => 0,
@@ -161,7 +165,8 @@ impl Heads {
             (true, 0) => Begin::Here(self.before(low)),
             (true, tied) => Begin::Restarts(low, low + tied),
             (false, 0) if low == 0 => Begin::Here(0),
-            // Of very many versions, or keys that differ behind their heads, restarts tell more.
+            // For keys with very many versions, or that differ only beyond their heads, restarts
+            // distinguish more.
             (false, tied) if low == 0 || tied > 1 => Begin::Restarts(0, usize::MAX),
             (false, _) => Begin::After {
                 at: self.before(low),
@@ -170,7 +175,7 @@ impl Heads {
         }
     }
 
-    /// The first head from number `low` on that is not `before`; they ascend.
+    /// Returns the first head from `low` on for which `before` is false. Heads ascend.
     #[inline(always)]
     fn first(&self, mut low: usize, before: impl Fn(u64) -> bool) -> usize {
         let mut left = self.count - low;
@@ -184,17 +189,17 @@ impl Heads {
         low
     }
 
-    /// Where the entry behind that of the head before number `index` begins.
+    /// Returns the start of the entry after that of the head before `index`.
     fn before(&self, index: usize) -> usize {
         index.checked_sub(1).map_or(0, |before| self.end(before))
     }
 }
 
-/// The key of the last entry.
+/// Returns the key of the last entry.
 fn last_key(entries: &Entries) -> Result<Vec<u8>, Malformed> {
     let mut at = entries.restart(entries.restart_count() - 1)?;
     let mut key = Vec::new();
-    // BOUND: every turn passes an entry of the block.
+    // BOUND: every iteration passes an entry of the block.
     while at < entries.end() {
         at = entries.step(at, &mut key)?.end;
     }
@@ -205,7 +210,8 @@ fn last_key(entries: &Entries) -> Result<Vec<u8>, Malformed> {
 mod tests {
     use super::*;
 
-    /// Heads compare as keys do, as far as they differ; what they say is in common is.
+    /// Different heads compare as their keys do, and `common_of` returns the length of the keys'
+    /// common prefix.
     #[test]
     fn heads_compare_as_keys() {
         let mut rng = fastrand::Rng::with_seed(7);

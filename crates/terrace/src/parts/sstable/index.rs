@@ -1,24 +1,25 @@
-//! This file is how blocks are found: the keys that separate them, and an index of one or two levels.
+//! The index of a table: separator keys, in one or two levels of blocks.
 
 use super::build::{BlockBuilder, RawEntry};
 use super::layout::{Handle, KEYSPACE_BYTES};
 
-/// A key not before `last` and before `next`, as short as is easy; both are stored keys.
+/// Returns a short key that is at or after `last` and before `next`. Both are stored keys.
 pub(crate) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
     let common = super::entries::common_prefix(last, next);
-    // With one byte more than is common, the front of `next` is after `last`; it is before `next`
-    // when that has more bytes still.
+    // The first `common + 1` bytes of `next` are after `last`, and before `next` if `next` is
+    // longer.
     if common >= KEYSPACE_BYTES && common + 1 < next.len() && common + 1 < last.len() {
         return &next[..=common];
     }
     last
 }
 
-/// An index that is being built.
+/// An index under construction.
 pub(crate) struct IndexBuilder {
     lower: BlockBuilder,
     block_bytes: usize,
-    /// Full blocks of the lower level: the last separator of each, and its content.
+    /// The full blocks of the lower level: the last separator of each, its sequence number, and its
+    /// content.
     full: Vec<(Vec<u8>, u64, Vec<u8>)>,
     full_bytes: usize,
     last_seq: u64,
@@ -26,7 +27,7 @@ pub(crate) struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// An empty index whose blocks have about `block_bytes`.
+    /// Creates an empty index with blocks of about `block_bytes`.
     pub(crate) fn new(block_bytes: usize) -> IndexBuilder {
         IndexBuilder {
             lower: BlockBuilder::new(1),
@@ -47,7 +48,7 @@ impl IndexBuilder {
         self.last_seq = seq;
     }
 
-    /// Bytes so far, without those of an upper level.
+    /// Returns the size so far in bytes, without the upper level.
     pub(crate) fn len_bytes(&self) -> usize {
         self.full_bytes + self.lower.len_bytes()
     }
@@ -60,8 +61,8 @@ impl IndexBuilder {
         self.lower.reset(self.block_bytes);
     }
 
-    /// Writes the blocks with `write`, the upper one last; its handle, and whether there are two
-    /// levels.
+    /// Writes the blocks with `write`, the upper one last. Returns the handle of the last block,
+    /// and whether there are two levels.
     pub(crate) fn finish<E>(
         mut self,
         mut write: impl FnMut(&[u8]) -> Result<Handle, E>,

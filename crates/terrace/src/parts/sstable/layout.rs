@@ -1,4 +1,4 @@
-//! SSTable: blocks one after the other, and a footer in the last 128 bytes of the file.
+//! The SSTable format: blocks one after another, and a footer in the last 128 bytes of the file.
 //!
 //! ```text
 //! data blocks | range-delete block | filter block | index blocks | properties block | footer
@@ -13,11 +13,11 @@
 //! |    |      |          | 4 range deletes, 5 properties)                                 |
 //! |  1 |    4 | checksum | crc32c of payload, form, table number (8), offset of block (8) |
 //!
-//! A compressed payload is the size of the content (4 bytes) and the compressed content. Number and
-//! offset make a block of another table, or from another place, no block of this one.
+//! A compressed payload is the size of the content (4 bytes) and the compressed content. Because the checksum covers
+//! number and offset, a block of another table or from another offset is refused.
 //!
-//! The content of data, index and range-delete blocks is entries, then the offset of each restart
-//! (4 bytes), then their count (4 bytes). An entry:
+//! The content of data, index and range-delete blocks is the entries, then the offset of each restart (4 bytes), then
+//! the number of restarts (4 bytes). An entry:
 //!
 //! | field      | size   |                                                                      |
 //! |------------|--------|----------------------------------------------------------------------|
@@ -31,21 +31,21 @@
 //! | key        | n      | the unshared bytes                                                   |
 //! | value      | n      |                                                                      |
 //!
-//! A stored key is the keyspace, 4 bytes with the *high* one first, and the user key. Entries ascend
-//! by stored key, bytewise, then descend by sequence number.
+//! A stored key is the keyspace, 4 bytes in big-endian order, and the user key. Entries ascend by stored key,
+//! bytewise, then descend by sequence number.
 //!
-//! - Data block: the table's entries. An entry longer than a block has a block of its own.
-//! - Index block: one entry a block, in which every entry restarts. Its key is not before the last
-//!   entry of that block and before the first of the next; sequence number 0 stands after all
-//!   versions of its key. Its value is a handle: offset and payload size, both varints. With two
-//!   levels the blocks of the lower one hold the handles of data blocks, and the upper one theirs.
-//! - Range-delete block: fragments. The stored key is the first key of a fragment, the value the user
-//!   key at which it ends, exclusive and in the same keyspace, the tag's sequence number what it
-//!   deletes below. Fragments with one begin have one end; others do not overlap.
+//! - Data block: the table's entries. An entry longer than a block gets its own block.
+//! - Index block: one entry per block, each a restart. Its key is at or after the last entry of that block and before
+//!   the first of the next; sequence number 0 sorts after all versions of its key. Its value is a handle: offset and
+//!   payload size, both varints. With two levels, lower blocks contain the handles of data blocks, and the upper
+//!   block contains theirs.
+//! - Range-delete block: fragments. The stored key is the first key of a fragment, the value is its end, an exclusive
+//!   user key in the same keyspace, and the tag's sequence number is the one below which it deletes. Fragments with
+//!   the same start have the same end; others do not overlap.
 //! - Filter block: the format of `parts/filter` over the hashes of all user keys.
-//! - Properties block: records of id (varint), size (varint) and bytes, ascending by id; unknown ids
-//!   are passed over. The ids are in `property`. Numbers are varints; a place is a keyspace (varint),
-//!   a sequence number (varint) and a user key.
+//! - Properties block: records of id (varint), size (varint) and bytes, ascending by id. Readers skip unknown ids.
+//!   The ids are in `property`. Numbers are varints; a place is a keyspace (varint), a sequence number (varint) and a
+//!   user key.
 //!
 //! The footer:
 //!
@@ -71,28 +71,28 @@ pub(crate) use crate::types::Compression;
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
 
-/// Size of the footer.
+/// The size of the footer.
 pub(crate) const FOOTER_BYTES: usize = 128;
-/// Size of the trailer of a block.
+/// The size of the trailer of a block.
 pub(crate) const TRAILER_BYTES: usize = 5;
-/// Size of the keyspace in front of a stored key.
+/// The size of the keyspace at the start of a stored key.
 pub(crate) const KEYSPACE_BYTES: usize = 4;
-/// Size of a restart's offset, of the count of restarts, and of the size before compressed content.
+/// The size of a restart's offset, of the number of restarts, and of the size before compressed content.
 pub(crate) const WORD_BYTES: usize = 4;
-/// The longest content of a block; sizes and offsets in it fit in 32 bits.
+/// The maximum size of a block's content. Sizes and offsets in it fit in 32 bits.
 pub(crate) const CONTENT_BYTES_MAX: usize = u32::MAX as usize - (1 << 20);
-/// The longest value: a block has room for it and for the longest key.
+/// The maximum size of a value. A block has space for it and for the longest key.
 pub(crate) const VALUE_BYTES_MAX: usize = CONTENT_BYTES_MAX - (1 << 20);
-/// The most bytes of an entry besides its key and value.
+/// The maximum number of bytes of an entry besides its key and value.
 pub(crate) const ENTRY_OVERHEAD_MAX: usize = 3 * codec::VARINT_BYTES_MAX + 16;
-/// LZ4 cannot shrink content by more than this.
+/// The maximum compression ratio of LZ4.
 pub(crate) const LZ4_RATIO_MAX: usize = 256;
 
 /// Kinds of entries beyond those of `EntryKind`.
 pub(crate) mod kind {
-    /// A range delete; only in the range-delete block.
+    /// A range delete, only in the range-delete block.
     pub(crate) const RANGE_DELETE: u8 = 3;
-    /// The value lies elsewhere and the entry's value says where.
+    /// A value that is stored elsewhere. The entry's value is a pointer to it.
     pub(crate) const VALUE_POINTER: u8 = 4;
 }
 
@@ -145,7 +145,7 @@ const _: () = assert!(
     "handles hold any block"
 );
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BlockKind {
@@ -164,7 +164,7 @@ impl BlockKind {
     }
 }
 
-/// Where a block is: the offset of its payload, and the payload's size.
+/// The location of a block: the offset and the size of its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Handle {
     pub(crate) offset: u64,
@@ -174,12 +174,12 @@ pub(crate) struct Handle {
 impl Handle {
     const FOOTER_BYTES: usize = 12;
 
-    /// Bytes of the block in the file.
+    /// Returns the size of the block in the file.
     pub(crate) fn stored_bytes(&self) -> usize {
         self.size as usize + TRAILER_BYTES
     }
 
-    /// Where the next block begins.
+    /// Returns the offset at which the next block begins.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(self.stored_bytes() as u64)
     }
@@ -190,7 +190,7 @@ impl Handle {
         codec::put_varint(out, u64::from(self.size));
     }
 
-    /// Reads the value of an index entry at `base`.
+    /// Decodes the value of an index entry at `base`.
     pub(crate) fn decode(value: &[u8], base: u64) -> Result<Handle, DecodeError> {
         let mut r = Reader::new("SSTable index entry", base, value);
         let handle = Handle {
@@ -202,7 +202,7 @@ impl Handle {
     }
 }
 
-/// The trailer of a payload that lies at `offset` of table `number`.
+/// Encodes the trailer of a payload at `offset` of table `number`.
 pub(crate) fn encode_trailer(
     payload: &[u8],
     compression: Compression,
@@ -225,7 +225,7 @@ fn block_checksum(payload_crc: u32, form: u8, number: u64, offset: u64) -> u32 {
     codec::checksum_append(payload_crc, &place)
 }
 
-/// The kind of block and the compression that a form says, if it says any.
+/// Decodes the kind of block and the compression of a form byte, if it is valid.
 #[inline]
 pub(crate) fn form_of(form: u8) -> Option<(BlockKind, Compression)> {
     Some((
@@ -234,7 +234,7 @@ pub(crate) fn form_of(form: u8) -> Option<(BlockKind, Compression)> {
     ))
 }
 
-/// The kind of the block of table `number` at `offset` whose payload has this checksum, if its trailer is this.
+/// Returns the kind of the block of table `number` at `offset` if `trailer` matches its payload checksum.
 #[inline]
 pub(crate) fn ends_block(
     payload_crc: u32,
@@ -248,7 +248,7 @@ pub(crate) fn ends_block(
     (computed == u32::from_le_bytes(checksum)).then_some(kind)
 }
 
-/// Accepts only a block of this kind at this place; the payload and how it is compressed.
+/// Accepts only a block of this kind at this place. Returns the payload and its compression.
 pub(crate) fn check_block(
     stored: &[u8],
     kind: BlockKind,
@@ -280,8 +280,8 @@ pub(crate) fn check_block(
     }
 }
 
-/// An entry is not one: where in the content of its block, and what was expected there. Small,
-/// because every step of a scan may return it; `Block` turns it into a `DecodeError`.
+/// A malformed entry: its offset in the content of its block, and what was expected. Small, because every step of a
+/// scan may return it; `Block` converts it into a `DecodeError`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) at: u32,
@@ -298,12 +298,12 @@ impl Malformed {
     }
 }
 
-/// Sequence number, kind and whether there is an expiry, as one word.
+/// The sequence number, the kind and the expiry flag, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tag(u64);
 
 impl Tag {
-    /// The tag of an entry. Kinds have 6 bits and sequence numbers 56; the writer has checked them.
+    /// Creates the tag of an entry. The writer has checked that the kind fits 6 bits and the sequence number 56.
     #[inline]
     pub(crate) fn new(seq: u64, kind: u8, expires: bool) -> Tag {
         Tag(seq << 8 | (u64::from(kind) & KIND_MASK) | if expires { EXPIRY_BIT } else { 0 })
@@ -327,19 +327,19 @@ impl Tag {
     }
 }
 
-/// An entry's fixed part, and where its key and value are in the content of the block.
+/// The fixed part of an entry, and the offsets of its key and value in the content of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryHead {
     pub(crate) shared: usize,
     pub(crate) tag: Tag,
-    /// 0 for none.
+    /// The expiry, or 0 if there is none.
     pub(crate) expiry: u64,
     pub(crate) key_at: usize,
     pub(crate) value_at: usize,
     pub(crate) end: usize,
 }
 
-/// Appends the fixed part of an entry. An expiry of 0 is none.
+/// Appends the fixed part of an entry. An expiry of 0 means none.
 #[inline]
 pub(crate) fn put_entry_head(
     out: &mut Vec<u8>,
@@ -356,7 +356,7 @@ pub(crate) fn put_entry_head(
     }
 }
 
-/// A varint of at most 32 bits at `at`, and where it ends.
+/// Decodes a varint of at most 32 bits at `at`. Returns the value and its end.
 #[inline]
 fn varint(entries: &[u8], at: usize) -> Result<(usize, usize), Malformed> {
     let mut value = 0u64;
@@ -370,7 +370,7 @@ fn varint(entries: &[u8], at: usize) -> Result<(usize, usize), Malformed> {
     Err(Malformed::new(at, "a varint of at most 32 bits"))
 }
 
-/// Reads the fixed part of the entry at `at`; `entries` ends where the last entry does.
+/// Decodes the fixed part of the entry at `at`. `entries` ends where the last entry does.
 #[inline(always)]
 pub(crate) fn entry_head(entries: &[u8], at: usize) -> Result<EntryHead, Malformed> {
     let (shared, unshared, value_bytes, tag_at);
@@ -422,32 +422,32 @@ pub(crate) fn entry_head(entries: &[u8], at: usize) -> Result<EntryHead, Malform
     })
 }
 
-/// The keyspace and the user key of a stored key.
+/// Splits a stored key into the keyspace and the user key.
 #[inline(always)]
 pub(crate) fn split_key(stored: &[u8]) -> Option<(u32, &[u8])> {
     let (keyspace, key) = stored.split_first_chunk::<KEYSPACE_BYTES>()?;
     Some((u32::from_be_bytes(*keyspace), key))
 }
 
-/// The front of every stored key of a keyspace.
+/// Returns the first bytes of every stored key of a keyspace.
 #[inline(always)]
 pub(crate) fn keyspace_bytes(keyspace: u32) -> [u8; KEYSPACE_BYTES] {
     keyspace.to_be_bytes()
 }
 
-/// The number in the 4 bytes at `at`.
+/// Reads the 4-byte number at `at`.
 #[inline(always)]
 pub(crate) fn word(content: &[u8], at: usize) -> Option<u32> {
     let bytes = content.get(at..)?.first_chunk::<WORD_BYTES>()?;
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// Appends a number of 4 bytes.
+/// Appends a 4-byte number.
 pub(crate) fn put_word(out: &mut Vec<u8>, word: u32) {
     out.extend_from_slice(&word.to_le_bytes());
 }
 
-/// Bits of the footer that a reader must know.
+/// The feature bits of the footer, all of which a reader must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Features(pub(crate) u32);
 
@@ -456,7 +456,7 @@ impl Features {
     pub(crate) const TWO_LEVELS: u32 = 2;
     pub(crate) const EXPIRIES: u32 = 4;
 
-    /// Whether the bit is set.
+    /// Returns whether the bit is set.
     pub(crate) fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
     }
@@ -475,12 +475,12 @@ pub(crate) struct Footer {
     pub(crate) properties: Handle,
 }
 
-/// Why a footer was refused.
+/// The reason that a footer was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FooterError {
-    /// The bytes are not what was written.
+    /// The bytes are not those that were written.
     Damaged(DecodeError),
-    /// A later version wrote it: what it has, what this one knows.
+    /// The table was written by a later version: the version or features found, and those known here.
     Newer { found: String, known: String },
 }
 
@@ -490,7 +490,7 @@ impl From<DecodeError> for FooterError {
     }
 }
 
-/// The database and the number of the table that `bytes` are the footer of; nothing else is looked at.
+/// Returns the database and the table number in a footer, checking only the magic and the version.
 pub(crate) fn table_owner(bytes: &[u8]) -> Option<(DbId, u64)> {
     let rest = bytes
         .strip_prefix(&MAGIC)?

@@ -1,23 +1,24 @@
-//! SSTable: a sorted table in a file, written once, front to back, and read by blocks.
+//! SSTables: sorted tables in files, each written once, front to back, and read by blocks.
 //!
 //! ```text
-//! SstWriter --add--> blocks --finish: sync file, sync folder--> a file that a manifest may name
+//! SstWriter --add--> blocks --finish: sync file, sync directory--> a file for the manifest
 //! SsTable   --get, multi_get, cursor--> index -> block cache -> file
 //! ```
 //!
-//! A point read asks the filter, finds a block through the index, and searches it; each of these is
-//! in the block cache or comes from the file in one read. A scan takes one block after the other and
-//! reads ahead. Whatever comes from the file has its checksum compared once, when it is read.
+//! A point read queries the filter, finds a block through the index and searches it. Each of these
+//! is in the block cache or takes one read of the file. A scan visits block after block and reads
+//! ahead. Checksums are verified once, when bytes are read from the file.
 //!
 //! Invariants
-//!   T1  A table never changes once `SstWriter::finish` has returned, and before that nothing may
-//!       name it: file first, then its name, then the manifest.
+//!   T1  A table never changes once `SstWriter::finish` has returned, and nothing may refer to it
+//!       before that: the file is made durable first, then its name, then the manifest.
 //!   T2  Entries ascend strictly by keyspace, key and descending sequence number.
-//!   T3  The block that the index gives for a key and a sequence number has the newest version that
-//!       a read there sees, if the table has any: a separator with sequence number 0 stands between
-//!       two keys, any other is the last entry of its block.
+//!   T3  The block that the index returns for a key and a sequence number contains the newest
+//!       version that a read there sees, if the table contains any: a separator with sequence
+//!       number 0 is between two keys, any other is the last entry of its block.
 //!
-//! Bytes: layout.rs. One writer; any number of readers. Names of files are the caller's.
+//! layout.rs defines the bytes. A table has one writer and any number of readers. The caller
+//! chooses file names.
 
 #![cfg_attr(
     not(test),

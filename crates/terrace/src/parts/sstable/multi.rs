@@ -1,4 +1,4 @@
-//! This file answers many point reads at once: what they miss in the cache is read in few spans.
+//! Batched point reads: the blocks that a batch misses in the cache are read in few spans.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::reader::{Answer, SsTable};
 use crate::error::Result;
 use crate::parts::key::Target;
 
-/// Blocks no further apart than this are read together, with what is between them.
+/// The maximum gap between blocks that are read together, including the bytes in between.
 const GAP_BYTES: u64 = 8 << 10;
-/// No span is longer, unless it is one block.
+/// The maximum size of a span, unless it is a single block.
 const SPAN_BYTES_MAX: u64 = 1 << 20;
 
-/// One of many point reads.
+/// One point read of a batch.
 #[derive(Debug, Clone)]
 pub(crate) struct MultiRead<'a> {
     pub(crate) target: Target<'a>,
     pub(crate) hash: u64,
-    /// Set by `multi_get`; `None`: ask an older source.
+    /// The answer, set by `multi_get`; `None` if an older source must be searched.
     pub(crate) answer: Option<Answer>,
 }
 
 impl<'a> MultiRead<'a> {
-    /// A read that has no answer yet.
+    /// Creates a read without an answer.
     pub(crate) fn new(target: Target<'a>, hash: u64) -> MultiRead<'a> {
         MultiRead {
             target,
@@ -37,21 +37,21 @@ impl<'a> MultiRead<'a> {
     }
 }
 
-/// The blocks that a batch needs, and the reads that need each.
+/// A block that a batch needs, and the reads that need it.
 struct Wanted {
     handle: Handle,
     reads: Vec<usize>,
 }
 
 impl SsTable {
-    /// Answers every read as `get` would. After an error some have answers and some do not.
+    /// Answers every read as `get` would. After an error, only some reads may have answers.
     pub(crate) fn multi_get(
         &self,
         reads: &mut [MultiRead<'_>],
         counts: &mut ReadCounts,
     ) -> Result<()> {
         let mut wanted: Vec<Wanted> = Vec::new();
-        // Taken once: where the budget does not hold it, each look would read it.
+        // Fetched once: if the budget does not hold the filter, every lookup would read it.
         let filter = self.filter(counts)?;
         for (index, read) in reads.iter_mut().enumerate() {
             read.answer = self.answer(&read.target, None);
@@ -117,7 +117,7 @@ impl SsTable {
             }
         }
         if spans.len() > 1 {
-            // The system begins to read all spans before the first is waited for.
+            // The system starts reading all spans before the first one is waited for.
             for span in &spans {
                 let (from, to) = bounds(span);
                 self.file.advise(from, to - from, Advice::WillNeed);
@@ -145,13 +145,13 @@ impl SsTable {
     }
 }
 
-/// Whether a block is read with the span before it.
+/// Returns whether a block is read with the span before it.
 fn joins(span: &[Wanted], handle: Handle) -> bool {
     let (from, to) = bounds(span);
     handle.offset.saturating_sub(to) <= GAP_BYTES && handle.end() - from <= SPAN_BYTES_MAX
 }
 
-/// Where a span begins and ends.
+/// Returns the start and end offset of a span.
 fn bounds(span: &[Wanted]) -> (u64, u64) {
     let from = span.first().map_or(0, |wanted| wanted.handle.offset);
     let to = span.iter().map(|wanted| wanted.handle.end()).max();

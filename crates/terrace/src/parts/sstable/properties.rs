@@ -1,4 +1,4 @@
-//! This file is what a table says of itself: counts, sizes, the range of its keys and numbers.
+//! The properties of a table: counts, sizes, and the ranges of its keys and sequence numbers.
 
 use super::layout::{Compression, property as id};
 use super::ranges::RangeDelete;
@@ -15,7 +15,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place as reads name it.
+    /// Returns the place as a target for reads.
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             keyspace: self.keyspace,
@@ -40,42 +40,42 @@ impl Place {
     }
 }
 
-/// Facts of a table, collected while it is written.
+/// The properties of a table, collected while it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Properties {
-    /// Entries of every kind, range deletes left out.
+    /// The number of entries of every kind except range deletes.
     pub(crate) entry_count: u64,
-    /// Deletes among them.
+    /// The number of deletes among them.
     pub(crate) tombstone_count: u64,
-    /// Entries with an expiry.
+    /// The number of entries with an expiry.
     pub(crate) expiring_count: u64,
-    /// Entries whose value lies elsewhere.
+    /// The number of entries whose value is stored elsewhere.
     pub(crate) value_pointer_count: u64,
-    /// Fragments of range deletes.
+    /// The number of fragments of range deletes.
     pub(crate) range_delete_count: u64,
-    /// Different user keys.
+    /// The number of distinct user keys.
     pub(crate) key_count: u64,
-    /// Bytes of all user keys, once for each version.
+    /// The size of all user keys, counted once per version.
     pub(crate) key_bytes: u64,
-    /// Bytes of all values.
+    /// The size of all values.
     pub(crate) value_bytes: u64,
     pub(crate) data_block_count: u64,
-    /// Bytes of the data blocks in the file, with their trailers.
+    /// The size of the data blocks in the file, trailers included.
     pub(crate) data_bytes: u64,
-    /// Bytes of the data blocks before compression.
+    /// The size of the data blocks before compression.
     pub(crate) content_bytes: u64,
     pub(crate) index_bytes: u64,
     pub(crate) filter_bytes: u64,
-    /// The range of sequence numbers, those of range deletes included; `None` without any.
+    /// The range of sequence numbers, including those of range deletes; `None` if there are none.
     pub(crate) seqs: Option<(SeqNo, SeqNo)>,
-    /// The range of expiries; `None` without any.
+    /// The range of expiries; `None` if there are none.
     pub(crate) expiries: Option<(u64, u64)>,
     /// The first and the last entry.
     pub(crate) entries: Option<(Place, Place)>,
-    /// Where the first range delete begins and the last one ends; the end is exclusive, and an empty
-    /// key in it is the end of its keyspace.
+    /// The start of the first range delete and the end of the last one. The end is exclusive, and
+    /// an empty key in it is the end of its keyspace.
     pub(crate) ranges: Option<(Place, Place)>,
-    /// What the writer was asked for; each block says what it has.
+    /// The compression requested from the writer. Each block records its own.
     pub(crate) compression: Compression,
 }
 
@@ -114,7 +114,7 @@ impl Properties {
         }
     }
 
-    /// The content of the properties block.
+    /// Encodes the content of the properties block.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut record = |id: u64, bytes: &[u8]| {
@@ -164,7 +164,7 @@ impl Properties {
         out
     }
 
-    /// Reads the content of a properties block that is at `base`.
+    /// Decodes the content of a properties block at `base`.
     pub(crate) fn decode(content: &[u8], base: u64) -> Result<Properties, DecodeError> {
         let what = "SSTable properties";
         let mut r = Reader::new(what, base, content);
@@ -172,7 +172,7 @@ impl Properties {
         let (mut seqs, mut expiries) = ((None, None), (None, None));
         let (mut entries, mut ranges) = ((None, None), (None, None));
         let mut last_id = 0;
-        // BOUND: every turn reads a record.
+        // BOUND: every iteration reads a record.
         while r.remaining() > 0 {
             let before = r.clone();
             let id = r.varint()?;

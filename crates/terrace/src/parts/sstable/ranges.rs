@@ -1,4 +1,4 @@
-//! This file is the range deletes of one table: fragments in a block of their own (`parts/ranges`).
+//! The range deletes of one table, as fragments in their own block (`parts/ranges`).
 
 use std::cmp::Ordering as Order;
 
@@ -12,7 +12,7 @@ pub(crate) use crate::parts::ranges::RangeDelete;
 use crate::types::SeqNo;
 use std::sync::Arc;
 
-/// The content of the block of these fragments.
+/// Encodes the content of the block of these fragments.
 pub(crate) fn encode(fragments: &[RangeDelete], restart_interval: usize) -> BlockBuilder {
     let mut block = BlockBuilder::new(restart_interval);
     let mut stored = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) struct RangeDeletes {
 }
 
 impl RangeDeletes {
-    /// Reads the fragments of a block; an error where R1 or R2 does not hold.
+    /// Decodes the fragments of a block. Fails if R1 or R2 does not hold.
     pub(crate) fn decode(block: Arc<Block>) -> Result<RangeDeletes, DecodeError> {
         let offset = block.offset();
         let mut ranges = RangeDeletes::default();
@@ -73,18 +73,18 @@ impl RangeDeletes {
         Ok(ranges)
     }
 
-    /// All fragments, in order.
+    /// Returns all fragments, in order.
     pub(crate) fn fragments(&self) -> &[RangeDelete] {
         &self.fragments
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no fragments.
     pub(crate) fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
 
-    /// The newest range delete that a read at `target` sees and that covers its key: versions of the
-    /// key with a smaller sequence number are deleted.
+    /// Returns the newest range delete that a read at `target` sees and that covers its key.
+    /// Versions of the key with a smaller sequence number are deleted.
     #[inline]
     pub(crate) fn covering(&self, target: &Target<'_>) -> Option<SeqNo> {
         if self.fragments.is_empty() {
@@ -109,7 +109,7 @@ impl RangeDeletes {
         seqs.into_iter().find(|seq| *seq <= target.seq)
     }
 
-    /// Bytes of memory.
+    /// Returns the size in memory in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }

@@ -1,7 +1,7 @@
-//! This file opens a table and answers point reads.
+//! Opening of tables, and point reads.
 //!
-//! An open table holds its upper index block, its properties and its range deletes, and its filter
-//! if the budget has room for it; everything else comes from the block cache.
+//! An open table holds its upper index block, its properties, its range deletes and, if the budget
+//! has space, its filter. Everything else comes from the block cache.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -25,16 +25,17 @@ use crate::parts::filter::FilterBlock;
 use crate::parts::key::Target;
 use crate::types::{DbId, EntryKind, SeqNo};
 
-/// The end of the file is read at once: footer, properties and a small index are in it.
+/// The number of bytes at the end of the file to read at once. They contain footer, properties and
+/// a small index.
 const TAIL_BYTES: u64 = 16 << 10;
 
-/// How a table's file is read.
+/// The way to read a table's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReadMode {
     /// Through the operating system's cache.
     #[default]
     Buffered,
-    /// Past it, where the file system can.
+    /// Bypasses the operating system's cache, if the file system supports it.
     Direct,
 }
 
@@ -43,30 +44,30 @@ pub(crate) enum ReadMode {
 pub(crate) struct Found {
     pub(crate) seq: SeqNo,
     pub(crate) kind: u8,
-    /// 0 for none.
+    /// The expiry, or 0 if there is none.
     pub(crate) expiry: u64,
     block: Arc<Block>,
     value: (usize, usize),
 }
 
 impl Found {
-    /// The value, in the block that the read used.
+    /// Returns the value, which is in the block that the read used.
     #[inline]
     pub(crate) fn value(&self) -> &[u8] {
         self.block.bytes(self.value.0, self.value.1)
     }
 }
 
-/// What a table says of a key.
+/// A table's answer about a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Entry(Found),
-    /// A range delete covers the key, and no newer version of it is here.
+    /// A range delete covers the key, and the table contains no newer version of it.
     RangeDeleted(SeqNo),
 }
 
 impl Answer {
-    /// The sequence number of the entry, or of the range delete.
+    /// Returns the sequence number of the entry or of the range delete.
     pub(crate) fn seq(&self) -> SeqNo {
         match self {
             Answer::Entry(found) => found.seq,
@@ -74,7 +75,7 @@ impl Answer {
         }
     }
 
-    /// The value, unless the key is deleted; whether it has expired is the caller's to say.
+    /// Returns the value, or `None` if the key is deleted. The caller checks the expiry.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         match self {
             Answer::Entry(found) if found.kind != EntryKind::Delete as u8 => Some(found.value()),
@@ -85,16 +86,16 @@ impl Answer {
 
 /// The filter of an open table.
 enum TableFilter {
-    /// Held for as long as the table is open.
+    /// Held while the table is open.
     Held(
         Arc<FilterBlock>,
         #[expect(dead_code, reason = "held for its Drop")] Pin<CachedBlock>,
     ),
-    /// In the block cache, or not: the budget had no room to hold it.
+    /// Read through the block cache, because the budget had no space to hold it.
     Cached(Handle),
 }
 
-/// An open table. Any number of threads.
+/// An open table, shared by any number of threads.
 pub(crate) struct SsTable {
     pub(super) file: TableFile,
     footer: Footer,
@@ -104,18 +105,18 @@ pub(crate) struct SsTable {
     upper: Arc<Block>,
     two_levels: bool,
     filter: OnceLock<TableFilter>,
-    /// What is held beside the filter is on the budget.
+    /// The pin of the held memory except the filter.
     held: Pin<CachedBlock>,
 }
 
-/// The end of a file, and where it begins.
+/// The end of a file, and its offset.
 struct Tail {
     at: u64,
     bytes: Vec<u8>,
 }
 
 impl SsTable {
-    /// Opens table `number`, after a look at its footer, properties, range deletes and upper index.
+    /// Opens table `number`, reading its footer, properties, range deletes and upper index block.
     pub(crate) fn open(
         fs: &dyn FileSystem,
         path: &Path,
@@ -174,37 +175,37 @@ impl SsTable {
         Ok(table)
     }
 
-    /// The database that wrote the table.
+    /// Returns the id of the database that wrote the table.
     pub(crate) fn db(&self) -> DbId {
         self.footer.db
     }
 
-    /// The table's number.
+    /// Returns the table's number.
     pub(crate) fn number(&self) -> u64 {
         self.file.number()
     }
 
-    /// Where the table is.
+    /// Returns the path of the table.
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The length of the file.
+    /// Returns the length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file.file_bytes()
     }
 
-    /// Bytes of memory that it holds, beside its filter.
+    /// Returns the bytes of memory that the table holds, except its filter.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held.bytes()
     }
 
-    /// What the table says of itself.
+    /// Returns the table's properties.
     pub(crate) fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// The table's range deletes. Cursors do not apply them; `get` does.
+    /// Returns the table's range deletes. `get` applies them; cursors do not.
     pub(crate) fn range_deletes(&self) -> &RangeDeletes {
         &self.range_deletes
     }
@@ -221,8 +222,9 @@ impl SsTable {
         self.two_levels
     }
 
-    /// What the table knows of the key of `target`, whose hash is `hash`: the newest version that a
-    /// read at `target.seq` sees, or that a range delete covers it. `None`: ask an older source.
+    /// Returns the newest version of the key of `target` that a read at `target.seq` sees, or the
+    /// range delete that covers it. `hash` is the key's hash. Returns `None` if an older source
+    /// must be searched.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -238,7 +240,7 @@ impl SsTable {
         Ok(self.answer(target, found))
     }
 
-    /// The newest of an entry and the range deletes over its key.
+    /// Returns the newer of an entry and the range deletes that cover its key.
     #[inline]
     pub(super) fn answer(&self, target: &Target<'_>, found: Option<Found>) -> Option<Answer> {
         match (found, self.range_deletes.covering(target)) {
@@ -256,7 +258,7 @@ impl SsTable {
         self.find_in(block, sought)
     }
 
-    /// The newest visible version of the sought key in the block that must have it (T3).
+    /// Returns the newest visible version of the sought key in the block that must contain it (T3).
     #[inline]
     pub(super) fn find_in(&self, block: Arc<Block>, sought: &Sought<'_>) -> Result<Option<Found>> {
         match block.find(sought).map_err(|e| self.file.damaged(e))? {
@@ -265,7 +267,7 @@ impl SsTable {
                 same_key: true,
                 ..
             }) => {
-                // All of it will be copied.
+                // The caller will copy the whole value.
                 prefetch(block.bytes(head.value_at, head.end));
                 Ok(Some(Found {
                     seq: head.tag.seq(),
@@ -279,7 +281,8 @@ impl SsTable {
         }
     }
 
-    /// The data block in which the first entry not before `sought` is, or would be.
+    /// Returns the data block that contains, or would contain, the first entry at or after
+    /// `sought`.
     #[inline]
     pub(super) fn block_of(
         &self,
@@ -306,18 +309,18 @@ impl SsTable {
             .map(Some)
     }
 
-    /// Reads a handle from an entry of an index block.
+    /// Decodes a handle from an entry of an index block.
     #[inline]
     pub(super) fn handle(&self, index: &Block, value: &[u8]) -> Result<Handle> {
         Handle::decode(value, index.offset()).map_err(|e| self.file.damaged(e))
     }
 
-    /// Whether there is a filter to ask.
+    /// Returns whether the table has a filter.
     pub(crate) fn has_filter(&self) -> bool {
         self.footer.filter.is_some()
     }
 
-    /// Whether the table may have a key with this hash; `false` is certain, and counted.
+    /// Returns whether the table may contain a key with this hash. `false` is certain, and counted.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64, counts: &mut ReadCounts) -> Result<bool> {
         let Some(handle) = self.footer.filter else {
@@ -335,7 +338,7 @@ impl SsTable {
         Ok(may)
     }
 
-    /// The filter, for a caller who asks it many times; `None` where the table has none.
+    /// Returns the filter, for a caller with many lookups, or `None` if the table has no filter.
     pub(super) fn filter(&self, counts: &mut ReadCounts) -> Result<Option<Arc<FilterBlock>>> {
         let Some(handle) = self.footer.filter else {
             return Ok(None);
@@ -348,7 +351,7 @@ impl SsTable {
         Ok(Some(filter))
     }
 
-    /// Reads the filter for the first time, and holds it if the budget has room.
+    /// Reads the filter for the first time, and holds it if the budget has space.
     #[cold]
     fn load_filter(&self, handle: Handle, counts: &mut ReadCounts) -> Result<Arc<FilterBlock>> {
         let filter = self.file.filter(handle, false, counts)?;
@@ -360,7 +363,7 @@ impl SsTable {
         Ok(filter)
     }
 
-    /// About how many entries, and bytes of the file, lie between two places.
+    /// Estimates the number of entries and of bytes of the file between two places.
     pub(crate) fn approximate(
         &self,
         from: &Target<'_>,
@@ -374,13 +377,13 @@ impl SsTable {
         Ok((u64::try_from(entries).unwrap_or(u64::MAX), bytes))
     }
 
-    /// About where in the data blocks a place is.
+    /// Estimates the offset of a place in the data blocks.
     fn offset_of(&self, target: &Target<'_>, counts: &mut ReadCounts) -> Result<u64> {
         let handle = Sought::with(target, |sought| self.block_of(&sought, counts))?;
         Ok(handle.map_or(self.properties.data_bytes, |handle| handle.offset))
     }
 
-    /// The block at `handle` and where it lies, for walks that do not use the cache.
+    /// Reads the block at `handle`, for walks that bypass the cache.
     pub(super) fn load_uncached(
         &self,
         handle: Handle,
@@ -391,8 +394,8 @@ impl SsTable {
         self.file.parse(handle, content)
     }
 
-    /// Keys that split the table into parts of about equal size, fewer than `parts`: the bounds of
-    /// subcompactions. Stored keys of the index serve, so nothing but the index is read.
+    /// Returns keys that split the table into fewer than `parts` parts of about equal size, as the
+    /// bounds of subcompactions. They come from the index, so only the index is read.
     pub(crate) fn split_keys(
         &self,
         parts: usize,
@@ -429,7 +432,8 @@ impl SsTable {
 }
 
 impl Tail {
-    /// The content of the block at `handle`, from the tail if it is there, else from the file.
+    /// Returns the content of the block at `handle`, from the tail if it contains the block, or
+    /// else from the file.
     fn content(
         &self,
         file: &TableFile,
@@ -456,7 +460,7 @@ const _: () = assert!(
     "a footer"
 );
 
-/// The error of a block whose entries the index misplaces.
+/// Returns the error for a block that does not match its index entry.
 #[cold]
 pub(super) fn misplaced(file: &TableFile, offset: u64, expected: &str, found: String) -> Error {
     file.damaged(DecodeError::new("SSTable", offset, expected, found))

@@ -1,9 +1,9 @@
-//! This file reads what is sound of a table that may be damaged, for those who show or rescue it.
+//! Salvage of the sound parts of a possibly damaged table, for inspection and repair.
 //!
-//! The footer leads to the index, the index to all other blocks; each is judged by itself, and what
-//! is not sound is reported with its place while the walk goes on behind it. Where the footer or an
-//! index block is gone, blocks are found by their checksums (carve.rs), and only what lies between those that
-//! are found counts as lost.
+//! The footer leads to the index, and the index to all other blocks. Every block is checked
+//! separately; a damaged one is reported with its offset, and the walk continues after it. If the
+//! footer or an index block is damaged, blocks are found by their checksums (carve.rs), and only
+//! data between the blocks found counts as lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,15 +25,14 @@ use crate::parts::codec::DecodeError;
 use crate::parts::filter::FilterBlock;
 use crate::types::SeqNo;
 
-/// Keyspace and key.
+/// A keyspace and a key.
 pub(crate) type KeyPlace = (u32, Vec<u8>);
 
-/// One piece of a table, in the order in which the walk comes to it: blocks, each behind what it
-/// holds.
+/// A piece of a table, in the order of the walk. A block follows its contents.
 pub(crate) enum Piece<'a> {
     Entry(&'a SalvagedEntry<'a>),
     RangeDelete(&'a RangeDelete),
-    /// A block that is whole.
+    /// An intact block.
     Block {
         kind: BlockKind,
         offset: u64,
@@ -44,18 +43,18 @@ pub(crate) enum Piece<'a> {
     Problem(Problem),
 }
 
-/// An entry of a data block whose checksum is right.
+/// An entry of a data block with a correct checksum.
 pub(crate) struct SalvagedEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) seq: SeqNo,
     pub(crate) kind: u8,
-    /// 0 for none.
+    /// The expiry, or 0 if there is none.
     pub(crate) expiry: u64,
     pub(crate) value: &'a [u8],
 }
 
-/// What is wrong, where, and which entries cannot be read for it.
+/// A problem, its offset, and the entries that cannot be read because of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     pub(crate) offset: u64,
@@ -63,12 +62,12 @@ pub(crate) struct Problem {
     pub(crate) lost: Option<LostKeys>,
 }
 
-/// Entries of these keys are lost, if there were any.
+/// A range of keys whose entries are lost, if there were any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LostKeys {
-    /// Behind this key, or its newer versions; `None`: from the first.
+    /// The exclusive start, of which older versions may be lost too; `None` is the first key.
     pub(crate) after: Option<KeyPlace>,
-    /// Up to this key; `None`: to the last.
+    /// The inclusive end; `None` is the last key.
     pub(crate) up_to: Option<KeyPlace>,
 }
 
@@ -79,11 +78,11 @@ impl LostKeys {
     };
 }
 
-/// What the walk has learned of the table as a whole.
+/// The facts about the table as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged {
     pub(crate) file_bytes: u64,
-    /// As the footer has it; `None` when that is damaged.
+    /// The table number in the footer; `None` if the footer is damaged.
     pub(crate) number: Option<u64>,
     pub(crate) properties: Option<Properties>,
     pub(crate) blocks: u64,
@@ -91,14 +90,14 @@ pub(crate) struct Salvaged {
     pub(crate) problems: u64,
 }
 
-/// Takes the pieces.
+/// A callback for pieces.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 
-/// Walks the table at `path`; `named` is the number in the name of the file, if it has one.
+/// Walks the table at `path`. `named` is the number in the name of the file, if there is one.
 ///
 /// # Errors
-/// The file cannot be opened, a later version wrote it, or `visit` failed. Damage is no error, but a file that
-/// is no table by its name, its footer and its first block is `Invalid`.
+/// Fails if the file cannot be opened, a later version wrote it, or `visit` failed. Damage is not
+/// an error, but a file that is not a table by name, footer or first block is `Invalid`.
 pub(crate) fn salvage(
     fs: &dyn FileSystem,
     path: &Path,
@@ -122,7 +121,7 @@ pub(crate) fn salvage(
         found.lose_all(base, e.to_string(), visit)?;
         return Ok(found);
     }
-    // The footer's own number first: a renamed table is whole, under a wrong name.
+    // Tries the footer's own number first: a renamed table is intact under a wrong name.
     let stated = bytes.get(8..).and_then(|rest| rest.first_chunk::<8>());
     let number = stated.map_or(0, |number| u64::from_le_bytes(*number));
     let footer = match Footer::decode(&bytes, number, file_bytes) {
@@ -137,7 +136,8 @@ pub(crate) fn salvage(
             ));
         }
         Err(FooterError::Damaged(e)) => {
-            // Whose blocks these are: as the file is named, or what is left of the footer says.
+            // The table number of the blocks comes from the name of the file or else from the
+            // damaged footer.
             let number = named.unwrap_or(number);
             let mut walk = Walk::new(file, path, number, found, visit)?;
             if named.is_none() && !bytes.starts_with(&MAGIC) && walk.begins_without_block() {
@@ -177,19 +177,19 @@ struct Walk<'a> {
     found: Salvaged,
     counts: ReadCounts,
     carver: Carver,
-    /// The separator behind the data block walked last, or its last key, and where it ends.
+    /// The separator of the data block walked last, or its last key, and the end of the block.
     last: Option<KeyPlace>,
     end: u64,
     visit: Visit<'a>,
 }
 
-/// What stands behind data blocks that were carved out.
+/// The block found after carved data blocks.
 enum Behind {
-    /// A block of another kind, and whether there is something damaged before it.
+    /// A block of another kind, and whether there is damage before it.
     Block(Handle, BlockKind, bool),
-    /// Data blocks of keys that were not asked for.
+    /// Data blocks beyond the keys that were asked for.
     Keys,
-    /// Nothing that is whole.
+    /// No intact block.
     Nothing,
 }
 
@@ -238,7 +238,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a lower index block leads to, or should.
+    /// Walks the data blocks of a lower index block, carving them if the index block is damaged.
     fn lower(&mut self, handle: Handle, separator: KeyPlace, data_end: u64) -> Result<()> {
         match self.entries(handle, BlockKind::Index)? {
             Some(lower) => {
@@ -252,20 +252,20 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Returns whether the file was read and does not begin with a block that is whole. Blocks behind the first
-    /// are not looked for: in a large file, something looks like one by chance.
+    /// Returns whether the file was read and does not begin with an intact block. Later blocks are
+    /// not tried: in a large file, bytes match a block by chance.
     fn begins_without_block(&mut self) -> bool {
         let first = block_at(&self.file, 0, self.file.file_bytes(), &mut self.counts);
         matches!(first, Ok(None))
     }
 
-    /// Everything that is whole, where nothing says what there should be.
+    /// Carves all intact blocks of a file without footer.
     fn carve_all(&mut self) -> Result<()> {
         let file_bytes = self.file.file_bytes();
         let mut behind = self.carve_data(file_bytes, None)?;
-        // Range deletes come next. Whatever is damaged there may have had some, over any key.
+        // Range deletes come next. A damaged stretch there may have contained some, for any key.
         let mut may_lack_ranges = true;
-        // BOUND: each turn goes on behind a block.
+        // BOUND: every iteration continues after a block.
         while let Behind::Block(handle, kind, gap) = behind {
             if gap && may_lack_ranges {
                 let text = "there may have been range deletes before this block".to_string();
@@ -276,7 +276,7 @@ impl<'a> Walk<'a> {
                 BlockKind::RangeDeletes => self.range_deletes(handle)?,
                 BlockKind::Filter => self.filter(handle)?,
                 BlockKind::Index => self.entries(handle, kind).map(drop)?,
-                // The last one.
+                // The last block.
                 BlockKind::Properties => return self.properties(handle),
                 BlockKind::Data => {
                     let text = "a data block behind blocks of other kinds".to_string();
@@ -298,9 +298,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The data blocks from where the last one ends up to `data_end`, or to the first key behind `up_to`.
+    /// Carves the data blocks from the end of the last one up to `data_end`, or to the first key
+    /// after `up_to`.
     fn carve_data(&mut self, data_end: u64, up_to: Option<&KeyPlace>) -> Result<Behind> {
-        // BOUND: each turn goes on behind a block.
+        // BOUND: every iteration continues after a block.
         loop {
             let at = self.end;
             let file = &self.file;
@@ -341,7 +342,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What was carved out; `None`, and a problem, where the file cannot be read.
+    /// Returns the carved block. Reports a problem and returns `None` if the file cannot be read.
     fn readable<T>(&mut self, at: u64, found: Result<Option<T>>) -> Result<Option<T>> {
         match found {
             Ok(found) => Ok(found),
@@ -352,7 +353,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reports that from `at` up to the next block nothing is whole.
+    /// Reports that there is no intact block from `at` up to the next block.
     fn gap(
         &mut self,
         at: u64,
@@ -392,7 +393,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The content of a block; `None`, and a problem, when it is not whole.
+    /// Reads the content of a block. Reports a problem and returns `None` if the block is damaged.
     fn content(
         &mut self,
         handle: Handle,
@@ -433,7 +434,7 @@ impl<'a> Walk<'a> {
         self.block(BlockKind::Properties, handle, content.len(), 0)
     }
 
-    /// An index block.
+    /// Reads an index block.
     fn entries(&mut self, handle: Handle, kind: BlockKind) -> Result<Option<Arc<Block>>> {
         let Some(content) = self.content(handle, kind, None)? else {
             return Ok(None);
@@ -452,7 +453,7 @@ impl<'a> Walk<'a> {
         Ok(Some(Arc::new(block)))
     }
 
-    /// The separators and handles of an index block.
+    /// Returns the separators and handles of an index block.
     fn handles(&mut self, index: &Arc<Block>) -> Result<Vec<(KeyPlace, Handle)>> {
         let mut handles = Vec::new();
         let mut cursor = BlockCursor::default();
@@ -484,7 +485,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A data block and the bytes of its content; `None`, and a problem, when it is not whole.
+    /// Reads a data block and the size of its content. Reports a problem and returns `None` if the
+    /// block is damaged.
     fn data_block(
         &mut self,
         handle: Handle,
@@ -530,7 +532,7 @@ impl<'a> Walk<'a> {
     }
 
     fn range_deletes(&mut self, handle: Handle) -> Result<()> {
-        // Any key may have been deleted by what is lost here.
+        // A lost range delete may have covered any key.
         let lost = Some(LostKeys::ALL);
         let content = self.content(handle, BlockKind::RangeDeletes, lost.clone())?;
         let Some(content) = content else {
@@ -562,7 +564,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The first and the last key of a block, if it is sound.
+/// Returns the first and the last key of a block, if it is sound.
 fn keys_of(block: &Arc<Block>) -> Option<(KeyPlace, KeyPlace)> {
     let mut cursor = BlockCursor::default();
     cursor.enter(Arc::clone(block));
@@ -573,7 +575,7 @@ fn keys_of(block: &Arc<Block>) -> Option<(KeyPlace, KeyPlace)> {
         Ok(true) => key(&cursor)?,
         _ => return None,
     };
-    // Off the entries again, from where the way back begins at the last.
+    // Makes the cursor unpositioned again, so that `retreat` moves to the last entry.
     cursor.enter(Arc::clone(block));
     match cursor.retreat() {
         Ok(true) => Some((first, key(&cursor)?)),

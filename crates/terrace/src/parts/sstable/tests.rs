@@ -1,4 +1,4 @@
-//! Tests of SSTables: against a model, in damage, in crashes, with faults, and their speed.
+//! Tests of SSTables: against a model, with damage, crashes and faults, and their speed.
 
 mod blocks;
 mod crash;
@@ -29,7 +29,7 @@ fn file() -> &'static Path {
     Path::new("/db/7.sst")
 }
 
-/// What an entry has besides its place.
+/// The parts of an entry besides its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     kind: u8,
@@ -39,7 +39,7 @@ struct Row {
 
 type Rows = BTreeMap<(u32, Vec<u8>, Reverse<u64>), Row>;
 
-/// What a table should have.
+/// The expected contents of a table.
 #[derive(Debug, Clone, Default)]
 struct Model {
     rows: Rows,
@@ -57,7 +57,8 @@ impl Model {
             .insert((keyspace, key.to_vec(), Reverse(seq)), row);
     }
 
-    /// The newest entry that a read at `target` sees, and the newest range delete over its key.
+    /// Returns the newest entry that a read at `target` sees, and the newest range delete over its
+    /// key.
     fn get(&self, target: &Target<'_>) -> (Option<(u64, &Row)>, Option<u64>) {
         let place = |seq| (target.keyspace, target.key.to_vec(), Reverse(seq));
         let row = self.rows.range(place(target.seq)..=place(0)).next();
@@ -122,7 +123,7 @@ fn get(table: &SsTable, target: &Target<'_>) -> crate::error::Result<Option<Answ
     table.get(target, hash, &mut ReadCounts::default())
 }
 
-/// One answer equals what the model says.
+/// Checks one answer against the model.
 fn agrees(model: &Model, target: &Target<'_>, answer: Option<&Answer>) {
     let what = || {
         format!(
@@ -154,7 +155,7 @@ fn agrees(model: &Model, target: &Target<'_>, answer: Option<&Answer>) {
 
 type Seen = ((u32, Vec<u8>, Reverse<u64>), Row);
 
-/// The entry under a cursor.
+/// Returns the current entry of a cursor.
 fn seen(cursor: &SstCursor) -> Option<Seen> {
     let entry = cursor.entry().unwrap()?;
     let row = Row {
@@ -166,7 +167,7 @@ fn seen(cursor: &SstCursor) -> Option<Seen> {
     Some((place, row))
 }
 
-/// All entries, forward.
+/// Returns all entries, forward.
 fn all(table: &Arc<SsTable>) -> crate::error::Result<Vec<Seen>> {
     let mut cursor = SstCursor::new(Arc::clone(table), false);
     let mut rows = Vec::new();
@@ -178,7 +179,7 @@ fn all(table: &Arc<SsTable>) -> crate::error::Result<Vec<Seen>> {
     Ok(rows)
 }
 
-/// Small settings, so that few entries make many blocks and two levels of index.
+/// Returns small settings, with which few entries make many blocks and two levels of index.
 fn tiny(compression: Compression) -> SstOptions {
     SstOptions {
         block_bytes: 200,

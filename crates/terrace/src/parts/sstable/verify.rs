@@ -1,4 +1,4 @@
-//! This file checks a whole table: every checksum, every order, and every fact that it states.
+//! Verification of a whole table: every checksum, every order, and every fact that it states.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::parts::filter::FilterBlock;
 use crate::types::{EntryKind, KEY_BYTES_MAX, key_hash};
 
-/// Problems beyond this are counted only.
+/// The maximum number of problems to report. Further ones are only counted.
 const PROBLEMS_MAX: usize = 20;
 
-/// What a walk over a table found.
+/// The result of a walk over a table.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Verified {
     pub(crate) entries: u64,
     pub(crate) tombstones: u64,
-    /// Bytes of the file that were read.
+    /// The number of bytes of the file that were read.
     pub(crate) bytes: u64,
-    /// What is wrong, the first of it in words, without the path of the file: who shows it names the file.
+    /// The first problems, as text without the path of the file, which the caller adds.
     pub(crate) problems: Vec<String>,
     pub(crate) problem_count: u64,
 }
@@ -37,25 +37,25 @@ impl Verified {
     }
 }
 
-/// The walk: what was found so far, and where it is.
+/// A verification in progress.
 struct Walk<'a> {
     table: &'a SsTable,
     found: Verified,
     counts: ReadCounts,
-    /// What the properties should say.
+    /// The properties that the table should have.
     properties: Properties,
     filter: Option<Arc<FilterBlock>>,
-    /// The last entry or separator: nothing after it may be before it.
+    /// The last entry or separator, which everything after it must not precede.
     last: Option<(Vec<u8>, u64)>,
     /// The last entry.
     last_entry: Option<(Vec<u8>, u64)>,
-    /// Where the next block must begin.
+    /// The offset at which the next block must begin.
     next_offset: u64,
 }
 
 impl SsTable {
-    /// Reads the whole table past the cache and checks everything that can be checked, calling
-    /// `visited` with bytes as they are read.
+    /// Reads the whole table, bypassing the cache, and checks everything that can be checked. Calls
+    /// `visited` with the number of bytes as they are read.
     pub(crate) fn verify(&self, visited: &mut dyn FnMut(u64)) -> Verified {
         let mut walk = Walk {
             table: self,
@@ -84,12 +84,13 @@ impl SsTable {
 }
 
 impl Walk<'_> {
-    /// The problem of a failed step, `None`.
+    /// Returns the result of a step, or notes its error as a problem and returns `None`.
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|e| self.failed(&e)).ok()
     }
 
-    /// Notes an error without the path, which it has in front or, if a read failed, before its cause.
+    /// Notes an error without the path, which is at its start or, if a read failed, before its
+    /// cause.
     fn failed(&mut self, e: &Error) {
         let path = self.table.path().display();
         let text = e.to_string();
@@ -146,7 +147,7 @@ impl Walk<'_> {
         self.properties.index_bytes = index_bytes;
     }
 
-    /// The entries of an index block.
+    /// Returns the separators and handles of an index block.
     fn handles(&mut self, index: &Arc<Block>) -> Vec<(Vec<u8>, u64, Handle)> {
         let checked = index.check(&mut |_, _, _| {});
         self.note(checked.map_err(|e| self.table.file.damaged(e)));
@@ -163,10 +164,10 @@ impl Walk<'_> {
         handles
     }
 
-    /// After the data block at `handle`: it ends before its separator.
+    /// Checks that the data block at `handle` ends at or before its separator.
     fn separator(&mut self, handle: Handle, stored: Vec<u8>, seq: u64) {
         let fits = self.last.as_ref().is_none_or(|last| {
-            // At or before: equal only where the separator is the last entry.
+            // Equal only if the separator is the last entry.
             (&last.0, std::cmp::Reverse(last.1)) <= (&stored, std::cmp::Reverse(seq))
         });
         if !fits {
@@ -248,7 +249,7 @@ impl Walk<'_> {
         self.last_entry = self.last.clone();
     }
 
-    /// What is not data: range deletes, filter, places in the file, properties.
+    /// Checks everything except data: range deletes, filter, offsets in the file, properties.
     fn rest(&mut self) {
         let footer = *self.table.footer();
         let mut next = self.next_offset;
@@ -286,7 +287,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A block that must begin at `next`; where the one after it begins.
+    /// Checks that a block begins at `next`, and returns its end.
     fn follows(&mut self, next: u64, handle: Handle) -> u64 {
         if handle.offset != next {
             self.problem(handle.offset, "a block does not follow the one before");

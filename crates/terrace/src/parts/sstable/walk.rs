@@ -1,4 +1,4 @@
-//! This file walks one block in both directions, with the key of the entry under it built.
+//! The cursor over one block, in both directions, which builds the key of the current entry.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::block::{Block, Sought};
 use super::layout::{EntryHead, KEYSPACE_BYTES, Malformed, split_key};
 use crate::parts::codec::DecodeError;
 
-/// The memory of a longer block goes with it.
+/// The maximum size of a block whose memory is reused.
 const REUSED_BYTES_MAX: usize = 256 << 10;
 
 /// A position in a block, with its key built.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCursor {
     block: Option<Arc<Block>>,
-    /// Where the entry under the cursor begins; meaningless when `on` is not set.
+    /// The offset of the current entry; meaningless unless `on` is set.
     at: usize,
     on: bool,
     head: Option<EntryHead>,
@@ -21,19 +21,19 @@ pub(crate) struct BlockCursor {
 }
 
 impl BlockCursor {
-    /// Goes to a block, before its first entry.
+    /// Enters a block, unpositioned before its first entry.
     pub(crate) fn enter(&mut self, block: Arc<Block>) {
         self.block = Some(block);
         self.leave();
     }
 
-    /// Goes off the entries, and forgets the block.
+    /// Makes the cursor unpositioned and drops the block.
     pub(crate) fn clear(&mut self) {
         self.block = None;
         self.leave();
     }
 
-    /// Goes off the entries, forgets the block, and gives its memory if nobody else has it.
+    /// Makes the cursor unpositioned and drops the block. Returns its memory if it is not shared.
     pub(crate) fn give_memory(&mut self) -> Vec<u8> {
         let block = self.block.take();
         self.leave();
@@ -50,24 +50,24 @@ impl BlockCursor {
         self.key.clear();
     }
 
-    /// The block.
+    /// Returns the block.
     pub(crate) fn block(&self) -> Option<&Arc<Block>> {
         self.block.as_ref()
     }
 
-    /// The entry under the cursor, if there is one.
+    /// Returns the fixed part of the current entry, if there is one.
     #[inline(always)]
     pub(crate) fn head(&self) -> Option<&EntryHead> {
         self.head.as_ref()
     }
 
-    /// The stored key of the entry under the cursor; empty off the entries.
+    /// Returns the stored key of the current entry, or an empty key if the cursor is unpositioned.
     #[inline(always)]
     pub(crate) fn stored_key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The value of the entry under the cursor; empty off the entries.
+    /// Returns the value of the current entry, or an empty value if the cursor is unpositioned.
     #[inline(always)]
     pub(crate) fn value(&self) -> &[u8] {
         match (&self.block, &self.head) {
@@ -76,7 +76,8 @@ impl BlockCursor {
         }
     }
 
-    /// Goes to the next entry, or the first; false at the end of the block.
+    /// Moves to the next entry, or to the first one if unpositioned. Returns false at the end of
+    /// the block.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<bool, DecodeError> {
         let Some(block) = &self.block else {
@@ -100,7 +101,7 @@ impl BlockCursor {
         }
     }
 
-    /// Goes to the entry before, or to the last one from off the entries; false at the start.
+    /// Moves to the previous entry, or to the last one if unpositioned. Returns false at the start.
     pub(crate) fn retreat(&mut self) -> Result<bool, DecodeError> {
         let Some(block) = self.block.clone() else {
             return Ok(false);
@@ -119,7 +120,7 @@ impl BlockCursor {
         Ok(true)
     }
 
-    /// Goes to the last entry that begins before byte `before`.
+    /// Moves to the last entry that begins before byte `before`.
     fn go_before(&mut self, block: &Block, before: usize) -> Result<(), Malformed> {
         let (mut low, mut high) = (0, block.entries().restart_count());
         // BOUND: the range halves.
@@ -135,7 +136,7 @@ impl BlockCursor {
         if at >= before {
             return Err(Malformed::new(at, "a first restart at the first entry"));
         }
-        // BOUND: every turn passes an entry of the block.
+        // BOUND: every iteration passes an entry of the block.
         loop {
             let head = block
                 .entries()
@@ -149,7 +150,7 @@ impl BlockCursor {
         }
     }
 
-    /// Goes to the first entry not before `sought`; false at the end of the block.
+    /// Moves to the first entry at or after `sought`. Returns false at the end of the block.
     pub(crate) fn seek(&mut self, sought: &Sought<'_>) -> Result<bool, DecodeError> {
         self.leave();
         let Some(block) = &self.block else {
@@ -158,7 +159,7 @@ impl BlockCursor {
         let Some(spot) = block.find(sought)? else {
             return Ok(false);
         };
-        // What the entry shares with the one before it, that one shares with `sought`.
+        // The bytes that the entry shares with the one before it are shared with `sought` too.
         let Some(shared) = sought.stored.get(..spot.head.shared) else {
             return Err(block.damaged(Malformed::new(spot.at, "fewer shared bytes")));
         };
@@ -181,7 +182,7 @@ impl BlockCursor {
     }
 }
 
-/// The user key and the keyspace of the entry under a cursor.
+/// Returns the keyspace and the user key of a cursor's current entry.
 #[inline(always)]
 pub(crate) fn user_key(cursor: &BlockCursor) -> (u32, &[u8]) {
     split_key(cursor.stored_key()).unwrap_or((0, &[]))

@@ -1,7 +1,8 @@
-//! This file writes a table: entries in, blocks out, and a file that is durable before it is named.
+//! The writer of a table: it turns entries into blocks, and a file that is durable before it gets
+//! its name.
 //!
-//! Memory: one block, one block compressed, the index, 8 bytes a key for the filter, and a buffer of
-//! writes. A value is copied twice when it is compressed and once when it is not.
+//! The writer's memory is one block, one compressed block, the index, 8 bytes per key for the
+//! filter, and a write buffer. A value is copied twice if it is compressed and once if not.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,27 +23,27 @@ use crate::parts::filter::FilterBuilder;
 use crate::parts::ranges::{Keep, fragment};
 use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of, key_hash};
 
-/// Memory that the writer keeps between blocks; what a large value needed is given back.
+/// The memory that the writer keeps between blocks. Memory for larger values is freed.
 const KEEP_BYTES: usize = 1 << 20;
 
-/// How a table is written.
+/// The options for writing a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SstOptions {
-    /// Whose table it is.
+    /// The database that the table belongs to.
     pub(crate) db: DbId,
-    /// A data block is closed when its content has this many bytes. Larger: denser, fewer index
-    /// entries, more bytes read for one key.
+    /// The content size at which a data block is closed. Larger blocks are denser and need fewer
+    /// index entries, but more bytes are read per key.
     pub(crate) block_bytes: usize,
-    /// Entries from one restart to the next. Larger: denser, slower to search.
+    /// The number of entries from one restart to the next. More is denser, but slower to search.
     pub(crate) restart_interval: usize,
-    /// An index block is closed at this size; a second level begins with the second block.
+    /// The size at which an index block is closed. A second block makes a second level.
     pub(crate) index_block_bytes: usize,
-    /// 0 for no filter.
+    /// The filter's bits per key, or 0 for no filter.
     pub(crate) filter_bits_per_key: u32,
     pub(crate) compression: Compression,
-    /// Writes past the operating system's cache where the file system can.
+    /// Whether writes bypass the operating system's cache, if the file system supports it.
     pub(crate) direct: bool,
-    /// Bytes of one write to the file.
+    /// The number of bytes per write to the file.
     pub(crate) write_bytes: usize,
 }
 
@@ -61,20 +62,20 @@ impl Default for SstOptions {
     }
 }
 
-/// An entry to be written.
+/// An entry to write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) seq: SeqNo,
-    /// Put, delete or value pointer; range deletes have their own call.
+    /// Put, delete or value pointer. Range deletes have their own method.
     pub(crate) kind: u8,
-    /// Milliseconds since 1970 after which the entry counts as deleted; 0 for never.
+    /// The time in milliseconds since 1970 after which the entry counts as deleted; 0 for never.
     pub(crate) expiry: u64,
     pub(crate) value: &'a [u8],
 }
 
-/// A table that is durable, file and name, so that a manifest may name it.
+/// A table whose file and name are durable, so that a manifest may refer to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Finished {
     pub(crate) number: u64,
@@ -82,11 +83,11 @@ pub(crate) struct Finished {
     pub(crate) properties: Properties,
 }
 
-/// Writes one table. One thread.
+/// Writes one table, on one thread.
 pub(crate) struct SstWriter {
     fs: Arc<dyn FileSystem>,
     path: PathBuf,
-    /// Where it is until it is whole.
+    /// The path of the file until it is complete.
     draft: PathBuf,
     number: u64,
     options: SstOptions,
@@ -94,12 +95,12 @@ pub(crate) struct SstWriter {
     compressor: Compressor,
     data: BlockBuilder,
     index: IndexBuilder,
-    /// The block before the one that is being built, until the key that follows it is known.
+    /// The last finished block, until the key that follows it is known.
     waiting: Option<Handle>,
     /// The last entry.
     stored: Vec<u8>,
     seq: SeqNo,
-    /// The entry that is being added.
+    /// The entry being added.
     next_stored: Vec<u8>,
     hashes: Vec<u64>,
     ranges: Vec<RangeDelete>,
@@ -107,7 +108,7 @@ pub(crate) struct SstWriter {
     failed: bool,
 }
 
-/// Closes a block: payload and trailer to the file.
+/// Writes the payload and the trailer of a block to the file.
 fn write_block(
     out: &mut Appender,
     (payload, compression): (&[u8], Compression),
@@ -165,8 +166,8 @@ impl SstWriter {
         })
     }
 
-    /// Adds an entry, which must come after the one before it (T2). After an error nothing more can
-    /// be added.
+    /// Adds an entry, which must follow the one before it (T2). After an error nothing more can be
+    /// added.
     pub(crate) fn add(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         self.check(entry)?;
         self.next_stored.clear();
@@ -198,8 +199,8 @@ impl SstWriter {
         Ok(())
     }
 
-    /// Whether the block should close before `entry`: one that would make it much too large goes
-    /// elsewhere, so that large values have blocks of their own.
+    /// Returns whether the block should be closed before `entry`. An entry that would make the
+    /// block much too large goes to the next one, so that large values get their own blocks.
     #[inline]
     fn full_with(&self, entry: &NewEntry<'_>) -> bool {
         let before = self.data.len_bytes();
@@ -284,7 +285,7 @@ impl SstWriter {
         }
     }
 
-    /// Adds a range delete, in any order; `Invalid` when the range has no key.
+    /// Adds a range delete, in any order. Fails with `Invalid` if the range is empty.
     pub(crate) fn add_range_delete(&mut self, range: RangeDelete) -> Result<()> {
         if self.failed {
             return Err(self.has_failed());
@@ -299,7 +300,7 @@ impl SstWriter {
         Ok(())
     }
 
-    /// Gives the block before this one its place in the index, now that the next key is known.
+    /// Adds the last finished block to the index, now that the next key is known.
     #[inline]
     fn settle_waiting(&mut self, new_key: bool) {
         let Some(handle) = self.waiting.take() else {
@@ -309,7 +310,7 @@ impl SstWriter {
             let stored = separator(&self.stored, &self.next_stored);
             self.index.push(stored, 0, handle);
         } else {
-            // Versions of one key on both sides: only the last entry itself separates them (T3).
+            // The same key is on both sides, so only the last entry itself separates them (T3).
             self.index.push(&self.stored, self.seq, handle);
         }
     }
@@ -337,7 +338,7 @@ impl SstWriter {
         Error::io(what, &self.path, e)
     }
 
-    /// About how long the file would be if the table were finished now.
+    /// Estimates the length of the file if the table were finished now.
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
         self.out.position()
@@ -347,29 +348,29 @@ impl SstWriter {
             + layout::FOOTER_BYTES as u64
     }
 
-    /// The most that what the writer knows of keys and blocks takes by the end of the table: hashes
-    /// while their memory doubles, or hashes and the filter, and the index with its last copy.
+    /// Returns the maximum memory that hashes and index take by the end of the table: the hashes
+    /// while their vector grows, or the hashes and the filter, and the index with its last copy.
     pub(crate) fn keys_bytes(&self) -> u64 {
         3 * 8 * self.hashes.len() as u64 + 3 * self.index.len_bytes() as u64
     }
 
-    /// Keyspace and key of the first entry, when there is one.
+    /// Returns the keyspace and key of the first entry, if there is one.
     pub(crate) fn first_entry(&self) -> Option<(u32, &[u8])> {
         let (first, _) = self.properties.entries.as_ref()?;
         Some((first.keyspace, &first.key))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn entry_count(&self) -> u64 {
         self.properties.entry_count
     }
 
-    /// Writes what is left and makes the table durable, the file first and then its name. Nothing that has
-    /// the name is replaced, and after an error nothing of the table is left.
+    /// Writes the remaining data and makes the table durable, first the file and then its name.
+    /// Never replaces an existing file. After an error nothing of the table remains.
     pub(crate) fn finish(mut self) -> Result<Finished> {
         let whole = self.finish_draft().and_then(|file_bytes| {
-            // CRASH: before the name is durable, the file is a draft, whole or in part, or has its
-            // name and says in its footer whose it is; nothing names it, so recovery removes it.
+            // CRASH: before the name is durable, the file is a complete or partial draft, or has
+            // its name and its owner in its footer. Nothing refers to it, so recovery removes it.
             let renamed = self.fs.rename_new(&self.draft, &self.path);
             renamed.map_err(|e| Error::io("give its name to", &self.path, e))?;
             Ok(file_bytes)
@@ -389,7 +390,7 @@ impl SstWriter {
         })
     }
 
-    /// Writes what is left of the draft and makes it durable; returns its length.
+    /// Writes the remaining data of the draft and makes it durable. Returns its length.
     fn finish_draft(&mut self) -> Result<u64> {
         if self.failed {
             return Err(self.has_failed());
@@ -415,14 +416,14 @@ impl SstWriter {
         }
         let file_bytes = self.out.position();
         // PERSIST: the file, then its name, and the manifest only after `finish` has returned.
-        // Reversed, a crash could leave a manifest that names a file that is short or not there.
+        // Reversed, a crash could leave a manifest that refers to a short or missing file.
         match self.out.sync() {
             Ok(()) => Ok(file_bytes),
             Err(e) => Err(self.fail("sync", e)),
         }
     }
 
-    /// Everything after the data blocks.
+    /// Writes everything after the data blocks.
     fn write_end(&mut self) -> std::io::Result<()> {
         let number = self.number;
         let mut features = 0;
@@ -443,7 +444,7 @@ impl SstWriter {
             for hash in std::mem::take(&mut self.hashes) {
                 builder.insert(hash);
             }
-            // The bits of a filter are as good as random: compressing them saves nothing.
+            // The bits of a filter are nearly random, so compression saves nothing.
             let payload = (&builder.into_bytes()[..], Compression::None);
             let handle = write_block(&mut self.out, payload, BlockKind::Filter, number)?;
             self.properties.filter_bytes = handle.stored_bytes() as u64;
@@ -480,7 +481,7 @@ impl SstWriter {
         self.out.append(&footer.encode())
     }
 
-    /// Gives the table up and removes its file. A file that cannot be removed is left for recovery.
+    /// Abandons the table and removes its file. A file that cannot be removed is left for recovery.
     pub(crate) fn abandon(self) -> Result<()> {
         let SstWriter { fs, draft, out, .. } = self;
         drop(out);

@@ -1,4 +1,4 @@
-//! Tests of what blocks are made of: separators, fragments of range deletes, what writers refuse.
+//! Tests of the parts of blocks: separators, fragments of range deletes, and the writer's checks.
 
 use super::super::block::{Block, Sought};
 use super::super::build::{BlockBuilder, RawEntry};
@@ -12,7 +12,8 @@ use crate::error::ErrorKind;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Keep, fragment};
 
-/// A separator is not before the key before it, is before the key after it, and no longer than either.
+/// A separator is at or after the key before it, before the key after it, and no longer than
+/// either.
 #[test]
 fn separators_separate() {
     let mut rng = fastrand::Rng::with_seed(41);
@@ -34,8 +35,8 @@ fn separators_separate() {
     }
 }
 
-/// A search finds the first entry that is not before its place, by restarts alone and by heads, whatever
-/// keys have in common and however many versions they have.
+/// A search finds the first entry at or after its place, with and without heads, for any common
+/// prefix of the keys and any number of versions.
 #[test]
 fn searches_find_with_heads_and_without() {
     let mut rng = fastrand::Rng::with_seed(43);
@@ -78,7 +79,7 @@ fn searches_find_with_heads_and_without() {
             let expected = expected.map(|(key, seq)| (key.as_slice(), *seq));
             assert_eq!(found, expected, "{round}: {stored:?} {seq}");
         };
-        // By restarts where there are few, since it is the first search.
+        // A block with few restarts is searched by restarts here, since it is the first search.
         sought(&entries[entries.len() / 2].0, 1);
         for (key, seq) in &entries {
             sought(key, *seq);
@@ -99,8 +100,8 @@ fn searches_find_with_heads_and_without() {
     assert!(made.iter().all(|count| *count > 20), "{made:?}");
 }
 
-/// Whatever ranges overlap, their fragments delete from each key exactly what the ranges do, in
-/// order and without overlap.
+/// For any overlapping ranges, the fragments delete from each key exactly what the ranges delete.
+/// They are in order and do not overlap.
 #[test]
 fn fragments_delete_what_ranges_do() {
     let mut rng = fastrand::Rng::with_seed(42);
@@ -143,8 +144,8 @@ fn fragments_delete_what_ranges_do() {
     }
 }
 
-/// Entries out of order, too large or of no kind, and ranges without a key are refused; after an
-/// entry out of order nothing is accepted, and the file can be removed.
+/// The writer refuses entries out of order, too large or of unknown kind, and ranges without a key.
+/// After an entry out of order it accepts nothing, and the file can be removed.
 #[test]
 fn writers_refuse_what_readers_could_not_find() {
     let fs = machine();
@@ -256,8 +257,8 @@ fn writers_refuse_what_readers_could_not_find() {
     }
 }
 
-/// Memory of a block that a full cache lets go of is kept for a block of about that size that is read next, but not
-/// where memory has a budget, which would not know of it.
+/// The memory of a block evicted from a full cache is kept for the next block of about that size,
+/// but not if there is a memory budget, which would not count it.
 #[test]
 fn memory_of_evicted_blocks_is_used_again() {
     const VALUE_BYTES: usize = 5000;
@@ -266,7 +267,7 @@ fn memory_of_evicted_blocks_is_used_again() {
     for i in 0..500u64 {
         model.put(1, &i.to_be_bytes(), i + 1, &[i as u8; VALUE_BYTES]);
     }
-    // Each block has one pair.
+    // Each block contains one pair.
     let options = SstOptions {
         compression: Compression::None,
         ..SstOptions::default()

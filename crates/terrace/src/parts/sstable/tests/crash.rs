@@ -1,4 +1,4 @@
-//! Tests of tables in crashes and with faults: a table that may be named is whole.
+//! Tests of tables in crashes and with faults: a published table is complete.
 
 use std::io;
 use std::sync::Mutex;
@@ -23,15 +23,15 @@ fn model(rows: u32) -> Model {
     model
 }
 
-/// After a loss of power at any sync, whatever of the rest survives: before `finish` has returned no
-/// table is named; once it has, the table is there, whole.
+/// After a power failure at any sync, with any part of the unsynced data lost: before `finish`
+/// returns, no table is published; afterwards the table exists and is complete.
 #[test]
 fn a_named_table_is_whole_after_any_power_loss() {
     let machine = Machine::new(61, Medium::Dax);
     let fs = machine.fs();
     fs.create_dir_all(Path::new("/db")).unwrap();
     let model = Arc::new(model(20_000));
-    // What the manifest would be: durable with its own sync, after `finish`.
+    // Stands for the manifest, which is made durable with its own sync after `finish`.
     let named = Arc::new(AtomicBool::new(false));
     let crashes = Arc::new(AtomicU64::new(0));
     let points = Arc::new(Mutex::new(Vec::new()));
@@ -53,7 +53,7 @@ fn a_named_table_is_whole_after_any_power_loss() {
                 let rows: Vec<Seen> = expected.rows.clone().into_iter().collect();
                 assert_eq!(all(&table).unwrap(), rows, "{point:?} {survive:?}");
             } else if let Ok(true) = after.exists(file()) {
-                // An orphan: whole or refused, and it can be removed and written anew.
+                // An orphan is complete or refused, and it can be removed and rewritten.
                 if let Ok(table) = open(&*after, file(), &cache()) {
                     assert_eq!(table.properties().entry_count, 20_000);
                 }
@@ -78,8 +78,8 @@ fn a_named_table_is_whole_after_any_power_loss() {
     assert_eq!(crashes.load(Ordering::Relaxed), 48);
 }
 
-/// For every n, the n-th operation fails: writing gives an error and no table; never a panic. Only a device that
-/// will not begin early changes nothing.
+/// For every n, the n-th operation fails: writing returns an error and leaves no table, and never
+/// panics. Only a failure of an early writeback request changes nothing.
 #[test]
 fn every_write_can_fail() {
     let model = model(14_000);
@@ -102,7 +102,7 @@ fn every_write_can_fail() {
             fs.fail_at(n, fault, false);
             match script(&fs) {
                 Err(error) => {
-                    // A folder that cannot be synced is never taken for a full disk.
+                    // A failed sync of a directory is never reported as a full disk.
                     let folder = fs
                         .tripped()
                         .is_some_and(|what| what.starts_with("sync folder"));
@@ -118,7 +118,8 @@ fn every_write_can_fail() {
             }
             fs.reset();
             let _ = inner.remove(file());
-            // A writer that is dropped leaves its draft, which the next opening removes.
+            // A writer that is dropped leaves its draft, which the next open of the database
+            // removes.
             let draft = crate::types::draft_of(file(), SstOptions::default().db);
             let _ = inner.remove(&draft);
             let finished = script(&fs).unwrap();
@@ -129,8 +130,8 @@ fn every_write_can_fail() {
     assert!(begun_early > 0, "no file was long enough");
 }
 
-/// For every n, the n-th operation of reading fails: the call gives the error, naming the file, and
-/// the same call answers rightly afterwards. Advice that fails changes nothing.
+/// For every n, the n-th read operation fails: the call returns an error that names the file, and
+/// the same call succeeds afterwards. Failed advice changes nothing.
 #[test]
 fn every_read_can_fail() {
     let model = model(600);
@@ -184,7 +185,7 @@ fn every_read_can_fail() {
     run(&fs).unwrap();
 }
 
-/// After a failed read a cursor is off the table, and a table answers as before once reads work.
+/// After a failed read a cursor is unpositioned, and a table answers as before once reads work.
 #[test]
 fn reads_recover_from_a_fault() {
     let model = model(600);

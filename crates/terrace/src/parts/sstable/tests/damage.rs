@@ -1,4 +1,4 @@
-//! Tests of tables whose bytes are not what was written: an error or the truth, never a panic.
+//! Tests of tables with changed bytes: reads return an error or the truth, and never panic.
 
 use super::super::block::{Block, Sought};
 use super::super::layout::{
@@ -49,7 +49,7 @@ pub(super) fn overwrite(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) {
     file.write_at(0, bytes).unwrap();
 }
 
-/// Reads everything in every way. Whatever a call returns without an error is the truth.
+/// Reads everything in every way, and checks that every result that is not an error is true.
 fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::error::Error> {
     let table = open(fs, file(), &cache())?;
     let mut failed = None;
@@ -92,7 +92,7 @@ fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::error
     match (failed, verified.problems.first()) {
         (Some(e), _) => Err(e),
         (None, Some(problem)) => {
-            // As it is shown, so that a path in the problem itself is one too many.
+            // The path is added as on display, so the problem itself must not contain it.
             assert!(!problem.contains("/db/7.sst"), "{problem}");
             let shown = format!("{}: {problem}", table.path().display());
             Err(crate::error::Error::corruption(shown))
@@ -101,8 +101,8 @@ fn error_or_truth(fs: &dyn FileSystem, model: &Model) -> Result<(), crate::error
     }
 }
 
-/// Whichever byte of a table is changed, in whichever way, it is found: by the opening, by every
-/// read that needs the byte, and by verify. The error names the file.
+/// Any change of any byte of a table is detected by the open, by every read that needs the byte,
+/// and by verify. The error names the file.
 #[test]
 fn every_changed_byte_is_found() {
     let model = small_model();
@@ -129,7 +129,7 @@ fn every_changed_byte_is_found() {
     }
 }
 
-/// A table cut off or extended anywhere, another table's file, and an empty file are refused.
+/// A table truncated or extended anywhere, another table's file, and an empty file are refused.
 #[test]
 fn tables_of_other_lengths_are_refused() {
     let model = small_model();
@@ -150,7 +150,8 @@ fn tables_of_other_lengths_are_refused() {
     assert!(open(&*fs, Path::new("/db/none"), &cache()).is_err());
 }
 
-/// A block of another place, or of another kind, is refused though its checksum was right there.
+/// A block of another place or of another kind is refused, even though its checksum was correct
+/// there.
 #[test]
 fn blocks_belong_to_their_place() {
     let mut model = Model::default();
@@ -185,7 +186,7 @@ fn blocks_belong_to_their_place() {
     assert!(error.to_string().contains("kind 2"), "{error}");
 }
 
-/// A later version, or a feature that is not known, is refused as unsupported, not as damaged.
+/// A later version or an unknown feature is refused as unsupported, not as damaged.
 #[test]
 fn later_formats_are_refused_by_name() {
     let fs = machine();
@@ -206,7 +207,7 @@ fn later_formats_are_refused_by_name() {
 }
 
 /// Any bytes as a block, a footer, properties, a filter, compressed content or range deletes are
-/// accepted or refused; whatever is accepted can be searched and walked without a panic.
+/// accepted or refused. Accepted bytes can be searched and walked without a panic.
 #[test]
 fn decoders_take_any_bytes() {
     let fs = machine();
@@ -269,7 +270,7 @@ fn walk_any(rng: &mut fastrand::Rng, block: &Arc<Block>) {
     cursor.enter(Arc::clone(block));
     while let Ok(true) = cursor.advance() {}
     cursor.enter(Arc::clone(block));
-    // BOUND: every step goes to an earlier byte.
+    // BOUND: every step moves to an earlier byte.
     while let Ok(true) = cursor.retreat() {}
     let key = format!("key{:03}", rng.u32(..20));
     Sought::with(&target(1, key.as_bytes(), rng.u64(..100)), |sought| {

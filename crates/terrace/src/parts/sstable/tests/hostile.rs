@@ -1,5 +1,5 @@
-//! Tests of tables whose checksums are right and whose facts are not: verify says so, and no read
-//! panics or runs for ever.
+//! Tests of tables with correct checksums and wrong facts: verify reports them, and no read panics
+//! or runs forever.
 
 use super::super::MultiRead;
 use super::super::layout::{
@@ -13,7 +13,7 @@ use crate::parts::filter::FilterBuilder;
 struct Bytes {
     bytes: Vec<u8>,
     footer: Footer,
-    /// Every block: where, and what it is.
+    /// The handle and the kind of every block.
     blocks: Vec<(Handle, BlockKind)>,
 }
 
@@ -47,7 +47,7 @@ impl Bytes {
         let mut blocks = Vec::new();
         let mut offset = 0;
         while offset < footer_at {
-            // Whichever kind and size has the right checksum there is the block.
+            // The kind and size whose checksum matches at this offset identify the block.
             let found = (TRAILER_BYTES..=footer_at - offset).find_map(|len| {
                 let kinds = [
                     BlockKind::Data,
@@ -81,7 +81,7 @@ impl Bytes {
         &mut self.bytes[at..at + handle.size as usize]
     }
 
-    /// Makes the checksum of a block that was changed right.
+    /// Corrects the checksum of a changed block.
     fn reseal(&mut self, (handle, kind): (Handle, BlockKind)) {
         let payload = self.payload(handle);
         let trailer = encode_trailer(payload, Compression::None, kind, NUMBER, handle.offset);
@@ -100,7 +100,7 @@ impl Bytes {
     }
 }
 
-/// What verify says of the table first.
+/// Returns the problems that verify reports.
 fn verdict(fs: &dyn FileSystem) -> String {
     match open(fs, file(), &cache()) {
         Ok(table) => table.verify(&mut |_| {}).problems.join("; "),
@@ -108,8 +108,8 @@ fn verdict(fs: &dyn FileSystem) -> String {
     }
 }
 
-/// A filter without a key, properties that count wrongly, entries and separators out of order, and
-/// an index that leads elsewhere are found by verify though every checksum is right.
+/// Verify finds a filter that lacks a key, properties with wrong counts, entries and separators out
+/// of order, and an index with wrong handles, even though every checksum is correct.
 #[test]
 fn verify_finds_wrong_facts() {
     let fs = machine();
@@ -138,7 +138,7 @@ fn verify_finds_wrong_facts() {
         let crc = codec::checksum(&payload[..60]);
         payload[60..64].copy_from_slice(&crc.to_le_bytes());
     });
-    // The first record: id, size, count of entries.
+    // The first record: id, size, number of entries.
     check(BlockKind::Properties, "the properties are", &|payload| {
         payload[2] += 1
     });
@@ -165,7 +165,7 @@ fn verify_finds_wrong_facts() {
     check(BlockKind::RangeDeletes, "the properties are", &|payload| {
         payload[4] = 1
     });
-    // The footer's handle of the filter, gone: its bytes belong to nothing.
+    // Without the filter's handle in the footer, the bytes of the filter belong to nothing.
     let mut bytes = Bytes::new(&fs);
     let footer_at = bytes.bytes.len() - FOOTER_BYTES;
     bytes.footer.filter = None;
@@ -179,8 +179,8 @@ fn verify_finds_wrong_facts() {
     );
 }
 
-/// Whatever byte of whatever block is changed under a right checksum, every call returns, with an
-/// error or an answer, and walks end.
+/// After a change of any byte of any block under a correct checksum, every call returns an error or
+/// an answer, and walks end.
 #[test]
 fn no_read_panics_or_loops() {
     let fs = machine();
@@ -227,7 +227,7 @@ fn use_all(table: &Arc<SsTable>, rows: &Rows) {
     let _ = table.multi_get(&mut reads, &mut counts);
     let _ = table.split_keys(4, &mut counts);
     let _ = all(table);
-    // BOUND: every step goes to an earlier entry of a block, or of the index.
+    // BOUND: every step moves to an earlier entry of a block, or of the index.
     let mut going = cursor.seek_to_last().is_ok();
     while going && cursor.entry().is_ok_and(|entry| entry.is_some()) {
         going = cursor.retreat().is_ok();
@@ -235,7 +235,7 @@ fn use_all(table: &Arc<SsTable>, rows: &Rows) {
     table.verify(&mut |_| {});
 }
 
-/// A handle that leads past the blocks is refused before memory for it is taken.
+/// A handle that leads past the blocks is refused before memory for it is allocated.
 #[test]
 fn handles_are_checked_before_memory_is_taken() {
     let fs = machine();
@@ -254,7 +254,7 @@ fn handles_are_checked_before_memory_is_taken() {
     }
 }
 
-/// A walk backward through a block whose first restart is not its first entry ends with an error.
+/// A backward walk through a block whose first restart is not its first entry ends with an error.
 #[test]
 fn a_walk_backward_never_goes_forward() {
     let mut builder = super::super::build::BlockBuilder::new(1);

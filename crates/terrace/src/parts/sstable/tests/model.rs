@@ -7,7 +7,7 @@ use super::super::{MultiRead, Place, Properties, Verified};
 use super::*;
 use crate::types::DbId;
 
-/// Keys that share much, keys that share nothing, the empty one, many versions.
+/// Returns a model with long and empty common prefixes, the empty key and many versions.
 fn random_model(rng: &mut fastrand::Rng, rows: usize) -> Model {
     let mut model = Model::default();
     let shape = rng.u32(..4);
@@ -80,7 +80,7 @@ fn random_options(rng: &mut fastrand::Rng) -> SstOptions {
     }
 }
 
-/// Places in and around the entries of the model.
+/// Returns places in and around the entries of the model.
 fn places(rng: &mut fastrand::Rng, model: &Model, count: usize) -> Vec<(u32, Vec<u8>, u64)> {
     let rows: Vec<_> = model.rows.keys().collect();
     let near = |rng: &mut fastrand::Rng| {
@@ -170,7 +170,7 @@ fn check_walks(rng: &mut fastrand::Rng, table: &Arc<SsTable>, model: &Model) {
                         at = (at + 1).min(rows.len());
                     } else {
                         cursor.retreat().unwrap();
-                        // Off the table a cursor stays there.
+                        // An unpositioned cursor stays unpositioned.
                         at = if at == rows.len() {
                             at
                         } else {
@@ -218,8 +218,8 @@ fn check_facts(table: &SsTable, finished: &Finished, model: &Model) {
     assert_eq!(verified.bytes, visited);
 }
 
-/// Whatever entries a table is given, with whatever settings, each read and walk gives what a map
-/// with versions gives, and verify finds nothing.
+/// For any entries and any settings, every read and walk agrees with a map with versions, and
+/// verify finds no problem.
 #[test]
 fn tables_equal_a_map_with_versions() {
     for seed in 0..400 {
@@ -240,8 +240,8 @@ fn tables_equal_a_map_with_versions() {
     }
 }
 
-/// The empty key, keys of the greatest length that differ at the end only, values larger than any
-/// block, and versions of one key over many blocks are found like all others.
+/// The empty key, keys of maximum length that differ only at the end, values larger than any block,
+/// and versions of one key over many blocks are found like all others.
 #[test]
 fn extreme_entries_are_found() {
     let mut model = Model::default();
@@ -320,7 +320,7 @@ fn large_values_have_blocks_of_their_own() {
     }
 }
 
-/// A get of a cached block reads nothing, a filtered one looks at no block, a walk and a batch read
+/// A get of a cached block reads nothing, a filtered get reads no block, a walk and a batch read
 /// far fewer times than they read blocks, and closed tables leave the budget.
 #[test]
 fn reads_are_as_few_as_promised() {
@@ -389,7 +389,7 @@ fn reads_are_as_few_as_promised() {
     assert_eq!(cache.used_bytes().1, 0);
 }
 
-/// A table opened for direct reads answers as any other.
+/// A table opened for direct reads answers like any other.
 #[test]
 fn direct_reads_give_the_same() {
     let mut rng = fastrand::Rng::with_seed(31);
@@ -411,8 +411,8 @@ fn direct_reads_give_the_same() {
     }
 }
 
-/// Keys that split a table come in order, lie inside it and make parts of similar size; the estimate
-/// of what lies between two places is right within a few blocks.
+/// Keys that split a table are in order, inside the table, and make parts of similar size. The
+/// estimate between two places is accurate to within a few blocks.
 #[test]
 fn estimates_and_splits_are_near() {
     let mut model = Model::default();

@@ -1,5 +1,6 @@
-//! Rates of tables, printed: building, point reads from cached blocks and from the file, scans both
-//! ways. With `TERRACE_RATES_MIB` set to a size, as large; else small enough for every run.
+//! Printed rates of tables: building, point reads from cached blocks and from the file, and scans
+//! in both directions. `TERRACE_RATES_MIB` sets the size of the table; the default is small enough
+//! for every run.
 //!
 //! `TERRACE_RATES_MIB=256 cargo test --release -p terrace rates -- --nocapture`
 
@@ -15,7 +16,7 @@ fn key(i: u64) -> [u8; 16] {
     key
 }
 
-/// Half as compressible as its length, as db_bench makes values.
+/// Returns a value that compresses to half its length, like those of db_bench.
 fn value(rng: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
     let mut value: Vec<u8> = (0..bytes / 2).map(|_| rng.u8(..)).collect();
     let half = value.clone();
@@ -24,7 +25,7 @@ fn value(rng: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// What this thread has used of a processor, on a machine that others use too; 0 if not told.
+/// Returns the processor time of this thread, on a machine shared with others, or 0 if unknown.
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = stat.split(' ').next().map(str::parse);
@@ -162,7 +163,7 @@ fn measure(value_bytes: usize, table_bytes: u64, compression: Compression) {
     rates.scan("scan uncached, filling", true, true);
 }
 
-/// Each kind of read answers at every size of value; the rates are for people.
+/// Every kind of read succeeds at every size of value. The rates are for people.
 #[test]
 fn rates() {
     let mib = std::env::var("TERRACE_RATES_MIB").ok();

@@ -1,12 +1,12 @@
-//! Tests of the rescue of what is whole in a damaged table: all of that and nothing else, and for whatever is
-//! missing it is said that it may be.
+//! Tests of salvage from damaged tables: it returns every intact entry and nothing else, and
+//! reports every range in which entries may be missing.
 
 use super::super::layout::{BlockKind, FOOTER_BYTES};
 use super::super::{LostKeys, Piece, Salvaged, salvage};
 use super::damage::{bytes_of, overwrite};
 use super::*;
 
-/// What a walk over a damaged table gives.
+/// The result of a walk over a damaged table.
 #[derive(Default)]
 struct Rescue {
     rows: Rows,
@@ -47,7 +47,7 @@ fn rescue(fs: &dyn FileSystem, named: Option<u64>) -> (Rescue, Salvaged) {
 }
 
 impl Rescue {
-    /// Nothing is made up, and whatever is missing is told of.
+    /// Checks that nothing is invented and every missing entry is reported.
     fn check(&self, model: &Model, what: &str) {
         let is_lost = |keyspace: u32, key: &[u8]| {
             self.lost.iter().any(|lost| {
@@ -78,7 +78,7 @@ impl Rescue {
     }
 }
 
-/// Entries of several blocks, plain or compressed; with `ranges`, two range deletes.
+/// Returns entries for several blocks; with `ranges`, also two range deletes.
 fn model(ranges: bool) -> Model {
     let mut model = Model::default();
     let mut rng = fastrand::Rng::with_seed(5);
@@ -100,7 +100,7 @@ fn model(ranges: bool) -> Model {
     model
 }
 
-/// All ways of writing the model that differ in what lies where.
+/// Runs `case` for all ways of writing the model that differ in layout.
 fn each(mut case: impl FnMut(&dyn FileSystem, &Model, &str)) {
     for compression in compressions() {
         for (ranges, filter_bits) in [(false, 0), (true, 10), (true, 0), (false, 10)] {
@@ -119,7 +119,7 @@ fn each(mut case: impl FnMut(&dyn FileSystem, &Model, &str)) {
     }
 }
 
-/// Changes bytes at places, so many at each.
+/// Changes bytes at the given offsets, with the given lengths.
 fn damage(fs: &dyn FileSystem, good: &[u8], spots: &[(usize, usize)]) {
     let mut bytes = good.to_vec();
     for &(at, len) in spots {
@@ -129,8 +129,8 @@ fn damage(fs: &dyn FileSystem, good: &[u8], spots: &[(usize, usize)]) {
     overwrite(fs, file(), &bytes);
 }
 
-/// Without the footer, or an index block, or any other block that holds no entry, every entry comes back, and none
-/// is said to be lost.
+/// If only the footer, an index block or another block without entries is damaged, every entry is
+/// salvaged and none is reported lost.
 #[test]
 fn entries_need_no_footer_and_no_index() {
     each(|fs, model, what| {
@@ -160,8 +160,8 @@ fn entries_need_no_footer_and_no_index() {
     });
 }
 
-/// Without the footer and with anything else damaged too, what is whole comes back, and the keys between which
-/// something is missing are named.
+/// With the footer and any other part damaged too, intact data is salvaged, and the key ranges in
+/// which data is missing are reported.
 #[test]
 fn what_is_whole_beside_damage_comes_back() {
     each(|fs, model, what| {
@@ -180,7 +180,7 @@ fn what_is_whole_beside_damage_comes_back() {
             let blocks = rescue.blocks.iter().filter(|b| b.0 == BlockKind::Data);
             assert!(blocks.count() + 1 >= data, "{what}: byte {at} costs more");
         }
-        // Two blocks one behind the other, an index block and a data block, and so on.
+        // Two adjacent blocks, an index block and a data block, and so on.
         let mut rng = fastrand::Rng::with_seed(1);
         for turn in 0..15 {
             let spots: Vec<_> = (0..rng.usize(1..4))
@@ -196,7 +196,7 @@ fn what_is_whole_beside_damage_comes_back() {
     });
 }
 
-/// Of a table that is cut off anywhere, or of which the front is gone, the rest comes back.
+/// If the end or the start of a table is missing, the rest is salvaged.
 #[test]
 fn a_part_of_a_table_comes_back() {
     each(|fs, model, what| {
@@ -211,7 +211,7 @@ fn a_part_of_a_table_comes_back() {
             let (rescue, _) = self::rescue(fs, Some(NUMBER));
             rescue.check(model, &format!("{what}: zeros up to {len}"));
         }
-        // Nothing of another table's is taken for its own.
+        // Blocks of another table are not taken for this table's.
         let (other, _) = {
             damage(fs, &good, &[(good.len() - 3, 3)]);
             rescue(fs, Some(NUMBER + 1))
