@@ -25,7 +25,8 @@
 //! |   0 |    4 | magic    | "TTBL"                       |
 //! |   4 |    4 | version  | 1                            |
 //! |   8 |    8 | table id | ascending, never reused      |
-//! |  16 |    8 | left out | one more than the entries that the merge which empties the table has left out of both; 0: not counted |
+//! |  16 |    8 | left out | 1 + the number of entries that the merge that empties the |
+//! |     |      |          | table left out of both tables; 0: not counted           |
 //! |  24 |   36 | zero     |                              |
 //! |  60 |    4 | checksum | crc32c of bytes 0..60, those of `left out` as zeros |
 

@@ -1,4 +1,4 @@
-//! Reads nodes from the bytes of an extent of a possibly damaged pool, for salvage.
+//! Salvage of nodes from the bytes of an extent of a possibly damaged pool.
 //!
 //! Nodes are stored one after another, so after a sound node the next one begins, up to the first
 //! damaged one. Only links reveal where the next node after that begins, because bytes that look

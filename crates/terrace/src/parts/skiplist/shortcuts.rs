@@ -34,7 +34,7 @@ use crate::parts::memory::{Lease, Memory};
 /// The number of entries in a leaf. Its words are 512 bytes, which a search halves six times.
 const LEAF_ENTRIES: usize = 64;
 /// The bytes of a memtable per leaf, which is enough for nodes of 70 bytes or more. With smaller
-/// nodes the leaves run out, and later nodes get no shortcuts.
+/// nodes the leaves run out, and full leaves are no longer split.
 const BYTES_PER_LEAF: u64 = 8192;
 /// The number of leaves allocated at a time.
 const CHUNK_LEAVES: usize = 64;

@@ -115,8 +115,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds bytes up to the end of the block at `offset` and returns the size of its payload and
-    /// its kind. If the block does not end here, adds all bytes except the last ones, which may
+    /// Sums bytes up to the end of the block at `offset` and returns the size of its payload and
+    /// its kind. If the block does not end here, sums all bytes except the last ones, which may
     /// begin a trailer and must be passed again.
     fn find_end(&mut self, bytes: &[u8], number: u64, offset: u64) -> Option<(u32, BlockKind)> {
         let ends = bytes.len().checked_sub(TRAILER_BYTES - 1)?;

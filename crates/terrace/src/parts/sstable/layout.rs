@@ -13,16 +13,16 @@
 //! |    |      |          | 4 range deletes, 5 properties)                                 |
 //! |  1 |    4 | checksum | crc32c of payload, form, table number (8), offset of block (8) |
 //!
-//! A compressed payload is the size of the content (4 bytes) and the compressed content. Because the checksum covers
-//! number and offset, a block of another table or from another offset is refused.
+//! A compressed payload is the size of the content (4 bytes) and the compressed content. The number
+//! and offset in the checksum exclude blocks of another table or from another offset.
 //!
-//! The content of data, index and range-delete blocks is the entries, then the offset of each restart (4 bytes), then
-//! the number of restarts (4 bytes). An entry:
+//! The content of data, index and range-delete blocks is entries, then the offset of each restart
+//! (4 bytes), then the number of restarts (4 bytes). An entry:
 //!
 //! | field      | size   |                                                                      |
 //! |------------|--------|----------------------------------------------------------------------|
 //! | shared     | varint | bytes at the front of the stored key that the entry before has too;  |
-//! |            |        | 0 at a restart, else as many as there are                            |
+//! |            |        | 0 at a restart, else as many as possible                             |
 //! | unshared   | varint | bytes of the stored key that follow here                             |
 //! | value size | varint |                                                                      |
 //! | tag        | 8      | sequence number in the high 56 bits; bit 7: an expiry follows; low   |
@@ -31,28 +31,29 @@
 //! | key        | n      | the unshared bytes                                                   |
 //! | value      | n      |                                                                      |
 //!
-//! A stored key is the keyspace, 4 bytes in big-endian order, and the user key. Entries ascend by stored key,
-//! bytewise, then descend by sequence number.
+//! A stored key is the keyspace, 4 bytes in big-endian order, and the user key. Entries ascend by
+//! stored key, bytewise, then descend by sequence number.
 //!
 //! - Data block: the table's entries. An entry longer than a block gets its own block.
-//! - Index block: one entry per block, each a restart. Its key is at or after the last entry of that block and before
-//!   the first of the next; sequence number 0 sorts after all versions of its key. Its value is a handle: offset and
-//!   payload size, both varints. With two levels, lower blocks contain the handles of data blocks, and the upper
-//!   block contains theirs.
-//! - Range-delete block: fragments. The stored key is the first key of a fragment, the value is its end, an exclusive
-//!   user key in the same keyspace, and the tag's sequence number is the one below which it deletes. Fragments with
-//!   the same start have the same end; others do not overlap.
+//! - Index block: one entry per block, each a restart. Its key is at or after the last entry of
+//!   that block and before the first of the next; sequence number 0 sorts after all versions of its
+//!   key. Its value is a handle: offset and payload size, both varints. With two levels, lower
+//!   blocks contain the handles of data blocks, and the upper block contains theirs.
+//! - Range-delete block: fragments. The stored key is the first key of a fragment, the value is its
+//!   end, an exclusive user key in the same keyspace, and the tag's sequence number is the one
+//!   below which it deletes. Fragments with the same start have the same end; others do not
+//!   overlap.
 //! - Filter block: the format of `parts/filter` over the hashes of all user keys.
-//! - Properties block: records of id (varint), size (varint) and bytes, ascending by id. Readers skip unknown ids.
-//!   The ids are in `property`. Numbers are varints; a place is a keyspace (varint), a sequence number (varint) and a
-//!   user key.
+//! - Properties block: records of id (varint), size (varint) and bytes, ascending by id. Readers
+//!   skip unknown ids. The ids are in `property`. Numbers are varints; a place is a keyspace
+//!   (varint), a sequence number (varint) and a user key.
 //!
 //! The footer:
 //!
 //! |  at | size | field         |                                                        |
 //! |-----|------|---------------|--------------------------------------------------------|
 //! |   0 |    4 | magic         | "TSST"                                                 |
-//! |   4 |    4 | version       | 2; the footer of every version is as long              |
+//! |   4 |    4 | version       | 2; every version has a footer of this length           |
 //! |   8 |    8 | table number  | of the file that the table was written to              |
 //! |  16 |    8 | file bytes    | with the footer                                        |
 //! |  24 |    4 | features      | bits that a reader must know: 1 range deletes,         |
@@ -62,7 +63,7 @@
 //! |  44 |   12 | filter        | handle, zero for none                                  |
 //! |  56 |   12 | range deletes | handle, zero for none                                  |
 //! |  68 |   12 | properties    | handle                                                 |
-//! |  80 |   16 | database      | the id of the one that wrote the table                 |
+//! |  80 |   16 | database      | the id of the database that wrote the table            |
 //! |  96 |   28 | zero          |                                                        |
 //! | 124 |    4 | checksum      | crc32c of bytes 0..124                                 |
 
@@ -77,7 +78,7 @@ pub(crate) const FOOTER_BYTES: usize = 128;
 pub(crate) const TRAILER_BYTES: usize = 5;
 /// The size of the keyspace at the start of a stored key.
 pub(crate) const KEYSPACE_BYTES: usize = 4;
-/// The size of a restart's offset, of the number of restarts, and of the size before compressed content.
+/// The size of a restart's offset, of the restart count, and of the size before compressed content.
 pub(crate) const WORD_BYTES: usize = 4;
 /// The maximum size of a block's content. Sizes and offsets in it fit in 32 bits.
 pub(crate) const CONTENT_BYTES_MAX: usize = u32::MAX as usize - (1 << 20);
@@ -234,7 +235,7 @@ pub(crate) fn form_of(form: u8) -> Option<(BlockKind, Compression)> {
     ))
 }
 
-/// Returns the kind of the block of table `number` at `offset` if `trailer` matches its payload checksum.
+/// Returns the kind of a block if `trailer` matches its payload, table number and offset.
 #[inline]
 pub(crate) fn ends_block(
     payload_crc: u32,
@@ -280,8 +281,8 @@ pub(crate) fn check_block(
     }
 }
 
-/// A malformed entry: its offset in the content of its block, and what was expected. Small, because every step of a
-/// scan may return it; `Block` converts it into a `DecodeError`.
+/// A malformed entry: its offset in its block's content, and the expected value. Small, because
+/// every step of a scan may return it; `Block` converts it into a `DecodeError`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) at: u32,
@@ -303,7 +304,7 @@ impl Malformed {
 pub(crate) struct Tag(u64);
 
 impl Tag {
-    /// Creates the tag of an entry. The writer has checked that the kind fits 6 bits and the sequence number 56.
+    /// Creates a tag. The writer has checked that kind (6 bits) and sequence number (56) fit.
     #[inline]
     pub(crate) fn new(seq: u64, kind: u8, expires: bool) -> Tag {
         Tag(seq << 8 | (u64::from(kind) & KIND_MASK) | if expires { EXPIRY_BIT } else { 0 })
@@ -480,7 +481,7 @@ pub(crate) struct Footer {
 pub(crate) enum FooterError {
     /// The bytes are not those that were written.
     Damaged(DecodeError),
-    /// The table was written by a later version: the version or features found, and those known here.
+    /// A later version wrote the table: the version or features found, and those known here.
     Newer { found: String, known: String },
 }
 

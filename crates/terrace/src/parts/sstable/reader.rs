@@ -394,8 +394,8 @@ impl SsTable {
         self.file.parse(handle, content)
     }
 
-    /// Returns keys that split the table into fewer than `parts` parts of about equal size, as the
-    /// bounds of subcompactions. They come from the index, so only the index is read.
+    /// Returns fewer than `parts` keys, which split the table into parts of about equal size: the
+    /// bounds of subcompactions. They are taken from the index, so nothing else is read.
     pub(crate) fn split_keys(
         &self,
         parts: usize,

@@ -253,7 +253,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns whether the file was read and does not begin with an intact block. Later blocks are
-    /// not tried: in a large file, bytes match a block by chance.
+    /// not tried: in a large file, some bytes match a block by chance.
     fn begins_without_block(&mut self) -> bool {
         let first = block_at(&self.file, 0, self.file.file_bytes(), &mut self.counts);
         matches!(first, Ok(None))
