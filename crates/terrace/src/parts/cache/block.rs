@@ -93,7 +93,7 @@ impl<V: Weigh + Clone> BlockCache<V> {
                 DefaultHashBuilder::default(),
                 DefaultLifecycle::default(),
             ),
-            // Not reached, since all options are set. The default is one shard per core.
+            // Not reached, since all options are set. This cache has one shard per core.
             Err(_) => Cache::with_weighter(0, capacity_bytes, ByWeight),
         };
         BlockCache {

@@ -66,7 +66,7 @@ pub(crate) trait Cursor: Send {
     /// Moves to the next entry.
     fn advance(&mut self) -> Result<()>;
     /// Returns the first key, or the last if `last`, between two places of one keyspace that may
-    /// have a version newer than `than`. Cheap, because it is called wherever a range delete with
+    /// have a version newer than `than`. Must be cheap: it is called wherever a range delete with
     /// that number covers the stretch.
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer;
     /// Returns the current entry, or `None` if the cursor is unpositioned.

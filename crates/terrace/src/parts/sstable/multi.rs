@@ -12,7 +12,7 @@ use super::reader::{Answer, SsTable};
 use crate::error::Result;
 use crate::parts::key::Target;
 
-/// The maximum gap between blocks that are read together, including the bytes in between.
+/// The maximum gap between blocks that are read together with the bytes in between.
 const GAP_BYTES: u64 = 8 << 10;
 /// The maximum size of a span, unless it is a single block.
 const SPAN_BYTES_MAX: u64 = 1 << 20;
