@@ -313,9 +313,9 @@ impl Block {
             // as the one before it, so it precedes the key too and need not be compared.
             if head.shared <= common {
                 let spot = |same_key| Ok(Some(Spot { at, head, same_key }));
-                // An entry that shares less exceeds the one before it, and so the sought key, within
-                // the bytes that those two share. An entry at a restart is compared, since it may
-                // share more than it states.
+                // An entry that shares less exceeds the one before it, and so the sought key, in a
+                // byte that those two share. An entry at a restart is compared, since it may share
+                // more than it states.
                 if head.shared < common && head.shared > 0 {
                     return spot(false);
                 }
