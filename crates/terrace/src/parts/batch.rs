@@ -26,7 +26,7 @@ pub(crate) struct Batch {
     largest_entry: usize,
     /// Whether an entry is in a keyspace that can be dropped.
     is_named: bool,
-    /// Whether the batch leads to more free space than it takes, whatever it puts.
+    /// Whether the batch drops a keyspace, which frees more space than its puts take.
     frees: bool,
 }
 

@@ -177,7 +177,7 @@ pub(crate) struct Memory {
     reads: Turns,
     index_reads: Turns,
     batches: Turns,
-    /// The limit of each part.
+    /// The parts and their limits.
     pub(crate) plan: Vec<MemoryPart>,
 }
 

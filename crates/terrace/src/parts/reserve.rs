@@ -11,7 +11,7 @@
 //! | manifest | the next generation of the manifest, OPTIONS | the capacity of the current generation |
 //! | ranges | the log of a range delete, of a flush or of an open | `LOG_BYTES` |
 //! | log | logs of deletes | `LOG_BYTES` |
-//! | drains | deletes on their way to tables, during a compaction that takes the row of tables | `Ground::keep_reserve` |
+//! | drains | deletes on their way to tables, while a compaction uses the row of tables | `Ground::keep_reserve` |
 //! | tables | output of compactions, and of drains that retire logs | the same |
 //! | memtables | memtables of puts before deletes, if logs are in a pool and there is no buffer | the same |
 //!
@@ -24,8 +24,8 @@
 //!   R1  A row is given up only for its own steps and for the manifest.
 //!   R2  Nothing depends on the file: without it, steps use the space that the disk has.
 //!
-//! CRASH: the file may be missing, of its old or new length, or without its space; the next open refills it if there
-//! is space. No sync is needed.
+//! CRASH: the file may be missing, have its old or new length, or lack its space; the next open refills it if there
+//! is space. The file is never synced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -269,8 +269,8 @@ impl Reserve {
         let mut total = inner.held.sum();
         // Some file systems fill the disk before they refuse an allocation that does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
-        // A row may lack less than a block: a power loss can leave the file with any length. BOUND: six rows; each
-        // iteration adds a block or more to one, or the rest, or halves the step.
+        // A row may lack less than a block: a power loss can leave the file with any length.
+        // BOUND: six rows; each iteration adds a block or more to one, or the rest, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
             while step > 0 {

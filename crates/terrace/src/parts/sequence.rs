@@ -18,7 +18,6 @@
 //! finished ticket is shown: its owner marks it and then reads `head`, and the thread that raises
 //! `head` to it reads the mark after that; both are SeqCst, so at least one of the two sees the
 //! other's write (M4).
-//! both are SeqCst, so at least one of the two sees what the other did (M4).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;

@@ -110,7 +110,8 @@ impl SnapshotList {
     }
 }
 
-/// Returns a number and a time that were current together; see [`SnapshotList::register`].
+/// Returns a number and a time that were current at the same instant; see
+/// [`SnapshotList::register`].
 fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment> {
     let mut seq = sequencer.visible();
     canary::linger(Canary::TimeLast);

@@ -158,7 +158,7 @@ impl Spill {
         writer.finish()?;
         self.kept.clear();
         self.arena.clear();
-        // The memory of a large value is released for the entries that follow.
+        // The memory of one large value is not kept for all entries that follow.
         self.arena.shrink_to(self.memory_bytes);
         Ok(())
     }

@@ -77,8 +77,8 @@ impl FileLog {
         })
     }
 
-    /// Opens a log of an earlier process, which takes no more records. It is replayed, which finds
-    /// its end, and then synced.
+    /// Opens a log of an earlier process to be replayed, which finds its end, and then synced. It
+    /// takes no more records.
     ///
     /// The handle is open from before the replay until the sync: a write-back error in between is
     /// reported to the handles open at that time, and a later handle may miss it.
@@ -118,9 +118,9 @@ fn make(
         file.allocate(capacity)?;
         file.write_at(0, header)?;
         // PERSIST: the header before the name of a log. Reversed, a crash could leave a file with
-        // that name and no header, which no database may remove. CRASH: until the rename there is a
-        // draft, which the next open removes; after it, a log with a header, which is removed if
-        // nothing names it.
+        // that name and no header, which no database may remove.
+        // CRASH: until the rename there is a draft, which the next open removes; after it, a log
+        // with a header, which is removed if nothing names it.
         file.sync_data()?;
         fs.rename_new(draft, path)?;
         Ok(file)

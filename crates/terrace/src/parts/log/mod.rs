@@ -1,20 +1,19 @@
 //! Log: makes a write durable before its table is, in the pool or in a file.
 //!
-//! A record is one batch and is replayed whole or not at all. Space for records is reserved in
-//! order, and the records are written in parallel, each with one copy of one contiguous buffer.
-//! Replay stops where a crash cut the log, and distinguishes that point from damage: each record
-//! stores how much of the log was settled when its space was reserved, so a bad record that a later
-//! one calls settled is reported as damage.
+//! A record is one batch and is replayed whole or not at all. Space is reserved in order, and
+//! records are written in parallel, each by one copy of a contiguous buffer. Replay stops where a
+//! crash cut the log, and distinguishes that point from damage: each record stores how much of the
+//! log was settled when its space was reserved, so a bad record that a later one calls settled is
+//! reported as damage.
 //!
 //! Invariants
 //!   L1  Space is reserved in order and without gaps; a record fills its space exactly.
 //!   L2  A log id is never reused, so stale bytes of an earlier log are never taken for a record.
-//!   L3  The settled part survives every crash that the medium promises to survive. It ends at the
-//!       first record not yet written; before that it is what was fenced on `Dax`, and what was
-//!       synced elsewhere.
+//!   L3  The settled part is the longest prefix of written records that were fenced on `Dax`, or
+//!       synced elsewhere. It survives every crash that the medium promises to survive.
 //!   L4  After a failed append or sync every later one fails, since the durable state is unknown.
 //!
-//! No record follows the last ones to call them settled. A log that is closed to writes therefore
+//! The last records have no successor that calls them settled. So a log that takes no more records
 //! gets a *seal*: a record without entries after all others, written once they are durable. The
 //! manifest also records where the log ends, since a truncated log, or an older copy of it, is
 //! consistent in itself.

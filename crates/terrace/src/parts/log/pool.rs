@@ -1,4 +1,4 @@
-//! Log in the pool: an append is one copy with non-temporal stores and one fence.
+//! Log in the pool: an append is one streaming copy and one fence.
 
 use std::io;
 use std::sync::Arc;
@@ -133,9 +133,9 @@ impl Log for PoolLog {
 
     fn settle(&self, placed: Placed) {
         // PERSIST: the whole record before its writer is acknowledged and before a later record
-        // calls it settled. Reversed, replay would report a torn record as damage. CRASH: until the
-        // fence returns, any part of the record may be missing. Its checksums detect this, and
-        // replay ends before it.
+        // calls it settled. Reversed, replay would report a torn record as damage.
+        // CRASH: until the fence returns, any part of the record may be missing. Its checksums
+        // detect this, and replay ends before it.
         failpoint!(LogFence skips self.extent.region().fence(Purpose::Log));
         self.moving.settle.finish(placed.ticket, placed.end);
     }

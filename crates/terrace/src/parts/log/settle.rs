@@ -1,4 +1,4 @@
-//! Tracks up to where a log is written without a gap while writers overlap.
+//! Tracks the prefix of a log that is written without gaps while writers overlap.
 //!
 //! Records are numbered as their space is reserved. A writer that finishes stores its number in a
 //! ring of marks, and a reader walks the marks from the last known number on. An append thus costs
@@ -54,7 +54,7 @@ impl Settle {
         // BOUND: each iteration passes a finished record.
         loop {
             let number = head >> END_BITS;
-            // Acquire pairs with `finish`: the writes of the record happened before.
+            // Acquire pairs with `finish`: the record's writes happen before.
             let mark = self.marks[(number % RING) as usize].load(Ordering::Acquire);
             if mark & END_MASK == 0 || mark >> END_BITS != number {
                 return head;

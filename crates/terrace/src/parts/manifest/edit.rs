@@ -1,7 +1,7 @@
 //! The edits of the manifest: the kinds of change and their encoding.
 //!
-//! A change is a tag byte followed by its numbers as varints. Tags are part of the format: a new kind of change takes
-//! a new tag.
+//! A change is a tag byte followed by its numbers as varints. Tags are part of the format: a new
+//! kind of change takes a new tag.
 
 use terrace_media::Span;
 
@@ -18,7 +18,7 @@ const AMOUNT_MAX: u64 = 1 << 48;
 pub(crate) enum LogPlace {
     /// In an extent of the pool.
     Pool(Span),
-    /// In a file whose name follows from the log's id.
+    /// In a file named after the log's id.
     File,
 }
 
@@ -53,8 +53,8 @@ pub(crate) struct FileMeta {
     pub(crate) number: u64,
     /// 0 receives drains; deeper levels hold older data.
     pub(crate) level: u32,
-    /// Tables of level 0 with the same run are disjoint and were written together; a larger run is newer. Each deeper
-    /// level is one run, and the value is 0.
+    /// Tables of level 0 with the same run are disjoint and were written together; a larger run is
+    /// newer. Each deeper level is one run, and the value is 0.
     pub(crate) run: u64,
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -65,8 +65,8 @@ pub(crate) struct FileMeta {
     pub(crate) first: (u32, Vec<u8>),
     /// The keyspace and key of the last entry.
     pub(crate) last: (u32, Vec<u8>),
-    /// The number of range delete fragments. A table may contain nothing else: `first` and `last` are then the start
-    /// of the first fragment.
+    /// The number of range delete fragments. A table may contain nothing else: `first` and `last`
+    /// are then the start of the first fragment.
     pub(crate) range_deletes: u64,
     /// With range deletes: the bounds of entries and range deletes together, with an exclusive end.
     pub(crate) reach: Option<(Place, Place)>,
@@ -95,7 +95,8 @@ pub(crate) struct Totals {
 pub(crate) enum Change {
     /// A log exists and may contain records.
     LogCreated { id: u64, place: LogPlace },
-    /// A log takes no more records and is durable up to its byte `end`; a log that ends earlier is damaged.
+    /// A log takes no more records and is durable up to its byte `end`; a log that ends earlier is
+    /// damaged.
     LogEnded { id: u64, end: u64 },
     /// All entries of a log are stored elsewhere; its space may be reused.
     LogRetired { id: u64 },
@@ -138,7 +139,8 @@ pub(crate) enum Change {
     Created,
     /// The bytes written in the database's lifetime. Never lowers the known values.
     Totals(Totals),
-    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers the known value.
+    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers
+    /// the known value.
     Time { time: u64 },
 }
 
@@ -427,7 +429,8 @@ impl TableMeta {
         let filter = filter(r)?;
         let at = r.clone();
         let count = r.varint()?;
-        // An extent takes at least three bytes, so the count is checked before it sizes an allocation.
+        // An extent takes at least three bytes, so the count is checked before it sizes an
+        // allocation.
         if count > r.remaining() as u64 / 3 {
             return Err(at.refuse("a count of extents", count.to_string()));
         }

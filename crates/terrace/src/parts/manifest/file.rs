@@ -128,9 +128,9 @@ impl Home for FileHome {
         file.write_at(at, record).map_err(|e| named(&path, e))?;
         failpoint!(EditFence => return Ok(()));
         // PERSIST: the whole record, before the caller acts on it by removing files or reusing
-        // logs. Reversed, a crash would bring back names of files that are gone. CRASH: until this
-        // returns any part of the record may be missing; the checksum detects this, and replay ends
-        // before the record.
+        // logs. Reversed, a crash would bring back names of files that are gone.
+        // CRASH: until this returns any part of the record may be missing; the checksum detects
+        // this, and replay ends before the record.
         file.sync_data().map_err(|e| named(&path, e))
     }
 
@@ -149,8 +149,9 @@ impl Home for FileHome {
         let final_failure = |e| ManifestError::Io(named(&path, e));
         // PERSIST: the generation before it gets the name (F1), and the name before any caller acts
         // on the edit. Reversed, a power loss could leave a name without a manifest, or the old
-        // manifest after files that it names were removed. CRASH: until the directory is synced
-        // either generation may have the name; both are complete.
+        // manifest after files that it names were removed.
+        // CRASH: until the directory is synced either generation may have the name; both are
+        // complete.
         file.sync_data().map_err(final_failure)?;
         let target = self.dir.join(NAME);
         let renamed = match self.file {

@@ -163,9 +163,9 @@ impl Home for PoolHome {
             return Err(ManifestError::Io(e));
         }
         // PERSIST: the new generation is durable before the roots name it. Reversed, a crash would
-        // leave roots that name a manifest that was never written. CRASH: until set_roots returns
-        // the old roots may be the valid ones. The old generation is untouched, so recovery finds
-        // the state before this edit.
+        // leave roots that name a manifest that was never written.
+        // CRASH: until set_roots returns the old roots may be the valid ones. The old generation is
+        // untouched, so recovery finds the state before this edit.
         if let Err(e) = self.pool.set_roots(&next.roots().words()) {
             self.keep_extents();
             return Err(ManifestError::Pool(e));
@@ -204,8 +204,9 @@ fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> 
     failpoint!(EditFence => return Ok(()));
     // PERSIST: the whole record, before the caller acts on it by freeing what it removed or
     // acknowledging what it added. Reversed, a crash would bring back tables whose extents are
-    // reused. CRASH: until this returns any part of the record may be missing; the checksum detects
-    // this, and replay ends before the record.
+    // reused.
+    // CRASH: until this returns any part of the record may be missing; the checksum detects this,
+    // and replay ends before the record.
     extent.region().fence(Purpose::Manifest);
     extent.region().sync(extent.off() + at, bytes.len())
 }

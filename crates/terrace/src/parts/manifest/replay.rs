@@ -8,7 +8,7 @@ use crate::parts::manifest::layout::{
 use crate::parts::manifest::state::State;
 use crate::types::DbId;
 
-/// The result of the records of a generation.
+/// The result of replaying the records of a generation.
 #[derive(Debug)]
 pub(super) struct Replayed {
     pub(super) db: DbId,

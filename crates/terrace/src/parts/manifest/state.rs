@@ -49,7 +49,7 @@ fn refuse<T>(expected: &str, found: impl Into<String>) -> Result<T, DecodeError>
 }
 
 impl State {
-    /// Returns whether the database existed before this open. If the manifest is in a pool, it also
+    /// Returns whether the database existed before this open. With a pool, the database also
     /// contains something.
     pub(crate) fn has_data(&self) -> bool {
         let has_extents = |repository: &RepositoryMeta| !repository.extents.is_empty();

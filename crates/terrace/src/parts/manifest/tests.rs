@@ -412,8 +412,8 @@ fn refused_edits_change_nothing() {
     manifest.verify().unwrap();
 }
 
-/// In a full pool edits succeed while the state fits; a larger state is refused as full, and accepted once there is
-/// space.
+/// In a full pool edits succeed while the state fits; a larger state is refused as full, and
+/// accepted once there is space.
 #[test]
 fn full_pools_take_edits() {
     let pool = pool(1 << 20);
@@ -464,7 +464,8 @@ fn full_pools_take_edits() {
     );
 }
 
-/// Creates a manifest of a few records; returns its extent, its bytes, and the state after each record.
+/// Creates a manifest of a few records; returns its extent, its bytes, and the state after each
+/// record.
 fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, State)>) {
     let manifest = Manifest::create(pool, DB, 16 << 10).unwrap();
     let span = manifest.spans()[0];
@@ -495,8 +496,8 @@ fn read(
     replay(&all, extent.off(), 1).map(|r| (r.tail as usize, r.state))
 }
 
-/// After the manifest is cut off at any byte, replay returns exactly the state of the complete records, or an error
-/// if not even the first is complete.
+/// After the manifest is cut off at any byte, replay returns exactly the state of the complete
+/// records, or an error if not even the first is complete.
 #[test]
 fn truncation_leaves_a_prefix() {
     let pool = pool(16 << 20);
@@ -525,8 +526,8 @@ fn truncation_leaves_a_prefix() {
     }
 }
 
-/// After any byte changes, replay returns the whole state, or the one before a damaged last record, or an error that
-/// names an offset in the manifest.
+/// After any byte changes, replay returns the whole state, or the one before a damaged last record,
+/// or an error that names an offset in the manifest.
 #[test]
 fn flipped_bytes_are_found() {
     let pool = pool(16 << 20);

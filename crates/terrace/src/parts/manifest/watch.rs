@@ -48,7 +48,7 @@ impl Watch {
     }
 
     /// Returns the first watched file whose name is gone or leads to another file. A name that
-    /// cannot be looked up at the moment does not count.
+    /// cannot be looked up now is not reported.
     pub(super) fn lost(&self) -> Option<&Path> {
         let lost = |file: &&Watched| match file.fs.identity(&file.path) {
             Ok(now) => now.is_some_and(|now| now != file.identity),

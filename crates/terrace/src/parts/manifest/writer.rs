@@ -32,8 +32,9 @@ const KEPT_BYTES: u64 = 1024;
 /// The manifest of a database, open for edits.
 pub(crate) struct Manifest {
     inner: Mutex<Inner>,
-    /// The ends of the logs that have ended since the last written edit. LOCK: after `inner`; never
-    /// held during a write. BOUND: one entry for each log that is needed.
+    /// The ends of the logs that have ended since the last written edit.
+    /// LOCK: after `inner`; never held during a write.
+    /// BOUND: one entry for each log that is needed.
     ended: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -210,7 +211,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// From now on refuses edits if one of these files is removed or replaced.
+    /// Watches these files: edits are refused once one is removed or replaced.
     pub(crate) fn watch(
         &self,
         fs: &Arc<dyn FileSystem>,

@@ -112,7 +112,7 @@ pub(crate) enum Keep<'a> {
     Readable(&'a Readable),
 }
 
-/// The possible reads from now on: of registered snapshots, and of numbers from `visible` on.
+/// The reads that are still possible: at registered snapshots, and at numbers from `visible` on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Readable {
     visible: SeqNo,

@@ -94,8 +94,8 @@ impl LiveRanges {
         self.0.lock().runs.0.iter().map(|run| run.bytes()).sum()
     }
 
-    /// Returns the range deletes for a view, or `None` without any. The bottom is asked last, so
-    /// that a range delete that a drain moves is in at least one of the two.
+    /// Returns the range deletes for a view, or `None` if there are none. The bottom is asked last,
+    /// so that a range delete that a drain moves is in at least one of the two.
     pub(crate) fn set_above(
         &self,
         bottom: impl FnOnce() -> Option<Arc<Spans>>,
@@ -150,7 +150,8 @@ impl LiveRanges {
         }
     }
 
-    /// Returns the durable range deletes up to `upto`, for a job that writes to another place.
+    /// Returns the range deletes up to `upto`, which must be durable, for a job that writes to
+    /// another place.
     pub(crate) fn applicable(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
         let set = self.set_above(|| bottom)?;
         Some(Applicable { set, upto })

@@ -181,7 +181,7 @@ impl RangeSet {
         });
         let (seq, run, i) = over.max_by_key(|(seq, ..)| *seq)?;
         let mut end = &run.fragments[i].end;
-        // Fragments of the same range that others have cut form one stretch.
+        // A range that others cut into fragments is still one stretch.
         for next in &run.fragments[i + 1..] {
             let joins = next.keyspace == keyspace && !end.is_empty() && next.begin == *end;
             if !joins || next.newest(at).is_none_or(|next| next < seq) {

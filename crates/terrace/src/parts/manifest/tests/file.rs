@@ -150,7 +150,7 @@ fn creation_of_the_file_is_atomic() {
     assert!(machine.points() >= 3);
 }
 
-/// The n-th call of the file system fails, for every n, with a disk error or as a full disk: the
+/// If the n-th call of the file system fails, for every n, with a disk error or a full disk, the
 /// edit did not happen, and the manifest either takes the next edit or reports that it cannot;
 /// reopening finds the state before or after.
 #[test]
