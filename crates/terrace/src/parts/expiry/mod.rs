@@ -52,9 +52,9 @@ impl Time {
     #[inline]
     pub(crate) fn told(&self) -> Millis {
         // Acquire: a read takes the time before its number. A reader that sees an expiring entry
-        // sees a time at least as late as when the entry became visible, and one that sees the
-        // effects of a job sees a time not before the job's horizon: following the links to them
-        // orders both.
+        // sees a time at least as late as any returned before the entry became visible, and one
+        // that sees the effects of a job sees a time not before the job's horizon: following the
+        // links to them orders both.
         self.told.load(Ordering::Acquire)
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn log_database(bytes: &[u8]) -> Option<DbId> {
 }
 
 /// Fails unless the bytes are the header of log `id` and, if `db` is given, of that database.
-/// Errors name offsets relative to `base`.
+/// `base` is their offset for errors.
 pub(crate) fn check_log_header(
     bytes: &[u8],
     db: Option<DbId>,
