@@ -1,4 +1,4 @@
-//! Batch: the entries of one atomic write, encoded once, as its log record will hold them.
+//! Batch: the entries of one atomic write, encoded once in the format of the log record.
 
 use crate::error::Result;
 use crate::parts::codec::DecodeError;
@@ -14,19 +14,19 @@ pub(crate) struct Batch {
     pub(crate) payload: Payload,
     /// The hash of each entry's key, in order.
     hashes: Vec<u64>,
-    /// Key and value bytes.
+    /// The sum of key and value bytes.
     user_bytes: u64,
     deletes: u64,
     ranges: u64,
     expiring: u64,
-    /// Which entries expire so long after the batch is written, ascending: what they have for an expiry
-    /// is that span yet.
+    /// The positions of entries with a time to live, ascending. Their expiry field contains the
+    /// time to live until the batch is written.
     ttls: Vec<usize>,
     longest_key: usize,
     largest_entry: usize,
-    /// Some entry is in a keyspace that can be dropped.
+    /// Whether an entry is in a keyspace that can be dropped.
     is_named: bool,
-    /// What it puts leads to more space than it takes.
+    /// Whether the batch drops a keyspace, which frees more space than its puts take.
     frees: bool,
 }
 
@@ -62,13 +62,13 @@ impl Batch {
         self.push_expiring(keyspace, key, value, ttl);
     }
 
-    /// How many entries expire.
+    /// Returns the number of entries that expire.
     #[inline]
     pub(crate) fn expiring(&self) -> u64 {
         self.expiring
     }
 
-    /// The same entries, as they are written `now`: each that expires has the moment at which it does.
+    /// Returns the same entries as written at `now`, with times to live converted to expiries.
     pub(crate) fn expiring_from(&self, now: Millis) -> Result<Batch, DecodeError> {
         let mut batch = self.clone();
         batch.payload.clear();
@@ -90,8 +90,8 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Adds a range delete of the keys from `begin` on and before `end`; an empty `end` is that of the
-    /// keyspace. Nothing where no key is between the two.
+    /// Adds a range delete of the keys from `begin` up to but not including `end`; an empty `end`
+    /// is the end of the keyspace. Does nothing if the range is empty.
     pub(crate) fn push_range(&mut self, keyspace: u32, begin: &[u8], end: &[u8]) {
         if !end.is_empty() && begin >= end {
             return;
@@ -109,7 +109,7 @@ impl Batch {
         self.largest_entry = self.largest_entry.max(key.len());
     }
 
-    /// The range deletes, if the first entry has the number `first`.
+    /// Returns the range deletes if the first entry has the number `first`.
     pub(crate) fn range_deletes(&self, first: SeqNo) -> Vec<RangeDelete> {
         let entries = (first..).zip(self.payload.iter());
         entries
@@ -118,13 +118,13 @@ impl Batch {
             .collect()
     }
 
-    /// How many entries are range deletes.
+    /// Returns the number of range deletes.
     #[inline]
     pub(crate) fn ranges(&self) -> u64 {
         self.ranges
     }
 
-    /// Forgets all entries and keeps the memory.
+    /// Removes all entries and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.payload.clear();
         self.hashes.clear();
@@ -158,54 +158,54 @@ impl Batch {
         halves.iter_mut().try_for_each(write)
     }
 
-    /// The keyspaces of the entries, if any of them can be dropped; most batches have none.
+    /// Returns the keyspaces of the entries if any of them can be dropped, which is rare.
     pub(crate) fn named_keyspaces(&self) -> impl Iterator<Item = u32> {
         let entries = self.is_named.then(|| self.payload.iter());
         let keyspaces = entries.into_iter().flatten();
         keyspaces.map(|entry| entry.keyspace & !SHADOW)
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// The key hashes in order.
+    /// Returns the key hashes in order.
     pub(crate) fn hashes(&self) -> &[u64] {
         &self.hashes
     }
 
-    /// Key and value bytes of all entries.
+    /// Returns the sum of key and value bytes.
     pub(crate) fn user_bytes(&self) -> u64 {
         self.user_bytes
     }
 
-    /// How many entries are tombstones.
+    /// Returns the number of tombstones, including range deletes.
     pub(crate) fn deletes(&self) -> u64 {
         self.deletes
     }
 
-    /// The batch drops a keyspace: it is let in where deletes are, whatever it puts.
+    /// Marks a batch that drops a keyspace: it is admitted like deletes, whatever it puts.
     pub(crate) fn mark_freeing(&mut self) {
         self.frees = true;
     }
 
-    /// Whether there is nothing but tombstones and range deletes, or a keyspace is dropped.
+    /// Returns whether the batch contains only tombstones and range deletes, or drops a keyspace.
     pub(crate) fn only_deletes(&self) -> bool {
         self.frees || self.deletes == self.len() as u64
     }
 
-    /// Whether it deletes more than single keys.
+    /// Returns whether the batch deletes more than single keys.
     pub(crate) fn deletes_many(&self) -> bool {
         self.frees || self.ranges > 0
     }
 
-    /// Key and value bytes of the largest entry.
+    /// Returns the key and value bytes of the largest entry.
     pub(crate) fn largest_entry(&self) -> usize {
         self.largest_entry
     }
 
-    /// The longest key in bytes.
+    /// Returns the length of the longest key.
     pub(crate) fn longest_key(&self) -> usize {
         self.longest_key
     }

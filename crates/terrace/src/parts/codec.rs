@@ -1,9 +1,8 @@
-//! This file is how numbers become bytes on media and come back: little-endian words, varints,
-//! checksums, and the one error of every decoder.
+//! Encoding of numbers on media: little-endian words, varints, checksums, and the error type of
+//! every decoder.
 //!
-//! Bytes from media are an operating condition, not a promise: a [`Reader`] never panics, never
-//! reads outside its slice, and names the offset of what it could not accept. Writers append to a
-//! `Vec<u8>` and cannot fail.
+//! Bytes from media are untrusted input: a [`Reader`] never panics, never reads outside its slice,
+//! and reports the offset of bytes that it refuses. Writers append to a `Vec<u8>` and cannot fail.
 
 use std::error::Error;
 use std::fmt;
@@ -15,21 +14,21 @@ pub(crate) mod decoders;
 #[cfg(test)]
 mod tests;
 
-/// Bytes on a medium are not what a decoder can accept.
+/// The error of a decoder that refuses bytes on a medium.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DecodeError {
-    /// What was being decoded: "log record", "manifest edit", "filter header".
+    /// The item being decoded: "log record", "manifest edit", "filter header".
     pub(crate) what: &'static str,
-    /// Where it is: an offset in the pool or in the file.
+    /// The offset in the pool or in the file.
     pub(crate) offset: u64,
-    /// What would have been accepted there.
+    /// The expected contents.
     pub(crate) expected: String,
-    /// What is there.
+    /// The contents found.
     pub(crate) found: String,
 }
 
 impl DecodeError {
-    /// A refusal of the bytes at `offset`.
+    /// Creates an error for the bytes at `offset`.
     #[cold]
     pub(crate) fn new(
         what: &'static str,
@@ -67,10 +66,10 @@ impl From<DecodeError> for crate::error::Error {
     }
 }
 
-/// The longest varint: ten groups of seven bits hold any `u64`.
+/// The length of the longest varint: ten groups of seven bits hold any `u64`.
 pub(crate) const VARINT_BYTES_MAX: usize = 10;
 
-/// Reads a slice from front to back; every step is checked.
+/// Reads a slice from front to back with bounds checks.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader<'a> {
     what: &'static str,
@@ -80,7 +79,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `bytes`, which lie at offset `base` and are called `what` in errors.
+    /// Creates a reader of `bytes`, which start at offset `base`; errors call them `what`.
     pub(crate) fn new(what: &'static str, base: u64, bytes: &'a [u8]) -> Reader<'a> {
         Reader {
             what,
@@ -90,17 +89,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The offset of the next byte on the medium.
+    /// Returns the offset of the next byte on the medium.
     pub(crate) fn offset(&self) -> u64 {
         self.base.saturating_add(self.at as u64)
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub(crate) fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The error that refuses the next byte.
+    /// Returns an error that refuses the next byte.
     #[cold]
     pub(crate) fn refuse(
         &self,
@@ -110,7 +109,7 @@ impl<'a> Reader<'a> {
         DecodeError::new(self.what, self.offset(), expected, found)
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     #[inline]
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let rest = &self.bytes[self.at..];
@@ -135,25 +134,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// The next four bytes as a little-endian number.
+    /// Reads the next four bytes as a little-endian number.
     #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// The next eight bytes as a little-endian number.
+    /// Reads the next eight bytes as a little-endian number.
     #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// The next varint: seven bits a byte, low group first, high bit set on all but the last.
+    /// Reads the next varint: seven bits a byte, low group first, high bit set on all but the last.
     ///
     /// Only the shortest form of a number is accepted, so that equal values have equal bytes.
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
@@ -183,14 +182,14 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// The next varint, which must fit in 32 bits.
+    /// Reads the next varint, which must fit in 32 bits.
     pub(crate) fn varint_u32(&mut self) -> Result<u32, DecodeError> {
         let before = self.clone();
         let value = self.varint()?;
         u32::try_from(value).map_err(|_| before.refuse("a 32-bit number", value.to_string()))
     }
 
-    /// Accepts only the end of the slice.
+    /// Fails unless the slice is exhausted.
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         match self.remaining() {
             0 => Ok(()),
@@ -206,7 +205,7 @@ pub(crate) fn put_u8(out: &mut Vec<u8>, value: u8) {
 
 /// Appends a varint in its shortest form.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    // BOUND: seven bits fewer each time.
+    // BOUND: each iteration consumes seven bits.
     while value >= 0x80 {
         out.push((value as u8 & 0x7f) | 0x80);
         value >>= 7;
@@ -214,23 +213,23 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The crc32c of `bytes`.
+/// Computes the crc32c of `bytes`.
 #[inline]
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The crc32c of what `crc` covers followed by `bytes`.
+/// Extends the crc32c `crc` by `bytes`.
 #[inline]
 pub(crate) fn checksum_append(crc: u32, bytes: &[u8]) -> u32 {
-    // A digest begins before the last exclusive-or of its checksum.
+    // The state of a digest is the checksum before its final exclusive-or.
     let state = u64::from(!crc);
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// A checksum as errors print it.
+/// Formats a checksum for errors.
 pub(crate) fn hex(crc: u32) -> String {
     format!("{crc:#010x}")
 }

@@ -1,29 +1,29 @@
-//! Gate: lets cursors hold a list still for the time of one chunk, and tells them whether it has
-//! been relinked since.
+//! Gate: lets cursors keep a list unchanged while they read one chunk, and tells them whether it
+//! has been relinked since.
 //!
 //! Point reads never touch a gate unless merging has overtaken them many times. A job that relinks
-//! holds the gate for one bounded batch. LOCK: gates are taken from the newest source to the oldest,
-//! by cursors and by jobs alike.
+//! holds the gate for one bounded batch. LOCK: gates are taken from the newest source to the
+//! oldest, by cursors and by jobs alike.
 
 use std::sync::Arc;
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{RawRwLock, RwLock};
 
-/// The gate of one list; clones are the same gate.
+/// The gate of one list; clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<RwLock<u64>>);
 
-/// While it lives, the list is not relinked.
+/// A guard that prevents relinking of the list.
 pub(crate) struct Held(ArcRwLockReadGuard<RawRwLock, u64>);
 
-/// While it lives, no cursor reads the list; its end counts as one relink.
+/// A guard that keeps cursors from reading the list; it counts as one relink.
 pub(crate) struct Relinking {
     _guard: ArcRwLockWriteGuard<RawRwLock, u64>,
 }
 
 impl Gate {
-    /// Waits for the batch in flight, then holds the list still.
+    /// Waits for the batch in flight, then blocks relinking.
     pub(crate) fn hold(&self) -> Held {
         Held(RwLock::read_arc(&self.0))
     }
@@ -37,7 +37,7 @@ impl Gate {
 }
 
 impl Held {
-    /// How many batches have changed the list so far.
+    /// Returns the number of batches that have changed the list so far.
     pub(crate) fn relink_count(&self) -> u64 {
         *self.0
     }

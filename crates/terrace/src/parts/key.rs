@@ -1,6 +1,6 @@
-//! Sort key: the order in which every memtable, table and cursor holds its entries.
+//! Sort key: the order of entries in every memtable, table and cursor.
 //!
-//! Entries ascend by keyspace, then by key, byte by byte; versions of one key come newest first.
+//! Entries ascend by keyspace, then by key, bytewise; versions of one key come newest first.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The place before every version of `key`.
+    /// Returns the position before every version of `key`.
     pub(crate) fn first_of(keyspace: u32, key: &'a [u8]) -> Target<'a> {
         Target {
             keyspace,
@@ -25,7 +25,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Compares keys by words of eight bytes, since a call of memcmp costs more than short keys do.
+/// Compares keys in words of eight bytes, since a call of memcmp costs more than comparing short
+/// keys.
 #[inline(always)]
 pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
     let mut a = a;
@@ -41,9 +42,9 @@ pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
     a.cmp(b)
 }
 
-/// The first eight bytes of a key as a number, zeros behind a shorter one, so that fronts compare as keys do
-/// or are equal. Never through memory: a word that is loaded right after its parts were stored waits
-/// until all stores before it are in the cache, those of a value of some KiB too.
+/// Returns the first eight bytes of a key as a number, padded with zeros. Fronts compare as keys
+/// do, or are equal. Built in registers: a word loaded right after its parts were stored waits
+/// until all earlier stores are in the cache, including those of a value of some KiB.
 #[inline(always)]
 pub(crate) fn key_front(key: &[u8]) -> u64 {
     if let Some(front) = key.first_chunk::<8>() {
@@ -51,7 +52,7 @@ pub(crate) fn key_front(key: &[u8]) -> u64 {
     }
     let unused = 64 - 8 * key.len() as u32;
     match (key.first_chunk::<4>(), key.last_chunk::<4>()) {
-        // Bytes that are in both are equal, so they may be set twice.
+        // Bytes in both halves are equal, so they may be set twice.
         (Some(first), Some(last)) => {
             let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
             u64::from(first) << 32 | u64::from(last) << unused
@@ -71,7 +72,7 @@ pub(crate) fn key_front(key: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Keys compare as bytes do, whatever their lengths are.
+    /// Keys compare as byte strings at any lengths.
     #[test]
     fn keys_compare_as_bytes() {
         let mut rng = fastrand::Rng::with_seed(9);
@@ -87,8 +88,7 @@ mod tests {
         }
     }
 
-    /// The front of a key is its first eight bytes as a number, filled up with zeros, whatever its length: so fronts
-    /// compare as keys do, or are equal.
+    /// The front of a key is its first eight bytes as a number, padded with zeros, at any length.
     #[test]
     fn fronts_are_the_first_bytes_of_keys() {
         let mut rng = fastrand::Rng::with_seed(35);

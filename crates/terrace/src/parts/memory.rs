@@ -1,15 +1,15 @@
-//! Memory: what keeps the parts of an open database within the limits that its budget sets.
+//! Memory: keeps the parts of an open database within the limits of its budget.
 //!
-//! Parts that have no size of their own take what they need from a gauge: open iterators, jobs,
-//! memtables. A gauge that is full refuses, and its user goes without or fails. What calls need for a
-//! moment they take in turn: whoever needs much waits until others are done.
+//! Parts without a fixed size (open iterators, jobs, memtables) take memory from a gauge. A full
+//! gauge refuses, and its user does without or fails. Short-term memory of calls is granted in
+//! turns: a call that needs much waits until others are done.
 //!
 //! Invariants
-//!   G1  What is taken from a gauge with a limit is never more than that.
-//!   G2  Who has a turn takes no other, but one for an index block while it reads data; so turns always
-//!       end.
+//!   G1  The bytes taken from a gauge never exceed its limit.
+//!   G2  A call that has a turn takes no other, except one for an index block while it reads data;
+//!       so turns always end.
 //!
-//! Without a budget nothing is limited, and nothing but memtables is counted. Any thread.
+//! Without a budget nothing is limited, and only memtables are counted. Any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::metrics::human_bytes;
 use crate::options::memory::Limits;
 use crate::options::{MemoryPart, Options};
 
-/// Why something was refused that memory held by readers would have been enough for.
+/// The cause of a refusal that would not have occurred without memory held by readers.
 #[derive(Debug)]
 pub(crate) struct HeldByReaders;
 
@@ -33,7 +33,7 @@ impl std::fmt::Display for HeldByReaders {
 
 impl std::error::Error for HeldByReaders {}
 
-/// What one part takes, and may take.
+/// The limit and the usage of one part.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     max: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Of a part that may take `max` bytes.
+    /// Creates the gauge of a part that may take `max` bytes.
     pub(crate) fn new(max: u64) -> Arc<Gauge> {
         Arc::new(Gauge {
             max,
@@ -49,12 +49,12 @@ impl Gauge {
         })
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes taken.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes bytes; false, and nothing is taken, when there are not so many left.
+    /// Takes bytes; returns `false` and takes nothing if fewer are left.
     fn add(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.max);
         self.used
@@ -62,7 +62,7 @@ impl Gauge {
             .is_ok()
     }
 
-    /// Takes bytes until the lease is dropped; `None` when there are not so many left.
+    /// Takes bytes until the lease is dropped; returns `None` if fewer are left.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
         self.add(bytes).then(|| Lease {
             gauge: Arc::clone(self),
@@ -70,7 +70,7 @@ impl Gauge {
         })
     }
 
-    /// A lease of nothing yet.
+    /// Returns an empty lease.
     pub(crate) fn lease(self: &Arc<Self>) -> Lease {
         Lease {
             gauge: Arc::clone(self),
@@ -79,7 +79,7 @@ impl Gauge {
     }
 }
 
-/// Bytes of a gauge, for as long as it lives.
+/// Bytes of a gauge, released on drop.
 #[derive(Debug)]
 pub(crate) struct Lease {
     gauge: Arc<Gauge>,
@@ -87,12 +87,13 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Bytes that it has.
+    /// Returns the number of bytes leased.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Has `bytes` from now on; false, and nothing changes, when the gauge has not so many left.
+    /// Changes the lease to `bytes`; returns `false` and changes nothing if the gauge has fewer
+    /// left.
     #[must_use]
     pub(crate) fn set(&mut self, bytes: u64) -> bool {
         if bytes > self.bytes && !self.gauge.add(bytes - self.bytes) {
@@ -113,7 +114,7 @@ impl Drop for Lease {
     }
 }
 
-/// What calls need for a moment.
+/// Short-term memory of calls.
 #[derive(Debug)]
 pub(crate) struct Turns {
     max: u64,
@@ -121,7 +122,7 @@ pub(crate) struct Turns {
     ended: Condvar,
 }
 
-/// A turn, until it is dropped.
+/// The memory of one call, released on drop.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     bytes: u64,
@@ -136,13 +137,13 @@ impl Turns {
         }
     }
 
-    /// Bytes of all turns.
+    /// Returns the bytes of all turns.
     fn used(&self) -> u64 {
         *self.used.lock()
     }
 
-    /// Waits until so many bytes are left. One that needs more than there are has its turn alone.
-    /// BOUND: turns end without waiting for anything but a device or room for a write (G2).
+    /// Waits until `bytes` are left. A call that needs more than the limit has its turn alone.
+    /// BOUND: turns end without waiting for anything but a device or space for a write (G2).
     pub(crate) fn take(&self, bytes: u64) -> Turn<'_> {
         let bytes = bytes.min(self.max);
         let mut used = self.used.lock();
@@ -169,14 +170,14 @@ pub(crate) struct Memory {
     pub(crate) arenas: Arc<Gauge>,
     pub(crate) shortcuts: Arc<Gauge>,
     pub(crate) iterators: Arc<Gauge>,
-    /// Counted only: what jobs take is bounded by what they are given to do.
+    /// Only counted: the memory of jobs is bounded by their input.
     pub(crate) jobs: Arc<Gauge>,
     /// Range deletes that writers are about to make.
     pub(crate) ranges: Arc<Gauge>,
     reads: Turns,
     index_reads: Turns,
     batches: Turns,
-    /// What each part may take, and the parts there are.
+    /// The parts and their limits.
     pub(crate) plan: Vec<MemoryPart>,
 }
 
@@ -184,7 +185,7 @@ pub(crate) struct Memory {
 const SMALL_BYTES: u64 = 8 << 10;
 
 impl Memory {
-    /// The memory of a database with these options.
+    /// Returns the memory of a database with these options.
     pub(crate) fn of(options: &Options) -> Arc<Memory> {
         Memory::new(Limits::of(options), options.parts_of_memory())
     }
@@ -204,42 +205,42 @@ impl Memory {
         })
     }
 
-    /// Memory without limits.
+    /// Returns memory without limits.
     pub(crate) fn unlimited() -> Arc<Memory> {
         Memory::new(Limits::none(), Vec::new())
     }
 
-    /// Whether there is a budget.
+    /// Returns whether there is a budget.
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.limits.are_set
     }
 
-    /// A turn for a read of so many bytes of an index or a filter, if there is a budget.
+    /// Takes a turn to read `bytes` of an index or a filter, if there is a budget.
     #[inline]
     pub(crate) fn read_index(&self, bytes: u64) -> Option<Turn<'_>> {
         self.is_limited().then(|| self.index_reads.take(bytes))
     }
 
-    /// A turn for a read of so many bytes of data, if there is a budget.
+    /// Takes a turn to read `bytes` of data, if there is a budget.
     #[inline]
     pub(crate) fn read(&self, bytes: u64) -> Option<Turn<'_>> {
         self.is_limited().then(|| self.reads.take(bytes))
     }
 
-    /// A turn for encoding and writing so many bytes, if there is a budget and that is much.
+    /// Takes a turn to encode and write `bytes`, if there is a budget and the batch is not small.
     #[inline]
     pub(crate) fn batch(&self, bytes: u64) -> Option<Turn<'_>> {
         (self.is_limited() && bytes > SMALL_BYTES).then(|| self.batches.take(bytes))
     }
 
-    /// Bytes of reads and of writes in progress, as far as they are counted.
+    /// Returns the bytes of reads and of writes in progress that are counted.
     pub(crate) fn calls_bytes(&self) -> (u64, u64) {
         let reads = self.reads.used() + self.index_reads.used();
         (reads, self.batches.used())
     }
 
-    /// The refusal of an iterator.
+    /// Returns the error for an iterator that is refused.
     #[cold]
     pub(crate) fn iterators_are_full(&self) -> Error {
         Error::new(
@@ -257,8 +258,8 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Threads that take and give back from a gauge never have more together than its limit, and
-    /// nothing is left when they are done.
+    /// Threads that use a gauge concurrently never exceed its limit together, and nothing is taken
+    /// when they are done.
     #[test]
     fn a_gauge_keeps_its_limit() {
         let gauge = Gauge::new(1000);
@@ -290,7 +291,8 @@ mod tests {
         assert!(lease.set(1) && gauge.used() == 1);
     }
 
-    /// Turns never overlap by more than there is, all of them come, and one that is too large comes alone.
+    /// Turns never exceed the limit together, all of them are granted, and one that is too large
+    /// runs alone.
     #[test]
     fn turns_come_one_after_the_other() {
         let turns = Turns::new(100);

@@ -1,4 +1,4 @@
-//! Parts: what two stages or more are built from. A part knows media and other parts, nothing above.
+//! Parts: building blocks of the stages. A part uses media and other parts, nothing above.
 
 pub(crate) mod batch;
 pub(crate) mod cache;

@@ -1,9 +1,10 @@
-//! Pace: how fast background work may write files.
+//! Pace: the rate limit of background writes to files.
 //!
-//! Whoever writes says how much. Who runs the jobs asks how long one should wait before its next
-//! step, and gives it something else to do meanwhile. The closer the store is to slowing writers for
-//! what is not done, the higher the rate: at a haste of 1 there is no limit, so a limit never slows
-//! or stops a writer. Work that must not wait is charged too, so that the rest leaves room for it.
+//! Writers charge the bytes that they write. The thread that runs jobs asks how long a job should
+//! wait before its next step, and runs another job meanwhile. The closer the store is to throttling
+//! writers because of pending work, the higher the rate: at a haste of 1 there is no limit, so the
+//! limit never slows or stalls a writer. Work that must not wait is charged too, so that the rest
+//! leaves bandwidth for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,20 +13,20 @@ use parking_lot::Mutex;
 
 use crate::metrics::PaceMetrics;
 
-/// What may be written at once after a rest, as a part of what may be written in a second.
+/// The burst after an idle time, as a fraction of the bytes per second.
 const BURST: f64 = 0.1;
-/// BOUND: no wait is longer; whoever waits asks again.
+/// BOUND: no wait is longer; the caller asks again afterwards.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What is owed may be less than any wait can pay: asking again must not go on for ever.
+/// The debt may be too small for a measurable wait; a minimum keeps the caller from asking forever.
 const WAIT_MIN: Duration = Duration::from_micros(1);
 
-/// A limit on a rate. Any number of threads.
+/// A rate limit, shared by any number of threads.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Bytes a second; `None`: no limit.
+    /// The limit in bytes per second; `None`: no limit.
     rate: Option<u64>,
-    /// Bytes written that nobody has accounted for yet.
+    /// Bytes written since the account was last updated.
     fresh: AtomicU64,
     /// LOCK: held for an addition.
     account: Mutex<Account>,
@@ -35,13 +36,13 @@ pub(crate) struct Pace {
 
 #[derive(Default)]
 struct Account {
-    /// Bytes written beyond what the time up to `at` allows; below 0, what may be written at once.
+    /// Bytes written beyond the allowance up to `at`; if negative, the available burst.
     owed: f64,
     at: Option<Instant>,
 }
 
 impl Pace {
-    /// A limit of so many bytes a second.
+    /// Creates a limit in bytes per second.
     pub(crate) fn new(rate: Option<u64>) -> Pace {
         Pace {
             rate,
@@ -49,7 +50,7 @@ impl Pace {
         }
     }
 
-    /// So many bytes were written.
+    /// Charges bytes written.
     #[inline]
     pub(crate) fn charge(&self, bytes: u64) {
         if self.rate.is_some() {
@@ -57,7 +58,7 @@ impl Pace {
         }
     }
 
-    /// How long to wait before more is written, `now` that the store is in such haste.
+    /// Returns the time to wait at `now` before the next write, given the current `haste`.
     pub(crate) fn wait(&self, now: Instant, haste: f64) -> Option<Duration> {
         let rate = self.rate? as f64;
         let mut account = self.account.lock();
@@ -83,7 +84,7 @@ impl Pace {
         Some(wait)
     }
 
-    /// What the limit is and did.
+    /// Returns the limit and the waits so far.
     pub(crate) fn metrics(&self) -> PaceMetrics {
         PaceMetrics {
             rate_max: self.rate,
@@ -97,7 +98,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Writes a mebibyte a step, waiting as told, for so long; how much that was.
+    /// Writes a mebibyte per step and waits as requested; returns the bytes and the time taken.
     fn written(pace: &Pace, haste: f64, steps: usize) -> (u64, Duration) {
         let mut now = Instant::now();
         let start = now;
@@ -123,7 +124,7 @@ mod tests {
         assert!(pace.metrics().wait_count > 0);
     }
 
-    /// A long rest allows a burst and no more.
+    /// A long idle time allows one burst and no more.
     #[test]
     fn a_rest_allows_one_burst() {
         let pace = Pace::new(Some(10 << 20));
@@ -137,7 +138,7 @@ mod tests {
         assert!(pace.wait(later, 0.0).is_some());
     }
 
-    /// Haste raises the rate without a jump, up to no limit at all.
+    /// Haste raises the rate steadily, up to no limit at all.
     #[test]
     fn haste_raises_the_rate() {
         let mut last = Duration::MAX;
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(time, Duration::ZERO);
     }
 
-    /// What was written in haste is forgiven: once the haste is over, nobody pays for it.
+    /// Bytes written in haste are forgiven: no caller pays for them afterwards.
     #[test]
     fn haste_leaves_no_debt() {
         let pace = Pace::new(Some(1 << 20));
@@ -163,14 +164,15 @@ mod tests {
         assert_eq!(pace.metrics().wait_count, 1);
     }
 
-    /// Work that never asks is charged: who asks makes room for it, and the sum keeps the rate.
+    /// Work that never waits is charged: work that does leaves bandwidth for it, and the sum keeps
+    /// the rate.
     #[test]
     fn others_count() {
         let pace = Pace::new(Some(8 << 20));
         let mut now = Instant::now();
         let (start, mut bytes) = (now, 0u64);
         for _ in 0..40 {
-            // A flush and a compaction, of a mebibyte each.
+            // A flush and a compaction write a mebibyte each.
             pace.charge(1 << 20);
             pace.charge(1 << 20);
             bytes += 2 << 20;
@@ -183,7 +185,7 @@ mod tests {
         assert!((rate / f64::from(8 << 20) - 1.0).abs() < 0.05, "{rate}");
     }
 
-    /// A moment that is before the last one, as threads may ask in any order, allows nothing more.
+    /// A time before the last one, as concurrent callers may pass, allows nothing more.
     #[test]
     fn time_that_goes_back_allows_nothing() {
         let pace = Pace::new(Some(1 << 20));

@@ -1,32 +1,31 @@
-//! This file is the reserve: room on the disk that only those steps take by which a full disk gets room back.
+//! The reserve: space on the disk for the steps that free space on a full disk.
 //!
-//! It is a file whose space is allocated and that nothing is written to. A step that is entitled works
-//! through [`Lender`]: where its file system has no room left, the file is cut by as much as the step needs,
-//! and the step tries again. What was given up is taken back when there is room: when the database is
-//! opened, after edits of jobs, and before anything is begun that is not entitled. So puts never take it, but
-//! for those that deletes wait behind in memory: the next log for puts is refused for as long as the reserve is short
-//! ([`Reserve::refill`]).
+//! It is a file with allocated space and no contents. An entitled step works through [`Lender`]: if its file system
+//! is full, the file is cut by as much as the step needs, and the step is retried. The reserve is refilled when there
+//! is space: when the database is opened, after edits of jobs, and before any step without entitlement starts. So
+//! puts never use it, except those that deletes wait behind in memory: the next log for puts is refused while the
+//! reserve is short ([`Reserve::refill`]).
 //!
 //! | row | for | bytes |
 //! |---|---|---|
-//! | manifest | its next generation, OPTIONS | as many as the generation in use has room for |
-//! | ranges | the log of a range delete, of a flush or of an opening | `LOG_BYTES` |
+//! | manifest | the next generation of the manifest, OPTIONS | the capacity of the current generation |
+//! | ranges | the log of a range delete, of a flush or of an open | `LOG_BYTES` |
 //! | log | logs of deletes | `LOG_BYTES` |
-//! | drains | deletes on their way to tables, beside a compaction that takes the row of tables | `Ground::keep_reserve` |
-//! | tables | what compactions write, and drains that retire logs | the same |
-//! | memtables | memtables of puts before deletes, where logs are in a pool and no buffer is | the same |
+//! | drains | deletes on their way to tables, while a compaction uses the row of tables | `Ground::keep_reserve` |
+//! | tables | output of compactions, and of drains that retire logs | the same |
+//! | memtables | memtables of puts before deletes, if logs are in a pool and there is no buffer | the same |
 //!
-//! Room that comes back goes to the manifest first, without whose edits nothing gives room back, and which has its own
-//! back after each generation. Then it goes to range deletes, which give the most back, to drains, and to tables, without
-//! which nothing gives room back. Memtables and logs of single deletes come behind them: they go only when what is in them
-//! is in tables, so they would take the row of tables bit by bit.
+//! Free space fills the manifest's row first: without its edits nothing is freed, and it frees its own space after
+//! each generation. Next come range deletes, which free the most, drains, and tables, without which nothing is freed.
+//! Memtables and logs of single deletes come last: they are freed only once their contents are in tables, so they
+//! would use up the row of tables bit by bit.
 //!
 //! Invariants
 //!   R1  A row is given up only for its own steps and for the manifest.
-//!   R2  Nothing depends on the file: without it, steps find the room that the disk has.
+//!   R2  Nothing depends on the file: without it, steps use the space that the disk has.
 //!
-//! CRASH: the file may be missing, as short or as long as it was, or without its space; the next opening makes it
-//! whole where there is room. Nothing of it is synced.
+//! CRASH: the file may be missing, have its old or new length, or lack its space; the next open refills it if there
+//! is space. The file is never synced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,26 +38,26 @@ use terrace_media::{Advice, File, FileLock, FileSystem, OpenMode};
 use crate::events::event;
 use crate::types::DbId;
 
-/// Bytes of the log that an opening or a batch of deletes gets where the disk is full.
+/// The size of the log for an open or a batch of deletes on a full disk.
 pub(crate) const LOG_BYTES: u64 = 64 << 10;
-/// Bytes that a drain gets beside compactions.
+/// The space of a drain during compactions.
 pub(crate) const DRAIN_BYTES: u64 = 32 << 10;
-/// The least that is given up at a time, and what sizes are rounded to: file systems count in blocks.
+/// The minimum step in which space is given up, and the unit of sizes: file systems allocate blocks.
 const BLOCK_BYTES: u64 = 4096;
-/// What the start of the name is.
+/// The prefix of the file name.
 const PREFIX: &str = "RESERVE-";
 
-/// The name of the reserve of the database `db`.
+/// Returns the file name of the reserve of the database `db`.
 fn name_of(db: DbId) -> String {
     format!("{PREFIX}{db}")
 }
 
-/// The database whose reserve has this name.
+/// Returns the database whose reserve has this name.
 pub(crate) fn reserve_owner(name: &str) -> Option<DbId> {
     DbId::parse(name.strip_prefix(PREFIX)?)
 }
 
-/// Whether an error says that a disk has no room.
+/// Returns whether an error means that the disk is full.
 pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -66,23 +65,23 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     )
 }
 
-/// What a step is entitled to.
+/// The entitlement of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// Its own row, and then all others: without edits nothing gets room back.
+    /// Its own row, then all others: without edits nothing is freed.
     Manifest,
-    /// That of logs, and then its own.
+    /// The row of logs, then its own.
     Ranges,
     Log,
-    /// Those of memtables and drains, for what gives no room back when it is in tables: deletes, and puts before them if
-    /// these wait.
+    /// The rows of memtables and drains, for entries that free no space once they are in tables: deletes, and puts
+    /// before them if the deletes wait.
     Deletes,
-    /// The same, and then that of compactions, for what retires logs.
+    /// The same rows, then that of compactions, for drains that retire logs.
     Drains,
     Tables,
 }
 
-/// Bytes of each row.
+/// The size of each row in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) manifest: u64,
@@ -109,7 +108,7 @@ impl Rows {
         }
     }
 
-    /// The parts of `self` that are in `all` too.
+    /// Returns the minimum of each row in `self` and `all`.
     fn within(self, all: Rows) -> Rows {
         Rows {
             manifest: self.manifest.min(all.manifest),
@@ -121,7 +120,7 @@ impl Rows {
         }
     }
 
-    /// The rows with `more` bytes for what they lack of `all`, the first to be filled first.
+    /// Returns the rows after adding up to `more` bytes towards `all`, in the order of filling.
     fn filled_to(self, all: Rows, mut more: u64) -> Rows {
         let mut held = self;
         for (row, wanted) in held.with(&all) {
@@ -131,7 +130,7 @@ impl Rows {
         held
     }
 
-    /// Each row with what is wanted of it, in the order in which they are filled.
+    /// Returns each row with its wanted size, in the order of filling.
     fn with<'a>(&'a mut self, all: &Rows) -> [(&'a mut u64, u64); 6] {
         [
             (&mut self.manifest, all.manifest),
@@ -143,7 +142,7 @@ impl Rows {
         ]
     }
 
-    /// The rows that steps of `row` take, in their order.
+    /// Returns the rows that steps of `row` take, in order.
     fn of(&mut self, row: Row) -> Vec<&mut u64> {
         match row {
             Row::Manifest => vec![
@@ -165,17 +164,17 @@ impl Rows {
 
 /// The reserve of one database.
 pub(crate) struct Reserve {
-    /// `None`: there is no reserve, and nothing is short.
+    /// `None` if there is no reserve; then it is never short.
     place: Option<Place>,
-    /// LOCK: held while the file is changed; nothing is taken under it.
+    /// LOCK: held while the file is changed; no other lock is taken under it.
     inner: Mutex<Inner>,
-    /// The last step that looked found the disk full.
+    /// Whether the last step that checked found the disk full.
     tight: AtomicBool,
-    /// Callers on a full disk who wait for what is in memory, deletes among it, to come down.
+    /// The number of callers on a full disk that wait for entries in memory, some of them deletes, to be drained.
     drains_wanted: AtomicUsize,
 }
 
-/// Lets drains of puts take the rows of deletes for as long as it is held.
+/// A guard that lets drains of puts take the rows of deletes.
 pub(crate) struct WantedDrains(Arc<Reserve>);
 
 impl Drop for WantedDrains {
@@ -192,15 +191,15 @@ struct Place {
 
 #[derive(Default)]
 struct Inner {
-    /// Bytes whose space the file has, by rows.
+    /// The allocated bytes of the file, by row.
     held: Rows,
     rows: Rows,
-    /// Bytes that a former process has left, until it is known what they are for.
+    /// The bytes that an earlier process left, until they are assigned to rows.
     found: u64,
 }
 
 impl Reserve {
-    /// No reserve, for a database that is only read or that is not open.
+    /// Creates an empty reserve for a database that is read-only or not open.
     pub(crate) fn none() -> Arc<Reserve> {
         Arc::new(Reserve {
             place: None,
@@ -210,7 +209,7 @@ impl Reserve {
         })
     }
 
-    /// The reserve of `db` in the folder `dir`, with as much as a former process has left.
+    /// Opens the reserve of `db` in the directory `dir`, with the space that an earlier process left.
     pub(crate) fn open(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> Arc<Reserve> {
         let place = Place {
             fs: Arc::clone(fs),
@@ -229,7 +228,7 @@ impl Reserve {
         })
     }
 
-    /// Sets how much it should have, and takes or gives back room.
+    /// Sets the wanted sizes, and allocates or frees space.
     pub(crate) fn keep(&self, rows: Rows) {
         let Some(place) = &self.place else {
             return;
@@ -242,7 +241,7 @@ impl Reserve {
             let held = held.filled_to(inner.rows, all - held.sum());
             let excess = all - held.sum();
             inner.held = held;
-            // Sizes of tables differ: it does not follow each of them.
+            // Small excesses are kept, since sizes of tables vary.
             if excess <= inner.rows.sum() || place.cut(held.sum()).is_err() {
                 inner.held.tables += excess;
             }
@@ -250,15 +249,15 @@ impl Reserve {
         self.refill();
     }
 
-    /// Returns whether the disk was found full and does not report as much room again as the reserve has.
+    /// Returns whether the disk was found full and does not report free space for the whole reserve again.
     pub(crate) fn is_full(&self) -> bool {
         let all = || self.inner.lock().rows.sum();
         let free = || self.place.as_ref().and_then(Place::free_bytes);
         self.is_tight() && free().is_none_or(|free| free < all())
     }
 
-    /// Takes back what was given up, as far as there is room. False: it is short, and what is not entitled has
-    /// to be refused, or it would take what is given back.
+    /// Takes back space that was given up, if the disk has it. Returns `false` if the reserve is still short: steps
+    /// without entitlement must then be refused, or they would take the space that is freed.
     pub(crate) fn refill(&self) -> bool {
         let Some(place) = &self.place else {
             return true;
@@ -268,10 +267,10 @@ impl Reserve {
             return true;
         }
         let mut total = inner.held.sum();
-        // A file system may fill the disk before it refuses what does not fit.
+        // Some file systems fill the disk before they refuse an allocation that does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         // A row may lack less than a block: a power loss can leave the file with any length.
-        // BOUND: six rows, and each turn takes a block or more of one, or the rest, or halves the step.
+        // BOUND: six rows; each iteration adds a block or more to one, or the rest, or halves the step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
             while step > 0 {
@@ -283,7 +282,7 @@ impl Reserve {
                         step = step.min(wanted - *held).min(free);
                     }
                     Err(e) if is_full(&e) => step = (step / 2) / BLOCK_BYTES * BLOCK_BYTES,
-                    // For space only: another time.
+                    // This affects only space; a later call retries.
                     Err(_) => break,
                 }
             }
@@ -291,28 +290,29 @@ impl Reserve {
         !inner.is_short()
     }
 
-    /// Whether it has less than it should.
+    /// Returns whether it has less space than wanted.
     pub(crate) fn is_short(&self) -> bool {
         self.place.is_some() && self.inner.lock().is_short()
     }
 
-    /// Whether the disk was found full, and no room for the log of a memtable since: jobs take less at a time then.
+    /// Returns whether the disk was found full and had no space for a memtable's log since: jobs then take less at a
+    /// time.
     pub(crate) fn is_tight(&self) -> bool {
         self.tight.load(Ordering::Relaxed)
     }
 
-    /// Lets drains of puts take the rows of deletes, which come down behind them.
+    /// Lets drains of puts take the rows of deletes, which are drained after them.
     pub(crate) fn want_drains(self: &Arc<Self>) -> WantedDrains {
         self.drains_wanted.fetch_add(1, Ordering::Relaxed);
         WantedDrains(Arc::clone(self))
     }
 
-    /// Whether drains of puts may take the rows of deletes.
+    /// Returns whether drains of puts may take the rows of deletes.
     pub(crate) fn are_drains_wanted(&self) -> bool {
         self.drains_wanted.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes what a step has found that is not entitled.
+    /// Notes whether a step without entitlement found the disk full.
     pub(crate) fn note(&self, full: bool) {
         let was_full = self.tight.swap(full, Ordering::Relaxed);
         match &self.place {
@@ -340,13 +340,13 @@ impl Reserve {
         Some(free.saturating_add(inner.held.sum()))
     }
 
-    /// Returns the bytes of the row of tables that are there.
+    /// Returns the bytes that the row of tables has.
     pub(crate) fn held_for_tables(&self) -> u64 {
         self.inner.lock().held.tables
     }
 
-    /// Returns whether the disk has room for a table file of `bytes`, with the row of tables. Always true while there are
-    /// no table files.
+    /// Returns whether the disk has space for a table file of `bytes`, including the row of tables. Always true while
+    /// there are no table files.
     pub(crate) fn has_room_for_table(&self, bytes: u64) -> bool {
         let inner = self.inner.lock();
         if inner.rows.tables == 0 || bytes <= inner.held.tables {
@@ -356,21 +356,21 @@ impl Reserve {
         free.is_none_or(|free| bytes - inner.held.tables <= free)
     }
 
-    /// Bytes that it has.
+    /// Returns the bytes that the reserve has.
     #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> u64 {
         let inner = self.inner.lock();
         inner.held.sum().max(inner.found)
     }
 
-    /// Gives up `bytes`, or what there is for `row`. False: there is nothing.
+    /// Gives up `bytes`, or the rest of the rows for `row`. Returns `false` if nothing is left.
     fn give_up(&self, row: Row, bytes: u64) -> bool {
         let Some(place) = &self.place else {
             return false;
         };
         let inner = &mut *self.inner.lock();
         if inner.found > 0 {
-            // While the database is opened nothing else takes any.
+            // During an open no other step takes any of it.
             let found = std::mem::take(&mut inner.found);
             (inner.held.ranges, inner.held.manifest) = (found / 2, found - found / 2);
         }
@@ -387,7 +387,7 @@ impl Reserve {
         true
     }
 
-    /// `fs` for steps that are entitled to `row`.
+    /// Wraps `fs` for steps that are entitled to `row`.
     pub(crate) fn lender(self: &Arc<Self>, fs: &Arc<dyn FileSystem>, row: Row) -> Lender {
         Lender {
             fs: Arc::clone(fs),
@@ -407,21 +407,21 @@ impl Inner {
 }
 
 impl Place {
-    /// The length of the file, if its space can be had.
+    /// Returns the length of the file if its space can be allocated.
     fn found(&self) -> io::Result<u64> {
         let file = self.fs.open(&self.path, OpenMode::Write)?;
         let len = file.len()?;
-        // It has it already, unless a crash has left only the length.
+        // The space is allocated already, unless a crash has left only the length.
         file.allocate(len)?;
         Ok(len)
     }
 
-    /// Takes the space of `more` bytes, or leaves the file with `held`.
+    /// Allocates the file up to `more` bytes; after an error its length is `held`.
     fn allocate(&self, held: u64, more: u64) -> io::Result<()> {
         let file = self.fs.open(&self.path, OpenMode::Create)?;
         let taken = file.allocate(more);
         drop(file);
-        // Some file systems keep a part of what did not fit.
+        // Some file systems keep a part of an allocation that did not fit.
         taken.inspect_err(|_| drop(self.cut(held)))
     }
 
@@ -431,7 +431,7 @@ impl Place {
         self.fs.free_bytes(dir).ok().flatten()
     }
 
-    /// Gives back what is behind `len`.
+    /// Frees the space after `len`.
     fn cut(&self, len: u64) -> io::Result<()> {
         match len {
             0 => self.fs.remove(&self.path),
@@ -440,7 +440,7 @@ impl Place {
     }
 }
 
-/// The right to a row of the reserve.
+/// The entitlement of a file system to a row of the reserve.
 #[derive(Clone)]
 struct Loan {
     reserve: Arc<Reserve>,
@@ -449,9 +449,9 @@ struct Loan {
 }
 
 impl Loan {
-    /// Runs `step`, which needs `bytes`, until it finds room or there is none left to give up.
+    /// Runs `step`, which needs `bytes`, until it succeeds or nothing is left to give up.
     fn with_room<T>(&self, bytes: u64, step: impl Fn() -> io::Result<T>) -> io::Result<T> {
-        // BOUND: each turn but the last makes the reserve smaller.
+        // BOUND: each iteration but the last shrinks the reserve.
         loop {
             match step() {
                 Err(e) if is_full(&e) => {
@@ -474,7 +474,7 @@ pub(crate) struct Lender {
 }
 
 impl Lender {
-    /// What ends the loan when it is set: what was taken stays, and no more is given up.
+    /// Returns a flag that ends the loan when set: space taken stays, and no more is given up.
     pub(crate) fn end(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.loan.ended)
     }
@@ -491,7 +491,7 @@ impl File for LentFile {
     }
 
     fn write_at(&self, off: u64, buf: &[u8]) -> io::Result<()> {
-        // Written again from its start: a part of it may be there.
+        // The write is retried from its start, since a part of it may have been written.
         let write = || self.file.write_at(off, buf);
         self.loan.with_room(buf.len() as u64, write)
     }
@@ -540,7 +540,7 @@ impl FileSystem for Lender {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn File>> {
-        // A name may need a block of its folder.
+        // A name may need a block of its directory.
         let file = self
             .loan
             .with_room(BLOCK_BYTES, || self.fs.open(path, mode))?;

@@ -1,53 +1,56 @@
 //! Sequence numbers: taken in order, finished in any order, visible in order.
 //!
-//! A writer takes its numbers under its front's commit lock, then logs and inserts beside other
-//! writers, then marks them finished. Numbers become visible when every smaller one is finished, so
-//! a read at `visible` sees each batch whole or not at all, and an acknowledged write implies that
-//! all writes before it are as durable as they asked to be.
+//! A writer takes its numbers under its front's commit lock, then logs and inserts in parallel with
+//! other writers, then marks them finished. Numbers become visible when every smaller one is
+//! finished. So a read at `visible` sees each batch whole or not at all, and an acknowledged write
+//! implies that all writes before it are as durable as they asked to be.
 //!
-//! Whoever finishes shows what is finished, his own and others': a finished writer that has lost its
-//! core holds nobody up. One that has lost it before it finished does, and those who wait for it
-//! soon sleep, which gives it a core at once. Spinning on, they would keep theirs from it for a
-//! whole slice of the scheduler, some milliseconds.
+//! A writer that finishes also shows the finished batches of others, so one that is descheduled
+//! after it finished delays no other writer. One that is descheduled before it finishes does; the
+//! writers that wait for it soon sleep, which gives it a core at once. If they kept spinning, they
+//! could hold the core for a whole time slice of some milliseconds.
 //!
-//! Argument. Batches have tickets in the order of their numbers. `marks[t % RING]` gets `t + 1` when
-//! `t` is finished (M1), and not before `t - RING` has been shown (M2). `head` is the first ticket not
-//! shown; whoever sees its mark may raise it by one (M3), and then raises `visible` to the end of that
-//! batch. All before `head` is finished when `head` is raised, so every value that `visible` gets is
-//! the end of a batch before which all is finished. Somebody shows each finished ticket: its owner
-//! marks it and then looks at `head`, and whoever raises `head` to it looks at the mark after that;
-//! both are SeqCst, so at least one of the two sees what the other did (M4).
+//! Proof. Batches have tickets in the order of their numbers. `marks[t % RING]` becomes `t + 1`
+//! when `t` is finished (M1), and not before `t - RING` has been shown (M2). `head` is the first
+//! ticket not shown. A thread that sees its mark may raise `head` by one (M3), and then raises
+//! `visible` to the end of that batch. All batches before `head` are finished when `head` is
+//! raised, so every value of `visible` is the end of a batch before which all are finished. Each
+//! finished ticket is shown: its owner marks it and then reads `head`, and the thread that raises
+//! `head` to it reads the mark after that; both are SeqCst, so at least one of the two sees the
+//! other's write (M4).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::types::SeqNo;
 
-/// How many batches may be taken and not visible without waiting for one another.
+/// The maximum number of batches that are taken and not yet visible before writers wait for one
+/// another.
 const RING: u64 = 256;
-/// Looks before a waiting writer gives up its core: some 20 us, far longer than a write takes.
+/// The spins before a waiting writer sleeps: some 20 us, far longer than a write takes.
 const SPINS: u32 = 512;
-/// How long it then sleeps; the system adds some 50 us.
+/// The length of a sleep; the system adds some 50 us.
 const NAP: Duration = Duration::from_micros(1);
 
-/// The numbers of one database.
+/// The sequence numbers of one database.
 pub(crate) struct Sequencer {
     taken: Alone<Taken>,
     shown: Alone<Shown>,
     marks: Box<[Mark]>,
-    /// Set when a writer failed after taking numbers: nobody after it can become visible.
+    /// Set when a writer failed after taking numbers: later numbers can never become visible.
     broken: AtomicBool,
 }
 
-/// Alone on its lines: one writer takes while another finishes and readers look.
+/// A value on its own cache lines, since one writer takes numbers while another finishes and
+/// readers look.
 #[derive(Default)]
 #[repr(align(128))]
 struct Alone<T>(T);
 
-/// Changed only under the front's commit lock.
+/// The state that changes only under the front's commit lock.
 #[derive(Default)]
 struct Taken {
-    /// The last number.
+    /// The last number taken.
     last: AtomicU64,
     /// The next ticket.
     ticket: AtomicU64,
@@ -57,19 +60,19 @@ struct Taken {
 struct Shown {
     /// Every number up to this one is inserted.
     visible: AtomicU64,
-    /// The first ticket whose numbers may not be.
+    /// The first ticket that is not shown.
     head: AtomicU64,
 }
 
 #[derive(Default)]
 struct Mark {
-    /// The ticket that is finished, plus one.
+    /// The finished ticket plus one.
     finished: AtomicU64,
     /// The last number of its batch.
     last: AtomicU64,
 }
 
-/// Numbers that were taken for one batch.
+/// The numbers taken for one batch.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Taking {
@@ -90,7 +93,7 @@ impl Default for Sequencer {
 }
 
 impl Sequencer {
-    /// Takes and shows every number up to `last`, which recovery has found in use.
+    /// Takes and shows every number up to `last`, as found by recovery.
     pub(crate) fn start_after(&self, last: SeqNo) {
         self.taken.0.last.fetch_max(last, Ordering::Relaxed);
         self.shown.0.visible.fetch_max(last, Ordering::Release);
@@ -110,70 +113,72 @@ impl Sequencer {
         }
     }
 
-    /// The last number taken. Exact under the commit lock.
+    /// Returns the last number taken. The result is exact under the commit lock.
     pub(crate) fn last_taken(&self) -> SeqNo {
         self.taken.0.last.load(Ordering::Relaxed)
     }
 
-    /// What reads that begin now may see.
+    /// Returns the newest number that reads starting now may see.
     #[inline]
     pub(crate) fn visible(&self) -> SeqNo {
-        // Acquire: pairs with the Release in `show_finished`, so that the entries themselves are seen.
+        // Acquire pairs with the Release in `show_finished`, so that the entries themselves are
+        // seen.
         self.shown.0.visible.load(Ordering::Acquire)
     }
 
-    /// Says that the batch of `taking` is inserted, and waits until it is visible, after all before
-    /// it. False: another writer has failed. What this one wrote may become visible yet, as it may
-    /// after reopening: its record is in the log.
+    /// Marks the batch of `taking` as inserted and waits until it is visible, after all batches
+    /// before it. Returns `false` if another writer has failed. The batch may still become visible,
+    /// as it may after a reopen: its record is in the log.
     #[must_use]
     pub(crate) fn publish(&self, taking: &Taking) -> bool {
         let Taking { last, ticket, .. } = *taking;
         let Shown { visible, head } = &self.shown.0;
         if head.load(Ordering::Acquire) == ticket {
-            // Nobody else raises `head` from here, since there is no mark. In this order, so that
-            // no later batch is shown before this one is.
+            // No other thread raises `head` from here, since there is no mark. `visible` is stored
+            // first, so that no later batch is shown before this one.
             visible.store(last, Ordering::Release);
-            // M4: SeqCst, and the next mark is looked at after it.
+            // M4: SeqCst, and the next mark is read after it.
             head.swap(ticket + 1, Ordering::SeqCst);
             self.show_finished(ticket + 1);
             return true;
         }
-        // M2. BOUND: as for the waiting below.
+        // M2. BOUND: as for the wait below.
         if !self.wait(|| head.load(Ordering::Acquire) + RING > ticket) {
             return false;
         }
         let mark = &self.marks[(ticket % RING) as usize];
         mark.last.store(last, Ordering::Relaxed);
-        // Release: what was inserted is seen by whoever shows it.
+        // Release: the thread that shows the batch sees the inserted entries.
         mark.finished.store(ticket + 1, Ordering::Release);
-        // M4: between the mark and the look at `head`.
+        // M4: orders the mark before the read of `head`.
         fence(Ordering::SeqCst);
         self.show_finished(head.load(Ordering::Acquire));
-        // BOUND: those before this one hold their numbers only while they copy and insert.
+        // BOUND: earlier writers hold their numbers only while they copy and insert.
         let shown = self.wait(|| head.load(Ordering::Acquire) > ticket);
         if shown {
-            // Whoever has raised `head` may have lost its core before it came to this.
+            // The thread that raised `head` may have been descheduled before it raised `visible`.
             visible.fetch_max(last, Ordering::Release);
         }
         shown
     }
 
-    /// Makes visible what is finished, from `ticket` on, which is `head` or was a moment ago.
+    /// Shows finished batches from `ticket` on, which is `head` or was a moment ago.
     #[inline]
     fn show_finished(&self, mut ticket: u64) {
         let Shown { visible, head } = &self.shown.0;
-        // BOUND: each turn passes a finished ticket.
+        // BOUND: each iteration passes a finished ticket.
         loop {
             let mark = &self.marks[(ticket % RING) as usize];
-            // SeqCst: M4. Acquire with it: pairs with the mark's Release.
+            // SeqCst for M4; its Acquire pairs with the Release of the mark.
             if mark.finished.load(Ordering::SeqCst) != ticket + 1 {
                 return;
             }
             let last = mark.last.load(Ordering::Relaxed);
-            // M3. Where it fails another has shown this ticket, and `last` may be that of a later one.
+            // M3. On failure another thread has shown this ticket, and `last` may belong to a later
+            // one.
             match head.compare_exchange(ticket, ticket + 1, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => {
-                    // Not a store: whoever showed the next ticket may have been faster.
+                    // Not a store: the thread that showed the next ticket may have been faster.
                     visible.fetch_max(last, Ordering::Release);
                     ticket += 1;
                 }
@@ -182,7 +187,7 @@ impl Sequencer {
         }
     }
 
-    /// Waits until `seq` is visible. False: it never will be.
+    /// Waits until `seq` is visible. Returns `false` if it never will be.
     #[must_use]
     pub(crate) fn wait_visible(&self, seq: SeqNo) -> bool {
         // BOUND: writers hold their numbers only while they copy and insert.
@@ -206,7 +211,7 @@ impl Sequencer {
         true
     }
 
-    /// Declares that a writer has failed between taking its numbers and publishing them.
+    /// Records that a writer failed between taking its numbers and publishing them.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::Release);
     }
@@ -220,11 +225,11 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything here takes unless it hangs.
+    /// A time that is exceeded only by a hang.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Whatever the order in which writers finish, numbers become visible in order, a batch at a
-    /// time, and only after they were inserted.
+    /// In whatever order writers finish, numbers become visible in order, a batch at a time, and
+    /// only after they are inserted.
     #[test]
     fn batches_become_visible_in_order() {
         const WRITERS: u64 = 4;
@@ -232,7 +237,7 @@ mod tests {
         let sequencer = Sequencer::default();
         sequencer.start_after(100);
         let commit = Mutex::new(());
-        // For each number: the last number of its batch, 0 until it is inserted.
+        // The last number of each number's batch, 0 until it is inserted.
         let inserted: Vec<AtomicU64> = (0..100 + WRITERS * BATCHES * 4)
             .map(|_| AtomicU64::new(0))
             .collect();
@@ -281,8 +286,8 @@ mod tests {
         assert!(sequencer.wait_visible(sequencer.last_taken()));
     }
 
-    /// After a writer has failed, those before it publish or are told of the failure, those after it
-    /// are told that they cannot publish, and nobody waits for ever.
+    /// After a writer has failed, earlier ones publish or learn of the failure, later ones learn
+    /// that they cannot publish, and no thread waits forever.
     #[test]
     fn a_broken_sequencer_hangs_nobody() {
         for round in 0..50 {
@@ -300,8 +305,8 @@ mod tests {
                             sequencer.break_off();
                             false
                         } else {
-                            // Those before the one that fails may be told of it as well, when it
-                            // fails while they wait for one another.
+                            // Earlier writers may see the failure as well, if it happens while they
+                            // wait for one another.
                             sequencer.publish(taking)
                         };
                         send.send((writer, published)).unwrap();
@@ -321,13 +326,13 @@ mod tests {
                 assert!(!published[4] && !published[5] && !published[9]);
                 let acknowledged = 2 * published[..3].iter().filter(|done| **done).count() as u64;
                 let visible = sequencer.visible();
-                // A batch whose writer was told of the failure may have become visible after that.
+                // A batch whose writer saw the failure may have become visible after that.
                 assert!((acknowledged..=6).contains(&visible) && visible.is_multiple_of(2));
             });
         }
     }
 
-    /// Recovery only ever moves numbers up.
+    /// Recovery only raises numbers.
     #[test]
     fn recovered_numbers_are_not_taken_again() {
         let sequencer = Sequencer::default();

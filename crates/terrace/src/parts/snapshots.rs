@@ -1,7 +1,7 @@
-//! Snapshots: which old versions somebody may still read.
+//! Snapshots: the old versions that readers may still see.
 //!
 //! A snapshot is a sequence number that was visible when it was registered. Registering reads the
-//! visible number under the lock, so a job that captures the list afterwards either finds the
+//! visible number under the lock. So a job that captures the list afterwards either finds the
 //! snapshot or works on entries that are all older than it.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::sequence::Sequencer;
 use crate::canary::{self, Canary, failpoint};
 use crate::types::SeqNo;
 
-/// What a snapshot sees: entries up to a number, and those of them that have not expired at a time.
+/// A read point: entries up to a number that have not expired at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) seq: SeqNo,
@@ -22,39 +22,41 @@ pub(crate) struct Moment {
 
 struct Held {
     holders: u64,
-    /// The oldest of theirs.
+    /// The oldest time of the holders.
     time: Millis,
 }
 
-/// The registered snapshots of one database, with how many holders each has.
+/// The registered snapshots of one database, with the number of holders of each.
 #[derive(Default)]
 pub(crate) struct SnapshotList {
     seqs: Mutex<BTreeMap<SeqNo, Held>>,
 }
 
 impl SnapshotList {
-    /// Registers a number and a time that held together at one instant of the call. `None`: while it
-    /// looked `looks_max` times, both went on between any two looks.
+    /// Registers a number and a time that were current at the same instant during the call. Returns
+    /// `None` if both advanced between any two of `looks_max` reads.
     ///
-    /// Neither number nor time ever falls. So if the time is the same before and after the number is read,
-    /// it was the time at that instant; and if the number is the same before and after the time is
-    /// told, it was the number then. To read one after the other without looking again is not enough. With the
-    /// number first, a key that is written anew before it expires is absent; with the time first, a key
-    /// that has expired stands beside one that was written after that.
+    /// Neither number nor time ever decreases. So if the time is the same before and after the
+    /// number is read, it was current at that instant, and if the number is the same before and
+    /// after the time is read, so was the number. Reading one after the other without a check is
+    /// not enough. With the number first, a key that is rewritten before it expires would be
+    /// absent; with the time first, an expired key would appear next to one written after its
+    /// expiry.
     pub(crate) fn register(
         &self,
         sequencer: &Sequencer,
         time: &Time,
         looks_max: u32,
     ) -> Option<Moment> {
-        // Under the lock: a job that has taken the horizon before has an earlier time, or the same.
+        // Read under the lock, so that a job that took the horizon before has the same or an
+        // earlier time.
         let mut seqs = self.seqs.lock();
         let moment = together(sequencer, time, looks_max)?;
         hold(&mut seqs, moment);
         Some(moment)
     }
 
-    /// Registers a number for readers that take entries as they are, expired or not.
+    /// Registers a number for readers that ignore expiry.
     pub(crate) fn register_number(&self, sequencer: &Sequencer, time: &Time) -> SeqNo {
         let mut seqs = self.seqs.lock();
         let moment = Moment {
@@ -65,26 +67,26 @@ impl SnapshotList {
         moment.seq
     }
 
-    /// Runs `f` while nobody can register: what it makes visible is seen by no snapshot before it, and
-    /// by each one after it.
+    /// Runs `f` while no snapshot can be registered: no snapshot before it sees the entries that it
+    /// makes visible, and every later one does.
     pub(crate) fn hold_off(&self, f: impl FnOnce()) {
         let _nobody = self.seqs.lock();
         f();
     }
 
-    /// Registers one more holder of a moment, which is registered already.
+    /// Registers another holder of a moment that is already registered.
     pub(crate) fn register_again(&self, moment: Moment) {
         hold(&mut self.seqs.lock(), moment);
     }
 
-    /// The time now, or that of the oldest snapshot.
+    /// Returns the current time or that of the oldest snapshot, whichever is earlier.
     pub(crate) fn horizon(&self, time: &Time) -> Millis {
         let seqs = self.seqs.lock();
         let oldest = seqs.values().map(|held| held.time).min();
         time.now().min(oldest.unwrap_or(Millis::MAX))
     }
 
-    /// Gives one registration of `seq` back.
+    /// Releases one registration of `seq`.
     pub(crate) fn release(&self, seq: SeqNo) {
         let mut seqs = self.seqs.lock();
         if let Some(held) = seqs.get_mut(&seq) {
@@ -95,12 +97,12 @@ impl SnapshotList {
         }
     }
 
-    /// How many registrations there are.
+    /// Returns the number of registrations.
     pub(crate) fn count(&self) -> u64 {
         self.seqs.lock().values().map(|held| held.holders).sum()
     }
 
-    /// The stripes that the registered snapshots cut time into.
+    /// Returns the stripes between the registered snapshots.
     pub(crate) fn stripes(&self) -> Stripes {
         Stripes {
             seqs: self.seqs.lock().keys().copied().collect(),
@@ -108,7 +110,8 @@ impl SnapshotList {
     }
 }
 
-/// A number and a time that held together; see [`SnapshotList::register`].
+/// Returns a number and a time that were current at the same instant; see
+/// [`SnapshotList::register`].
 fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment> {
     let mut seq = sequencer.visible();
     canary::linger(Canary::TimeLast);
@@ -141,44 +144,45 @@ fn hold(seqs: &mut BTreeMap<SeqNo, Held>, Moment { seq, time }: Moment) {
     held.time = held.time.min(time);
 }
 
-/// The pieces of time between snapshots. Of several versions of a key in one stripe, only the
-/// newest can be read by anyone.
+/// The ranges of sequence numbers between snapshots. Among versions of a key in the same stripe,
+/// only the newest can be read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stripes {
     seqs: Vec<SeqNo>,
 }
 
 impl Stripes {
-    /// Returns the stripes between snapshots with these numbers, which ascend.
+    /// Returns the stripes between snapshots with these ascending numbers.
     #[cfg(test)]
     pub(crate) fn of(seqs: Vec<SeqNo>) -> Stripes {
         Stripes { seqs }
     }
 
-    /// Whether nobody can tell versions `newer` and `older` of a key apart from `newer` alone.
+    /// Returns whether no reader can tell versions `newer` and `older` of a key apart from `newer`
+    /// alone.
     pub(crate) fn same(&self, newer: SeqNo, older: SeqNo) -> bool {
         // A snapshot in older..newer sees the older version.
         let at = self.seqs.partition_point(|&s| s < older);
         self.seqs.get(at).is_none_or(|&s| s >= newer)
     }
 
-    /// The newest snapshot before `seq`.
+    /// Returns the newest snapshot before `seq`.
     pub(crate) fn last_before(&self, seq: SeqNo) -> Option<SeqNo> {
         let at = self.seqs.partition_point(|&s| s < seq);
         Some(self.seqs[at.checked_sub(1)?])
     }
 
-    /// How many snapshots there are.
+    /// Returns the number of snapshots.
     pub(crate) fn len(&self) -> usize {
         self.seqs.len()
     }
 
-    /// The oldest snapshot.
+    /// Returns the oldest snapshot.
     pub(crate) fn oldest(&self) -> Option<SeqNo> {
         self.seqs.first().copied()
     }
 
-    /// Whether a snapshot is older than `seq`.
+    /// Returns whether a snapshot is older than `seq`.
     pub(crate) fn any_before(&self, seq: SeqNo) -> bool {
         self.seqs.first().is_some_and(|&s| s < seq)
     }
@@ -188,8 +192,7 @@ impl Stripes {
 mod tests {
     use super::*;
 
-    /// After versions are compared with a list of snapshots, exactly those that some snapshot or
-    /// the present reads are kept.
+    /// Two versions are in different stripes exactly if some snapshot reads the older one.
     #[test]
     fn stripes_keep_what_a_snapshot_reads() {
         let stripes = Stripes { seqs: vec![5, 10] };

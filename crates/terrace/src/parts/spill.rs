@@ -1,8 +1,9 @@
-//! Spill: sorts more entries than memory holds, in runs that are table files without a database.
+//! Spill: external sort of entries that exceed memory, in runs that are table files without a
+//! database.
 //!
-//! Entries are gathered in memory, written as a sorted run when that is full, and merged at the end.
-//! Runs are merged among themselves when there are too many to have open. Entries with one
-//! key and one number say the same, so one of them is kept. The files go with the value.
+//! Entries are collected in memory, written as a sorted run when it is full, and merged at the end.
+//! Runs are merged into one when there are too many to keep open. Entries with the same key and
+//! number are equal, so one of them is kept. The files are removed when the value is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,9 +19,9 @@ use crate::parts::sstable::{
 };
 use crate::types::{DbId, EntryKind, SeqNo, draft_of};
 
-/// BOUND: so many runs are open at one time.
+/// BOUND: the maximum number of runs that are open at a time.
 const RUNS_MAX: usize = 64;
-/// Bytes that an entry takes in memory beside its key and value.
+/// The memory of an entry in addition to its key and value.
 const ENTRY_BYTES: usize = size_of::<Kept>();
 
 /// A put or a delete to be sorted.
@@ -35,7 +36,7 @@ pub(crate) struct Spilled<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// An entry in memory: where its key is in the arena, and its value behind that.
+/// An entry in memory, with the offsets of its key and of its value in the arena.
 struct Kept {
     keyspace: u32,
     deletes: bool,
@@ -46,21 +47,21 @@ struct Kept {
     expiry: Millis,
 }
 
-/// Entries on their way into one order.
+/// Entries being sorted.
 pub(crate) struct Spill {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     memory_bytes: usize,
     arena: Vec<u8>,
     kept: Vec<Kept>,
-    /// The runs written so far, by their numbers.
+    /// The numbers of the runs written so far.
     runs: Vec<u64>,
     next_run: u64,
 }
 
 impl Spill {
-    /// Writes runs into the folder `dir` whenever entries take `memory_bytes`; one entry may take
-    /// more.
+    /// Creates a sorter that writes a run into the directory `dir` whenever entries exceed
+    /// `memory_bytes`; a single entry may exceed it.
     pub(crate) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, memory_bytes: usize) -> Spill {
         Spill {
             fs: Arc::clone(fs),
@@ -73,7 +74,7 @@ impl Spill {
         }
     }
 
-    /// Takes the next entry, in any order.
+    /// Adds an entry; the order of calls does not matter.
     pub(crate) fn push(&mut self, entry: &Spilled<'_>) -> Result<()> {
         let bytes = entry.key.len() + entry.value.len();
         let held = self.arena.len() + self.kept.len() * ENTRY_BYTES;
@@ -96,8 +97,8 @@ impl Spill {
         Ok(())
     }
 
-    /// All entries in order: keyspace, key, and of versions the newest first. The files stay until the
-    /// value is dropped.
+    /// Returns all entries sorted by keyspace and key, the newest version of a key first. The files
+    /// are kept until the value is dropped.
     pub(crate) fn merged(&mut self) -> Result<MergeCursor> {
         if !self.kept.is_empty() {
             self.write_run()?;
@@ -157,12 +158,12 @@ impl Spill {
         writer.finish()?;
         self.kept.clear();
         self.arena.clear();
-        // One large value is no reason to hold on to as much for all that follow.
+        // The memory of one large value is not kept for all entries that follow.
         self.arena.shrink_to(self.memory_bytes);
         Ok(())
     }
 
-    /// Makes one run of all.
+    /// Merges all runs into one.
     fn merge_runs(&mut self) -> Result<()> {
         let old = self.runs.clone();
         let mut merged = self.merge_of(&old)?;
@@ -197,7 +198,7 @@ impl Spill {
     }
 
     fn merge_of(&self, runs: &[u64]) -> Result<MergeCursor> {
-        // Each cursor holds its own block; nothing is read twice.
+        // Each cursor holds its own block, and no block is read twice.
         let cache = Arc::new(SstCache::new(0));
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::with_capacity(runs.len());
         for &run in runs {
@@ -209,7 +210,7 @@ impl Spill {
     }
 
     fn remove(&self, run: u64) {
-        // What cannot be removed lies in a folder that is no database yet.
+        // A file that cannot be removed is in a directory that is not a database yet.
         let path = self.path(run);
         for path in [draft_of(&path, DbId::default()), path] {
             let _ = self.fs.remove(&path);
@@ -242,8 +243,8 @@ mod tests {
 
     use super::*;
 
-    /// Entries come back in order, whatever the order they came in, however many runs there were,
-    /// and twins once; no file is left.
+    /// Entries are returned in order and duplicates once, for any input order and any number of
+    /// runs; no file is left.
     #[test]
     fn entries_come_back_in_order() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! The decoder of varints, for those who feed it with anything; and what all of them need.
+//! The decoder of varints for fuzzing, and helpers of all decoders.
 
 use terrace_media::decoder::{Decoder, Seen, kind_of, same};
 
 use super::{DecodeError, Reader, put_varint};
 
-/// A refusal.
+/// Reports a refused input.
 pub(crate) fn refused(e: &DecodeError) -> Seen {
     Seen::Refused(kind_of(e.what, &e.expected))
 }

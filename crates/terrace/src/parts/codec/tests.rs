@@ -1,8 +1,8 @@
-//! Tests of the codec: round trips, hostile bytes, and what errors say.
+//! Tests of the codec: round trips, hostile bytes, and error messages.
 
 use super::*;
 
-/// After any number is written, it reads back, and nothing is left over.
+/// Every number reads back as written and consumes all its bytes.
 #[test]
 fn numbers_round_trip() {
     let mut rng = fastrand::Rng::with_seed(1);
@@ -29,7 +29,7 @@ fn numbers_round_trip() {
     }
 }
 
-/// Any bytes decode to a number or to an error that names an offset inside them.
+/// Arbitrary bytes decode to a number or to an error that names an offset inside them.
 #[test]
 fn hostile_varints_are_refused() {
     let mut rng = fastrand::Rng::with_seed(2);
@@ -58,7 +58,7 @@ fn hostile_varints_are_refused() {
     assert!(Reader::new("number", 0, &big).varint_u32().is_err());
 }
 
-/// A short slice is an error that says how much was wanted and where.
+/// A short slice is an error with the wanted length and the offset.
 #[test]
 fn short_slices_are_errors() {
     let mut r = Reader::new("thing", 40, &[1, 2, 3]);
@@ -76,7 +76,8 @@ fn short_slices_are_errors() {
     assert_eq!(hex(0xe306_9283), "0xe3069283");
 }
 
-/// Checksums are what another implementation computes: whole and in pieces, whatever the length and the place.
+/// Checksums equal those of another implementation, whole and in pieces, at any length and
+/// alignment.
 #[test]
 fn checksums_are_crc32c() {
     let mut rng = fastrand::Rng::with_seed(11);

@@ -1,4 +1,4 @@
-//! The decoder of expiring values, for those who feed it with anything.
+//! The decoder of expiring values for fuzzing.
 
 use terrace_media::decoder::{Decoder, Seen, same};
 

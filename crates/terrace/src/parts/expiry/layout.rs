@@ -1,4 +1,4 @@
-//! The bytes of an expiring value in a log, a memtable or a table in the pool, where its entry has the
+//! The bytes of an expiring value in a log, a memtable or a table in the pool, whose entry has the
 //! kind `PutExpiring`. In a table file the expiry is a field of the entry: parts/sstable.
 //!
 //! ```text
@@ -10,11 +10,11 @@
 
 use crate::parts::codec::DecodeError;
 
-/// Bytes ahead of the value.
+/// The size of the expiry before the value.
 pub(crate) const EXPIRY_BYTES: usize = 8;
 const _: () = assert!(EXPIRY_BYTES == size_of::<u64>(), "one word");
 
-/// Expiry and value.
+/// Encodes an expiry and a value.
 pub(crate) fn encode(expiry: u64, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(EXPIRY_BYTES + value.len());
     bytes.extend_from_slice(&expiry.to_le_bytes());
@@ -22,7 +22,7 @@ pub(crate) fn encode(expiry: u64, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Expiry and value of an entry at `offset`.
+/// Decodes the expiry and the value of an entry at `offset`.
 pub(crate) fn decode(bytes: &[u8], offset: u64) -> Result<(u64, &[u8]), DecodeError> {
     match bytes.split_first_chunk::<EXPIRY_BYTES>() {
         Some((expiry, value)) if *expiry != [0; EXPIRY_BYTES] => {

@@ -1,11 +1,12 @@
-//! Expiry: entries that are absent from a moment on, and the time of a database.
+//! Expiry: entries that are absent from some time on, and the time of a database.
 //!
-//! The time of a database never goes back, whatever the clock does: it is the clock's, or the largest
-//! that was ever told, which the manifest keeps with each edit. A database without expiring entries has no
-//! time, and asks no clock.
+//! The time of a database never goes back, whatever the clock does: it is the maximum of the clock
+//! and the largest time returned before, which the manifest stores with each edit. A database
+//! without expiring entries has no time and reads no clock.
 //!
-//! An expired entry is a tombstone in all that it does: what it hides stays hidden. Jobs take it for one up
-//! to the *horizon*, the time of the oldest snapshot, so that a snapshot goes on seeing what it saw.
+//! An expired entry acts as a tombstone in every way: the versions below it stay hidden. Jobs treat
+//! it as one up to the *horizon*, the time of the oldest snapshot, so that a snapshot never
+//! changes.
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
@@ -23,23 +24,23 @@ use terrace_media::Clock;
 /// Milliseconds since 1970.
 pub(crate) type Millis = u64;
 
-/// A value and when it expires.
+/// A value with its expiry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Value<'a> {
     pub(crate) bytes: &'a [u8],
-    /// 0: never.
+    /// The expiry; 0: never.
     pub(crate) expiry: Millis,
 }
 
 /// The time of one database.
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,
-    /// The largest time told; 0: nothing expires.
+    /// The largest time returned; 0: nothing expires.
     told: AtomicU64,
 }
 
 impl Time {
-    /// The time of a database that was told `told` before.
+    /// Creates the time of a database whose largest time so far is `told`.
     pub(crate) fn new(clock: Arc<dyn Clock>, told: Millis) -> Time {
         Time {
             clock,
@@ -47,40 +48,41 @@ impl Time {
         }
     }
 
-    /// What has been told; 0: nothing expires.
+    /// Returns the largest time returned so far; 0: nothing expires.
     #[inline]
     pub(crate) fn told(&self) -> Millis {
-        // Acquire: a read takes the time before its number. Whoever sees an expiring entry sees a time that
-        // was told before the entry became visible, and whoever sees what a job has dropped sees the
-        // job's horizon: both orders come with the links that lead there.
+        // Acquire: a read takes the time before its number. A reader that sees an expiring entry
+        // sees a time at least as late as any returned before the entry became visible, and one
+        // that sees the effects of a job sees a time not before the job's horizon: following the
+        // links to them orders both.
         self.told.load(Ordering::Acquire)
     }
 
-    /// The time now; 0 while nothing expires.
+    /// Returns the current time; 0 while nothing expires.
     #[inline]
     pub(crate) fn now(&self) -> Millis {
         if self.told() == 0 { 0 } else { self.begin() }
     }
 
-    /// The time now, also of a database that has had nothing that expires.
+    /// Returns the current time, and starts the time of a database without expiring entries.
     pub(crate) fn begin(&self) -> Millis {
         let clock = self.clock.unix_millis().max(1);
         self.told.fetch_max(clock, Ordering::Relaxed).max(clock)
     }
 }
 
-/// The moment `time`, rounded up, so that nothing expires before it. What is before 1970 is the first
-/// millisecond of it: long past, and an expiry all the same.
+/// Converts `time` to an expiry, rounded up so that nothing expires early. A time before 1970
+/// becomes 1, which is long past but still an expiry.
 pub(crate) fn millis_of(time: SystemTime) -> Millis {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let millis = since.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX).max(1)
 }
 
-/// The moment of an expiry that is not 0; the last one that the system can express, if it is later.
+/// Converts a nonzero expiry to a time, or to an earlier one if the system cannot represent it.
 pub(crate) fn time_of(expiry: Millis) -> SystemTime {
     let mut since = Duration::from_millis(expiry);
-    // BOUND: 64 halves are nothing.
+    // BOUND: after 64 halvings the duration is zero.
     loop {
         match UNIX_EPOCH.checked_add(since) {
             Some(time) => return time,
@@ -89,7 +91,7 @@ pub(crate) fn time_of(expiry: Millis) -> SystemTime {
     }
 }
 
-/// Whether an entry with this expiry, 0 for none, is absent at a time.
+/// Returns whether an entry with this expiry, 0 for none, is absent at `now`.
 #[inline]
 pub(crate) fn is_past(expiry: Millis, now: Millis) -> bool {
     expiry != 0 && expiry <= now

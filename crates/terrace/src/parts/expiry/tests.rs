@@ -1,4 +1,4 @@
-//! Expiring values, and time that never goes back.
+//! Tests of expiring values, and of time that never goes back.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use super::{Time, is_past, millis_of, time_of};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 
-/// An expiry and a value come back as they were; bytes without an expiry are refused.
+/// An expiry and a value decode as they were encoded; bytes without an expiry are refused.
 #[test]
 fn values_round_trip() {
     for (expiry, value) in [(1, &b""[..]), (u64::MAX, b"value"), (1 << 40, b"\0\0")] {
@@ -22,7 +22,7 @@ fn values_round_trip() {
     }
 }
 
-/// An entry is there until its moment, and not at it; one without an expiry stays.
+/// An entry exists until its expiry, exclusive; one without an expiry stays.
 #[test]
 fn the_moment_itself_is_past() {
     assert!(!is_past(0, u64::MAX));
@@ -30,8 +30,8 @@ fn the_moment_itself_is_past() {
     assert!(is_past(10, 10));
 }
 
-/// A moment that was stored comes back as it was; one between two milliseconds is rounded up, and none
-/// becomes 0, which is no expiry.
+/// An expiry converts to a time and back unchanged; a time between two milliseconds is rounded up,
+/// and no time becomes 0, which means no expiry.
 #[test]
 fn moments_round_trip() {
     for millis in [1, 999, 1_732_200_000_123, 1 << 50, u64::MAX] {
@@ -43,8 +43,8 @@ fn moments_round_trip() {
     assert_eq!(millis_of(UNIX_EPOCH - Duration::from_secs(9)), 1);
 }
 
-/// Time begins with the first entry that expires, stands still while the calendar is behind what was
-/// told, and is told from the manifest on.
+/// Time starts with the first entry that expires, stands still while the clock is behind the last
+/// value, and continues from the manifest's value.
 #[test]
 fn time_never_goes_back() {
     let clock = ManualClock::new();
@@ -62,7 +62,7 @@ fn time_never_goes_back() {
     assert_eq!(reopened.now(), 16_000);
 }
 
-/// Jobs may act on the time of the oldest snapshot, as long as there is one, also of several at one
+/// Jobs may act on the time of the oldest snapshot while it exists, even if several share its
 /// number.
 #[test]
 fn the_horizon_is_that_of_the_oldest_snapshot() {

@@ -1,4 +1,4 @@
-//! The decoders of logs, for those who feed them with anything: replay and salvage of the same bytes.
+//! The decoders of logs for fuzzing: replay and salvage of the same bytes.
 
 use std::io;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::parts::codec::decoders::refused;
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
 
-/// The log that is asked for.
+/// The id of the log.
 const ID: u64 = 7;
-/// Whose log it is.
+/// The database of the log.
 const DB: DbId = DbId(*b"0123456789abcdef");
 
 pub(crate) fn decoders() -> Vec<Decoder> {
@@ -56,7 +56,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     ]
 }
 
-/// Kind, key and value of an entry.
+/// The kind, key and value of an entry.
 type Row<'a> = (u8, &'a [u8], &'a [u8]);
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -99,7 +99,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Makes the checksums right of the header and of whatever looks like a record.
+/// Corrects the checksums of the header and of everything that looks like a record.
 fn mend(bytes: &mut [u8]) {
     seal(bytes, LOG_HEADER_BYTES - 4);
     let mut at = LOG_HEADER_BYTES;
@@ -118,7 +118,7 @@ fn mend_record(rest: &mut [u8], position: u64) -> Option<usize> {
         return None;
     }
     let (mut at, mut meta_crc) = (RECORD_HEADER_BYTES, 0);
-    // BOUND: every entry takes bytes of the record.
+    // BOUND: every entry consumes bytes of the record.
     for _ in 0..header.entry_count {
         let mut r = Reader::new("", 0, rest.get(at..end)?);
         let mut entry = EntryHeader::decode(&mut r).ok()?;
@@ -136,7 +136,7 @@ fn mend_record(rest: &mut [u8], position: u64) -> Option<usize> {
     Some(end.next_multiple_of(RECORD_ALIGN))
 }
 
-/// What a reader gets of a record.
+/// The first number and the entries of a record.
 type Batch = (u64, Vec<(u8, u32, Vec<u8>, Vec<u8>)>);
 
 fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
@@ -205,14 +205,14 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
     let found = found.map_err(|e| format!("memory cannot be read: {e}"))?;
     match end {
         Ok(end) => {
-            // What a replay hands out is what a rescue finds before anything is missing.
+            // A replay returns the records that salvage finds before anything is missing.
             if check_log_header(bytes, Some(DB), ID, 0).is_ok() {
                 same("records", &replayed, &salvaged)?;
                 same("how many", &end.records, &found.records)?;
                 same("where they end", &end.bytes, &found.end)?;
                 same("damage", &0, &found.problems)?;
             }
-            // With its end it is accepted, and with a later one it is not, by a rescue neither.
+            // Both accept the log with its end recorded, and neither accepts it with a later end.
             for (noted, is_short) in [(end.bytes, false), (end.bytes + 1, true)] {
                 let again = replay_slice(bytes, log(Some(noted)), &mut |_| Ok(()));
                 same("a log with an end", &again.is_err(), &is_short)?;
@@ -226,7 +226,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
             let shape = shape | u64::from(end.torn) << 3 | entries.min(7) as u64;
             Ok(Seen::Accepted(shape))
         }
-        // A rescue takes the log of any database, which its caller judges.
+        // Salvage takes the log of any database and leaves the check to its caller.
         Err(e) if found.problems == 0 && log_database(bytes) == Some(DB) => Err(format!(
             "a rescue finds nothing wrong where a replay says: {e}"
         )),
@@ -234,7 +234,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
     }
 }
 
-/// Bytes as a file that is only read.
+/// A read-only file over bytes.
 struct Still<'a>(&'a [u8]);
 
 impl File for Still<'_> {

@@ -1,8 +1,8 @@
-//! This file is the log in a file: an append is one write, and a sync is shared by its callers.
+//! Log in a file: an append is one write, and concurrent callers share a sync.
 //!
-//! The file's space is taken when it is made, so no record waits for room on the disk, and a sync need
-//! not make a new length durable. The file of a log that nobody needs any more becomes the file of
-//! another: its old records name a log that is no more (L2).
+//! Space is allocated when the file is created, so that no record waits for space on the disk and
+//! no sync has to make a new length durable. The file of an obsolete log is recycled for a new one:
+//! its old records carry the id of a log that no longer exists (L2).
 
 use std::io;
 use std::path::Path;
@@ -20,28 +20,29 @@ use crate::parts::log::sync::Rounds;
 use crate::parts::log::{Log, Placed, Slot};
 use crate::types::{DbId, draft_of};
 
-/// A log in a file of its own.
+/// A log in its own file.
 pub(crate) struct FileLog {
     file: Box<dyn File>,
     id: u64,
     capacity: u64,
-    /// The file was made for this log, so nothing of it is in the system's cache. Of one that had another
-    /// log most is, and the rest would have to be read.
+    /// Whether the file was created for this log, so that none of it is in the page cache. Most of
+    /// a recycled file is cached, and the rest would have to be read.
     is_new: bool,
-    /// Where the next record goes.
+    /// The offset of the next record.
     tail: AtomicU64,
     settle: Settle,
-    /// Everything before this position has been synced.
+    /// The position before which everything has been synced.
     synced: AtomicU64,
     rounds: Rounds,
 }
 
 impl FileLog {
-    /// Creates the file with an empty log of the database `db` in it, durable on return together with
-    /// its name, and with room for `capacity` bytes. With `old` that log of the same database is renamed
-    /// and used again. Nothing that has the name is replaced, and after an error nothing of the log is left.
+    /// Creates the file with an empty log of the database `db` and space for `capacity` bytes;
+    /// contents and name are durable on return. With `old`, that log of the same database is
+    /// renamed and recycled. An existing file is never replaced, and after an error no file of the
+    /// log remains.
     ///
-    /// Nothing may name the log before this has returned.
+    /// Nothing may name the log before the call has returned.
     pub(crate) fn create(
         fs: &Arc<dyn FileSystem>,
         path: &Path,
@@ -58,8 +59,8 @@ impl FileLog {
         };
         if let Err(e) = fs.sync_dir(path.parent().unwrap_or(Path::new("."))) {
             let _ = fs.remove(path);
-            // Never for want of room, whatever the system says: another file would be tried then, and
-            // the names of others in the folder may be what was not written.
+            // The error is never "no space", whatever the system reports: the caller would then try
+            // another file, and the unsynced names may be those of other files in the directory.
             return Err(io::Error::other(format!(
                 "its folder cannot be synced: {e}"
             )));
@@ -76,11 +77,11 @@ impl FileLog {
         })
     }
 
-    /// Opens a log that a former process wrote, to be read by a replay, which says where it ends, and synced
-    /// after that; it takes no records.
+    /// Opens a log of an earlier process to be replayed, which finds its end, and then synced. It
+    /// takes no more records.
     ///
-    /// The handle is open from before the replay until the sync: a write-back that fails meanwhile is told
-    /// to handles that were open, and a later one may not hear of it.
+    /// The handle is open from before the replay until the sync: a write-back error in between is
+    /// reported to the handles open at that time, and a later handle may miss it.
     pub(crate) fn found(fs: &Arc<dyn FileSystem>, path: &Path, id: u64) -> io::Result<FileLog> {
         let file = fs.open(path, OpenMode::Write)?;
         let end = file.len()?;
@@ -96,13 +97,13 @@ impl FileLog {
         })
     }
 
-    /// A replay has found that its last record ends at `end`.
+    /// Sets the end of the last record, as found by a replay.
     pub(crate) fn ends_at(&self, end: u64) {
         self.tail.store(end, Ordering::Relaxed);
     }
 }
 
-/// Makes the file of a new log, under a draft's name until its header is durable.
+/// Creates the file of a new log, under a draft name until its header is durable.
 fn make(
     fs: &Arc<dyn FileSystem>,
     draft: &Path,
@@ -112,14 +113,14 @@ fn make(
 ) -> io::Result<Box<dyn File>> {
     let written = || {
         let file = fs.open(draft, OpenMode::Truncate)?;
-        // Where the file system cannot take space ahead, the length stands for it, and a full disk
-        // shows itself at a record.
+        // If the file system cannot allocate space in advance, this only sets the length, and a
+        // full disk shows up at an append.
         file.allocate(capacity)?;
         file.write_at(0, header)?;
         // PERSIST: the header before the name of a log. Reversed, a crash could leave a file with
-        // that name which does not say whose it is, and which nobody may remove.
-        // CRASH: until the rename there is a draft, which the next opening removes; from then on a
-        // log that says whose it is, and that is removed if nothing names it.
+        // that name and no header, which no database may remove.
+        // CRASH: until the rename there is a draft, which the next open removes; after it, a log
+        // with a header, which is removed if nothing names it.
         file.sync_data()?;
         fs.rename_new(draft, path)?;
         Ok(file)
@@ -129,7 +130,7 @@ fn make(
     })
 }
 
-/// Makes the file `old` of a log that is not needed any more that of another one.
+/// Turns the file `old` of an obsolete log into that of a new one.
 fn reuse(
     fs: &Arc<dyn FileSystem>,
     old: &Path,
@@ -144,11 +145,11 @@ fn reuse(
     let written = || {
         let file = fs.open(path, OpenMode::Write)?;
         file.allocate(capacity)?;
-        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a named
-        // log with the header of its former life, and call it damaged. Of that life's records none is
-        // worth a write, and there may be megabytes of them that have not reached the disk.
-        // CRASH: until then the header is that of the former log, of this one, or parts of both; each
-        // says whose the file is. Nothing names it, so the next opening removes it.
+        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a
+        // named log with the header of the old one and report it as damaged. Only the header is
+        // synced: the old records may leave megabytes of dirty pages, which are not worth writing.
+        // CRASH: until then the header is that of the old log, of the new one, or a mix of both;
+        // each names the database. Nothing names the log, so the next open removes the file.
         file.write_durable_at(0, header)?;
         Ok(file)
     };
@@ -192,7 +193,7 @@ impl Log for FileLog {
             "a record fills its place (L1)"
         );
         self.rounds.check()?;
-        // CRASH: until a sync any part of the record may be missing. Its checksums say so, and
+        // CRASH: until a sync any part of the record may be missing. Its checksums detect this, and
         // replay ends before it.
         payload
             .with_record(self.id, at, first_seq, unsettled, |record| {
@@ -246,8 +247,8 @@ impl Log for FileLog {
     }
 
     fn seal(&self, next_seq: u64) -> io::Result<()> {
-        // PERSIST: every record before the word that they are. Reversed, replay would report what a
-        // crash took as damage.
+        // PERSIST: every record before the seal. Reversed, replay would report records that a crash
+        // took as damage.
         let Some(at) = self
             .durable_end()
             .filter(|at| *at > LOG_HEADER_BYTES as u64)

@@ -1,4 +1,5 @@
-//! Log: a 64-byte header, then records at multiples of 64 bytes, the same in the pool and in a file.
+//! Log: a 64-byte header, then records at multiples of 64 bytes, the same in the pool and in a
+//! file.
 //!
 //! The header, at 0, little-endian:
 //!
@@ -11,7 +12,7 @@
 //! |  32 |   28 | zero     |                                       |
 //! |  60 |    4 | checksum | crc32c of bytes 0..60                 |
 //!
-//! A record, 64-aligned; zeros fill it up to the next multiple of 64:
+//! A record, aligned to 64 bytes and padded with zeros to a multiple of 64:
 //!
 //! |  at | size | field         |                                                             |
 //! |-----|------|---------------|-------------------------------------------------------------|
@@ -23,7 +24,7 @@
 //! |  28 |    4 | unsettled     | units of 64 bytes right before this record that may be torn |
 //! |  32 |    n | entries       |                                                             |
 //!
-//! An entry, 8-aligned:
+//! An entry, aligned to 8 bytes:
 //!
 //! |  at | size | field      |                                            |
 //! |-----|------|------------|--------------------------------------------|
@@ -32,29 +33,29 @@
 //! |   8 |    4 | keyspace   |                                            |
 //! |  12 |    4 | value crc  | crc32c of the value                        |
 //! |  16 |    k | key        |                                            |
-//! | 16+k |   v | value      | then 0 to 7 bytes of zeros, which no reader looks at |
+//! | 16+k |   v | value      | then 0 to 7 bytes of zeros, which are ignored |
 //!
-//! A record without entries is a seal: behind it is nothing, and before it everything is settled.
+//! A record without entries is a seal: nothing follows it, and everything before it is settled.
 //!
 //! The checksum of a record is the crc32c of the header and the key of every entry in turn, then of
 //! the record's bytes 4..32, exclusive-or the record's position / 64. Values are left out, since
-//! each entry has a checksum of its own for them: so a value is hashed once, when it is pushed. The
-//! position makes the image of a record that a user stored as a value no record.
+//! each entry has a checksum of its value: a value is thus hashed once, when it is pushed. The
+//! position invalidates the image of a record that a user stored as a value.
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
 
-/// Size of the log's header.
+/// The size of the log's header.
 pub(crate) const LOG_HEADER_BYTES: usize = 64;
-/// Size of a record's header.
+/// The size of a record's header.
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
-/// Size of the fixed part of an entry.
+/// The size of the fixed part of an entry.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 16;
-/// Records start at multiples of this.
+/// The alignment of records.
 pub(crate) const RECORD_ALIGN: usize = 64;
-/// The longest key that an entry can hold.
+/// The length of the longest key that an entry can hold.
 pub(crate) const KEY_SIZE_MAX: usize = (1 << 24) - 1;
-/// The most entry bytes that a record can hold.
+/// The maximum number of entry bytes in a record.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = (u32::MAX as usize) & !7;
 /// The end of the longest log: positions / 64 fit in 32 bits.
 pub(crate) const LOG_BYTES_MAX: u64 = (u32::MAX as u64) * RECORD_ALIGN as u64;
@@ -79,7 +80,7 @@ const _: () = assert!(
 );
 const _: () = assert!(crate::types::KEY_BYTES_MAX <= KEY_SIZE_MAX, "any key fits");
 
-/// The header of log `id` of the database `db`.
+/// Returns the header of log `id` of the database `db`.
 pub(crate) fn encode_log_header(db: DbId, id: u64) -> [u8; LOG_HEADER_BYTES] {
     let mut bytes = [0u8; LOG_HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC);
@@ -91,22 +92,22 @@ pub(crate) fn encode_log_header(db: DbId, id: u64) -> [u8; LOG_HEADER_BYTES] {
     bytes
 }
 
-/// The id in the header of a log, if there is one; nothing else of it is looked at.
+/// Returns the id in the header of a log, if there is one, without validating the rest.
 pub(crate) fn log_id(bytes: &[u8]) -> Option<u64> {
     let rest = bytes.strip_prefix(&MAGIC)?.get(4..)?;
     rest.first_chunk().map(|id| u64::from_le_bytes(*id))
 }
 
-/// The database that a log says that it belongs to. The checksum is not looked at: where a file is used
-/// again a crash can tear the header, but its version and database are the same before and after.
+/// Returns the database in the header of a log, without verifying the checksum: a crash can tear
+/// the header of a recycled file, but its version and database are the same before and after.
 pub(crate) fn log_database(bytes: &[u8]) -> Option<DbId> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let rest = rest.strip_prefix(&VERSION.to_le_bytes())?;
     DbId::at(rest.get(AT_DATABASE - 8..)?)
 }
 
-/// Accepts only the header of log `id`, of the database `db` if that is known; `base` is the offset that
-/// errors name.
+/// Fails unless the bytes are the header of log `id` and, if `db` is given, of that database.
+/// `base` is their offset for errors.
 pub(crate) fn check_log_header(
     bytes: &[u8],
     db: Option<DbId>,
@@ -175,7 +176,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// The header's bytes at `position`, after entries whose headers and keys have `meta_crc`.
+    /// Encodes the header at `position`; `meta_crc` is the checksum of the entries' headers and
+    /// keys.
     pub(crate) fn encode(&self, meta_crc: u32, position: u64) -> [u8; RECORD_HEADER_BYTES] {
         let mut bytes = [0u8; RECORD_HEADER_BYTES];
         bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
@@ -188,7 +190,7 @@ impl RecordHeader {
         bytes
     }
 
-    /// Reads a header; nothing in it is trusted until the checksum has been compared.
+    /// Decodes a header; nothing in it is trusted until the checksum has been verified.
     pub(crate) fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> RecordHeader {
         let half = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -204,13 +206,14 @@ impl RecordHeader {
         }
     }
 
-    /// Up to where the log was durable when this record's place, at `position`, was reserved.
+    /// Returns the position up to which the log was durable when the record at `position` was
+    /// reserved.
     pub(crate) fn settled(&self, position: u64) -> u64 {
         position.saturating_sub(u64::from(self.unsettled) * RECORD_ALIGN as u64)
     }
 }
 
-/// The checksum of the record whose header bytes are `header`.
+/// Computes the checksum of the record with the header bytes `header`.
 pub(crate) fn record_checksum(
     header: &[u8; RECORD_HEADER_BYTES],
     meta_crc: u32,
@@ -230,7 +233,7 @@ pub(crate) struct EntryHeader {
 }
 
 impl EntryHeader {
-    /// The header's bytes. Sizes must fit: `Payload::push` has checked them.
+    /// Encodes the header. Sizes must fit; `Payload::push` has checked them.
     #[inline]
     pub(crate) fn encode(&self) -> [u8; ENTRY_HEADER_BYTES] {
         let sizes = u64::from(self.key_bytes as u32 | (u32::from(self.kind) << 24))
@@ -242,7 +245,7 @@ impl EntryHeader {
         bytes
     }
 
-    /// Reads a header from the next bytes of `r`.
+    /// Decodes a header from the next bytes of `r`.
     #[inline]
     pub(crate) fn decode(r: &mut Reader<'_>) -> Result<EntryHeader, DecodeError> {
         let sizes = r.u64()?;

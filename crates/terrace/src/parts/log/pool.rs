@@ -1,4 +1,4 @@
-//! This file is the log in the pool: an append is one copy past the caches and one fence.
+//! Log in the pool: an append is one streaming copy and one fence.
 
 use std::io;
 use std::sync::Arc;
@@ -22,21 +22,22 @@ pub(crate) struct PoolLog {
     id: u64,
     medium: Medium,
     moving: Moving,
-    /// Everything before this position has been synced; not used on `Dax`.
+    /// The position before which everything has been synced; unused on `Dax`.
     synced: AtomicU64,
     rounds: Rounds,
 }
 
-/// What every append changes, away from what it only reads.
+/// The fields that every append changes, on cache lines of their own.
 #[repr(align(128))]
 struct Moving {
-    /// Where the next record goes.
+    /// The offset of the next record.
     tail: AtomicU64,
     settle: Settle,
 }
 
 impl PoolLog {
-    /// Makes an empty log of the extent, of the database `db`, durable on return. `medium` is the pool's.
+    /// Creates an empty log of the database `db` in the extent, durable on return. `medium` is the
+    /// pool's.
     pub(crate) fn create(
         extent: Arc<Extent>,
         (db, id): (DbId, u64),
@@ -50,8 +51,8 @@ impl PoolLog {
             ));
         };
         claim.write_streaming(0, &encode_log_header(db, id), Purpose::Log);
-        // PERSIST: the header, before the manifest names the log. Reversed, recovery would find a
-        // named log without a header and call it damaged.
+        // PERSIST: the header before the manifest names the log. Reversed, recovery would find a
+        // named log without a header and report it as damaged.
         extent.region().fence(Purpose::Log);
         extent.region().sync(extent.off(), LOG_HEADER_BYTES)?;
         Ok(PoolLog {
@@ -67,7 +68,7 @@ impl PoolLog {
         })
     }
 
-    /// Whether a fence makes an append durable.
+    /// Returns whether a fence makes an append durable.
     fn fence_is_enough(&self) -> bool {
         match self.medium {
             Medium::Dax | Medium::Dram => true,
@@ -131,10 +132,10 @@ impl Log for PoolLog {
     }
 
     fn settle(&self, placed: Placed) {
-        // PERSIST: the whole record, before its writer is told and before a later record calls it
-        // settled. Reversed, replay would report a torn record as damage.
-        // CRASH: until the fence returns any part of the record may be missing. Its checksums say
-        // so, and replay ends before it.
+        // PERSIST: the whole record before its writer is acknowledged and before a later record
+        // calls it settled. Reversed, replay would report a torn record as damage.
+        // CRASH: until the fence returns, any part of the record may be missing. Its checksums
+        // detect this, and replay ends before it.
         failpoint!(LogFence skips self.extent.region().fence(Purpose::Log));
         self.moving.settle.finish(placed.ticket, placed.end);
     }
@@ -149,7 +150,7 @@ impl Log for PoolLog {
         self.rounds.run(|| {
             let written = self.moving.settle.written();
             let from = self.synced.load(Ordering::Acquire);
-            // A record that is written but has a gap before it is synced as well.
+            // Records that are written after a gap are synced as well.
             let to = self.moving.tail.load(Ordering::Relaxed);
             self.extent
                 .region()
@@ -177,8 +178,8 @@ impl Log for PoolLog {
     }
 
     fn seal(&self, next_seq: u64) -> io::Result<()> {
-        // PERSIST: every record before the word that they are. Reversed, replay would report what a
-        // crash took as damage.
+        // PERSIST: every record before the seal. Reversed, replay would report records that a crash
+        // took as damage.
         let Some(at) = self
             .durable_end()
             .filter(|at| *at > LOG_HEADER_BYTES as u64)

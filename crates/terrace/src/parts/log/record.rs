@@ -1,7 +1,7 @@
-//! This file is one record of the log: encoded while a batch is built, read back by replay.
+//! One record of the log: encoded while a batch is built, decoded by replay.
 //!
-//! A [`Payload`] keeps room for the record's header in front of its entries, so that the finished
-//! record is one piece and an append is one copy. It hashes each value once, as it is pushed.
+//! A [`Payload`] reserves space for the record's header before its entries, so that the finished
+//! record is contiguous and an append is one copy. Each value is hashed once, when it is pushed.
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::parts::log::layout::{
@@ -12,10 +12,10 @@ use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::node::height_for;
 use crate::types::{SEQ_MAX, SeqNo};
 
-/// One put or delete of a record, borrowed from its bytes.
+/// A put or delete of a record, borrowed from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogEntry<'a> {
-    /// `types::EntryKind` as stored; the log itself gives it no meaning.
+    /// The stored `types::EntryKind`, which the log does not interpret.
     pub(crate) kind: u8,
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
@@ -25,7 +25,7 @@ pub(crate) struct LogEntry<'a> {
 }
 
 impl<'a> LogEntry<'a> {
-    /// Returns the node of the entry in a list, with the number `seq`. `hash` is that of its key.
+    /// Returns the skip list node of the entry with the number `seq`. `hash` is that of its key.
     #[inline]
     pub(crate) fn node(&self, hash: u64, seq: SeqNo) -> NewNode<'a> {
         NewNode {
@@ -41,13 +41,13 @@ impl<'a> LogEntry<'a> {
     }
 }
 
-/// The entries of one record, encoded as they are pushed. Reused from batch to batch.
+/// The entries of one record, encoded as they are pushed. Reused across batches.
 #[derive(Debug)]
 pub(crate) struct Payload {
-    /// Room for the record's header, then the entries.
+    /// Space for the record's header, followed by the entries.
     buffer: Vec<u8>,
     entry_count: u32,
-    /// The crc32c of every entry's header and key so far.
+    /// The crc32c of the headers and keys of all entries so far.
     meta_crc: u32,
 }
 
@@ -58,7 +58,7 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// An empty payload.
+    /// Creates an empty payload.
     pub(crate) fn new() -> Payload {
         Payload {
             buffer: vec![0; RECORD_HEADER_BYTES],
@@ -67,7 +67,7 @@ impl Payload {
         }
     }
 
-    /// The bytes that an entry with a key and a value of these sizes adds to a payload.
+    /// Returns the size in a payload of an entry with a key and a value of these sizes.
     pub(crate) fn entry_bytes(key_bytes: usize, value_bytes: usize) -> usize {
         (ENTRY_HEADER_BYTES + key_bytes + value_bytes).next_multiple_of(8)
     }
@@ -111,25 +111,25 @@ impl Payload {
         value_crc
     }
 
-    /// Forgets the entries and keeps the memory.
+    /// Removes the entries and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.buffer.truncate(RECORD_HEADER_BYTES);
         self.entry_count = 0;
         self.meta_crc = 0;
     }
 
-    /// How many bytes the entries take; a record adds its header and rounding.
+    /// Returns the size of the entries; a record adds its header and padding.
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         self.buffer.len() - RECORD_HEADER_BYTES
     }
 
-    /// How many bytes of memory the payload holds on to.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// The entries in the order in which they were pushed.
+    /// Returns the entries in the order in which they were pushed.
     pub(crate) fn iter(&self) -> PayloadEntries<'_> {
         PayloadEntries(Entries::new(
             0,
@@ -138,7 +138,7 @@ impl Payload {
         ))
     }
 
-    /// Runs `write` on the bytes of the whole record at `position`, a multiple of 64 long.
+    /// Calls `write` with the bytes of the whole record at `position`, padded to a multiple of 64.
     pub(crate) fn with_record<T>(
         &mut self,
         log_id: u64,
@@ -158,7 +158,7 @@ impl Payload {
         };
         let header = header.encode(self.meta_crc, position);
         self.buffer[..RECORD_HEADER_BYTES].copy_from_slice(&header);
-        // Whole lines are written: a partial one would cost the medium a read.
+        // Whole cache lines are written: a partial one would cost the medium a read.
         self.buffer.resize(end.next_multiple_of(RECORD_ALIGN), 0);
         let result = write(&self.buffer);
         self.buffer.truncate(end);
@@ -166,7 +166,7 @@ impl Payload {
     }
 }
 
-/// Bytes that a record takes in a log when its entries take `payload_bytes`.
+/// Returns the size in a log of a record with `payload_bytes` of entries.
 #[inline]
 pub(crate) fn record_bytes(payload_bytes: usize) -> u64 {
     (RECORD_HEADER_BYTES as u64 + payload_bytes as u64).next_multiple_of(RECORD_ALIGN as u64)
@@ -181,12 +181,12 @@ impl<'a> Iterator for PayloadEntries<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<LogEntry<'a>> {
-        // A payload decodes what it encoded itself, so an error cannot occur; it would end the walk.
+        // A payload decodes its own encoding, so no error occurs; an error would end the iteration.
         self.0.next().and_then(Result::ok)
     }
 }
 
-/// The entries of a record, each checked against its bounds.
+/// The entries of a record, each checked against the record's bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries<'a> {
     reader: Reader<'a>,
@@ -233,7 +233,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// One record found by replay, its checksums already compared.
+/// A record found by replay, with its checksums verified.
 #[derive(Debug)]
 pub(crate) struct RecordView<'a> {
     /// The sequence number of the first entry; the others count up from it.
@@ -245,34 +245,34 @@ pub(crate) struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Whether it is no batch, but says that those before it are settled.
+    /// Returns whether the record is a seal, which marks the records before it as settled.
     pub(crate) fn is_seal(&self) -> bool {
         self.entry_count == 0
     }
 
-    /// Bytes that it takes in the log.
+    /// Returns the size of the record in the log.
     pub(crate) fn bytes(&self) -> u64 {
         record_bytes(self.payload.len())
     }
 
-    /// The entries in the order of their sequence numbers.
+    /// Returns the entries in the order of their sequence numbers.
     pub(crate) fn entries(&self) -> Entries<'a> {
         let base = self.offset + RECORD_HEADER_BYTES as u64;
         Entries::new(base, self.payload, self.entry_count)
     }
 }
 
-/// What the bytes of a whole record are, as far as they can be trusted.
+/// The verdict on the bytes of a record.
 pub(crate) enum Verdict<'a> {
-    /// Every checksum agrees.
+    /// All checksums are valid.
     Whole(RecordView<'a>),
-    /// Header and keys agree, the value of an entry does not.
+    /// Header and keys are valid, but the value of an entry is not.
     BadValue(DecodeError),
-    /// Not a record, or not a whole one.
+    /// Not a record, or an incomplete one.
     Bad(DecodeError),
 }
 
-/// Judges `bytes`, as long as `header` says, at `position` of a log whose bytes begin at `base`.
+/// Verifies `bytes`, of the length in `header`, at `position` of a log that starts at `base`.
 pub(crate) fn judge<'a>(
     header: &RecordHeader,
     bytes: &'a [u8],
@@ -292,7 +292,7 @@ pub(crate) fn judge<'a>(
     let mut meta_crc = 0;
     let mut bad_value = None;
     let mut entries = Entries::new(first_entry, payload, header.entry_count);
-    // BOUND: every entry takes bytes of the payload.
+    // BOUND: every entry consumes bytes of the payload.
     loop {
         let at = (entries.reader.offset() - first_entry) as usize;
         let entry = match entries.next() {
@@ -323,7 +323,7 @@ pub(crate) fn judge<'a>(
         let expected = format!("checksum {}", codec::hex(computed));
         return Verdict::Bad(DecodeError::new("log record", offset, expected, found));
     }
-    // What reads the entries counts up from here.
+    // Readers of the entries count up from the first number.
     let last = header.first_seq.checked_add(u64::from(header.entry_count));
     if last.is_none_or(|last| last > SEQ_MAX + 1) {
         let found = header.first_seq.to_string();

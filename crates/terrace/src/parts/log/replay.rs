@@ -1,9 +1,9 @@
-//! This file is how a log is read back, and how the end that a crash left is told from damage.
+//! Replay of a log, which distinguishes the end left by a crash from damage.
 //!
-//! Records are read from the front, each judged whole before it is handed out. At the first that is
-//! not whole the rest of the log is searched. A whole record there that calls the bad place settled
-//! proves damage. Others were in flight beside the one that the crash tore; nobody was told that
-//! they are durable, and they are counted, not returned.
+//! Records are read from the front, and each is verified before it is handed out. At the first
+//! incomplete one the rest of the log is searched. A valid record there that calls the bad position
+//! settled proves damage. Other records there were in flight together with the torn one; they were
+//! never acknowledged as durable, and are counted and not returned.
 
 use std::io;
 use std::path::Path;
@@ -18,33 +18,34 @@ use crate::parts::log::layout::{
 use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
 use crate::types::DbId;
 
-/// Bytes read from a file at once.
+/// The number of bytes per read of a file.
 const READ_BYTES: usize = 256 * 1024;
 
-/// How a replay ended.
+/// The outcome of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ReplayEnd {
-    /// Records handed out.
+    /// The number of records handed out.
     pub(crate) records: u64,
-    /// Bytes up to the end of the last of them.
+    /// The end of the last of them.
     pub(crate) bytes: u64,
-    /// A seal is behind them.
+    /// Whether a seal follows them.
     pub(crate) sealed: bool,
-    /// Whether a record was begun at the end and not finished.
+    /// Whether the last record is incomplete.
     pub(crate) torn: bool,
-    /// Whole records behind the end, which were in flight beside it.
+    /// The number of valid records after the end, which were in flight at the crash.
     pub(crate) stranded: u64,
 }
 
-/// The bytes of a log, wherever they are.
+/// The bytes of a log in the pool or in a file.
 trait Bytes {
     type Fault;
-    /// The offset of the log's first byte, for errors.
+    /// Returns the offset of the log's first byte, for errors.
     fn base(&self) -> u64;
     fn len(&self) -> u64;
-    /// `len` bytes at `at`; the range lies inside the log.
+    /// Returns `len` bytes at `at`; the range is inside the log.
     fn window(&mut self, at: u64, len: usize) -> Result<&[u8], Self::Fault>;
-    /// Makes a range that was handed out durable, where that is memory's matter and no disk's.
+    /// Makes a range that was handed out durable if this costs a flush of memory; does nothing on a
+    /// disk.
     fn settle(&mut self, at: u64, len: u64) -> Result<(), Self::Fault>;
 }
 
@@ -73,8 +74,8 @@ impl Bytes for PoolBytes<'_> {
     }
 
     fn settle(&mut self, at: u64, len: u64) -> Result<(), DecodeError> {
-        // PERSIST: records that a killed process had written and not fenced, before anybody acts on
-        // having seen them. Reversed, power loss would take back what a reader was shown.
+        // PERSIST: records that a killed process wrote and did not fence, before any caller acts on
+        // them. Reversed, a power loss would take back records that a reader has seen.
         self.region
             .persist(self.span.off + at, len as usize, Purpose::Log);
         Ok(())
@@ -85,7 +86,7 @@ struct FileBytes {
     file: Box<dyn File>,
     len: u64,
     buffer: Vec<u8>,
-    /// Where in the file the buffer begins.
+    /// The offset of the buffer in the file.
     start: u64,
 }
 
@@ -116,13 +117,13 @@ impl Bytes for FileBytes {
     }
 
     fn settle(&mut self, _at: u64, _len: u64) -> io::Result<()> {
-        // A power loss may take back what is not synced, whether it was written by this process or
-        // the one before: whoever promises more syncs the file. Here a restart would wait for the disk.
+        // A power loss may take back unsynced records, whether this process or an earlier one wrote
+        // them; a caller that promises more syncs the file. A sync here would delay every restart.
         Ok(())
     }
 }
 
-/// A failure of replay: of the bytes, of the medium, or of the caller's function.
+/// A failure of replay: damage, an error of the medium, or an error of the callback.
 enum Stop<F, E> {
     Damage(DecodeError),
     Fault(F),
@@ -135,21 +136,21 @@ impl<F, E> From<DecodeError> for Stop<F, E> {
     }
 }
 
-/// A log to be read.
+/// The identity of a log to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogOf {
-    /// Whose it is.
+    /// The database that owns the log.
     pub(crate) db: DbId,
     pub(crate) id: u64,
-    /// Where its last record must end, if that is known.
+    /// The expected end of the last record, if known.
     pub(crate) end: Option<u64>,
 }
 
-/// Hands every record of the log in `span` to `f`, oldest first.
+/// Calls `f` with every record of the log in `span`, oldest first.
 ///
-/// An error names the offset of damage, or is the first that `f` returned. On `Dax` the records are
-/// durable on return. On `Mapped` those that were synced are; a caller that wants all of them to be
-/// syncs the extent's first `ReplayEnd::bytes`.
+/// The error names the offset of damage, or is the first one of `f`. On `Dax` the records are
+/// durable on return. On `Mapped` only the synced ones are; a caller that needs all of them durable
+/// syncs the first `ReplayEnd::bytes` of the extent.
 pub(crate) fn replay_pool<E: From<DecodeError>>(
     region: &Region,
     span: Span,
@@ -163,10 +164,10 @@ pub(crate) fn replay_pool<E: From<DecodeError>>(
     })
 }
 
-/// Hands every record of the log in the file at `path` to `f`, oldest first. `fault` converts what the
-/// file system refuses.
+/// Calls `f` with every record of the log in the file at `path`, oldest first. `fault` converts an
+/// error of the file system.
 ///
-/// Whoever promises that the records are durable syncs the file.
+/// A caller that promises that the records are durable syncs the file.
 pub(crate) fn replay_file<E: From<DecodeError>>(
     fs: &Arc<dyn FileSystem>,
     path: &Path,
@@ -189,7 +190,7 @@ pub(crate) fn replay_file<E: From<DecodeError>>(
     })
 }
 
-/// As `replay_file`, of the bytes of a log in memory.
+/// As `replay_file`, for the bytes of a log in memory.
 #[cfg(feature = "decoders")]
 pub(super) fn replay_slice(
     bytes: &[u8],
@@ -226,18 +227,18 @@ fn replay<B: Bytes, E>(
     let base = bytes.base();
     let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
     let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
-    // It was durable before anything named the log, so no crash has taken it.
+    // The header was durable before anything named the log, so no crash has taken it.
     check_log_header(head, Some(log.db), id, base)?;
     let mut end = ReplayEnd {
         bytes: LOG_HEADER_BYTES as u64,
         ..ReplayEnd::default()
     };
     let mut damage = None;
-    // Where the record ends that is not whole, if that is known.
+    // The end of the incomplete record, if known.
     let mut passed = None;
-    // What of the records the writer knew to be durable.
+    // The position up to which the writer knew the records to be durable.
     let mut settled = end.bytes;
-    // BOUND: every record takes bytes of the log.
+    // BOUND: every record consumes bytes of the log.
     while let Some(header) = header_at(bytes, end.bytes, id)? {
         end.torn = true;
         let Some(len) = fitting(&header, bytes.len() - end.bytes) else {
@@ -252,7 +253,8 @@ fn replay<B: Bytes, E>(
             }
             Verdict::Whole(view) => f(view).map_err(Stop::Caller)?,
             Verdict::BadValue(e) => {
-                // Its header is right, so its end is known: what is inside of it is a user's.
+                // Its header is valid, so its end is known, and its contents, which are user data,
+                // are skipped.
                 passed = Some(end.bytes + record_bytes(len - RECORD_HEADER_BYTES));
                 damage = Some(e);
                 break;
@@ -296,7 +298,7 @@ fn replay<B: Bytes, E>(
     Ok(end)
 }
 
-/// The header at `at`, if it is inside the log and names log `id`.
+/// Returns the header at `at` if it is inside the log and names log `id`.
 fn header_at<B: Bytes, E>(
     bytes: &mut B,
     at: u64,
@@ -310,7 +312,7 @@ fn header_at<B: Bytes, E>(
     Ok(header.filter(|h| h.log_id == id))
 }
 
-/// Bytes of the record without the zeros behind it, if it fits into `room` bytes.
+/// Returns the size of the record without padding, if it fits into `room` bytes.
 fn fitting(header: &RecordHeader, room: u64) -> Option<usize> {
     let len = RECORD_HEADER_BYTES as u64 + u64::from(header.payload_bytes);
     if len > room || !header.payload_bytes.is_multiple_of(8) {
@@ -319,12 +321,12 @@ fn fitting(header: &RecordHeader, room: u64) -> Option<usize> {
     usize::try_from(len).ok()
 }
 
-/// What lies behind the end of a replay.
+/// The result of the search after the end of a replay.
 #[derive(Debug, Default)]
 struct Later {
     /// The position of a record that calls the end settled.
     settled: Option<u64>,
-    /// Records that do not.
+    /// The number of records that do not.
     in_flight: u64,
 }
 

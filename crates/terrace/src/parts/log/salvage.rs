@@ -1,7 +1,8 @@
-//! This file reads what is sound of a log that may be damaged, for those who show or rescue it.
+//! Salvage of a log: reads the intact records of a log that may be damaged, for inspection and
+//! repair.
 //!
-//! Replay stops at the first record that is not whole. Here the walk goes on behind it: a record
-//! that is found there verifies by itself, and the caller is told that others before it are missing.
+//! Replay stops at the first incomplete record. This walk continues after it: a record found there
+//! has a valid checksum, and the caller learns that records before it are missing.
 
 use std::path::Path;
 
@@ -13,53 +14,56 @@ use super::layout::{
 use super::record::{RecordView, Verdict, judge, record_bytes};
 use crate::error::{Error, Result};
 
-/// Bytes read from the file at once.
+/// The number of bytes per read of the file.
 const READ_BYTES: usize = 1 << 20;
-/// Of so many damaged values behind the end of a replay the text is kept; others are counted.
+/// The number of damaged values after the end of a replay whose text is kept; the others are
+/// counted.
 const IN_FLIGHT_TEXTS: usize = 64;
 
-/// One piece of a log, in the order of their places; what turns out to be damage only behind it comes last.
+/// A piece of a log. Pieces are visited in order, except that damage proven only by a later record
+/// comes last.
 pub(crate) enum Piece<'a> {
-    /// A record that verifies.
+    /// A record with valid checksums.
     Record {
         view: RecordView<'a>,
-        /// Bytes that it takes in the log.
+        /// The size of the record in the log.
         bytes: u64,
-        /// A replay ends before it: something is missing in front.
+        /// Whether a replay ends before the record, that is, records before it are missing.
         stranded: bool,
     },
-    /// What is at an offset is not what was written there.
+    /// The bytes at an offset are not the ones written there.
     Problem { offset: u64, text: String },
 }
 
-/// What the walk has learned of the log as a whole.
+/// The result of the walk for the log as a whole.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Salvaged {
-    /// As the header has it; `None` when that is damaged and the caller did not know it.
+    /// The id in the header; `None` if it is damaged and the caller did not give one.
     pub(crate) id: Option<u64>,
-    /// Records that a replay hands out, and where the last of them ends, from the log's start.
+    /// The number of records that a replay returns, and the end of the last one, from the log's
+    /// start.
     pub(crate) records: u64,
     pub(crate) end: u64,
-    /// A seal is there: it had no others.
+    /// Whether the log has a seal after these records.
     pub(crate) sealed: bool,
-    /// Records behind that.
+    /// The number of records after that end.
     pub(crate) stranded: u64,
     pub(crate) problems: u64,
-    /// Up to here, from the log's start, a record says that the log was durable before it was written:
-    /// what is not whole before that is damage.
+    /// The position, from the log's start, up to which a record calls the log durable: an
+    /// incomplete record before it is damage.
     pub(crate) settled: u64,
-    /// A record was begun at the end and not finished, as a crash leaves it; no damage.
+    /// Whether the last record is incomplete, as after a crash; this is not damage.
     pub(crate) torn: bool,
 }
 
-/// Takes the pieces.
+/// A callback that takes the pieces.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 
-/// Walks the log in `span` of `file`, whose path errors name. `id`: what the log should be; `None`:
-/// what its header says. `end`: where its last record must end, if that is known.
+/// Walks the log in `span` of `file`; errors name `path`. `id` is the expected id, `None` the one
+/// in the header. `end` is the expected end of the last record, if known.
 ///
 /// # Errors
-/// The file cannot be read, or `visit` failed. Damage is no error.
+/// Fails if the file cannot be read or `visit` fails. Damage is not an error.
 pub(crate) fn salvage(
     file: &dyn File,
     path: &Path,
@@ -107,11 +111,11 @@ impl Walk<'_> {
         let (base, len) = (self.window.span.off, self.window.span.len);
         let mut at = LOG_HEADER_BYTES as u64;
         self.found.end = at;
-        // Where the first record is that is not whole, and why; and whether that is damage, which a
-        // later record proves, or the end.
+        // The first incomplete record with its error, and whether it is damage, which a later
+        // record proves, or the end of the log.
         let mut broken: Option<(u64, String)> = None;
         let mut damaged = false;
-        // Damaged values behind that: if it is the end, they were in flight like it.
+        // Damaged values after it. If it is the end of the log, they were in flight as well.
         let (mut in_flight, mut more) = (Vec::new(), 0);
         // BOUND: the position only grows.
         while at.saturating_add(RECORD_HEADER_BYTES as u64) <= len {
@@ -140,7 +144,7 @@ impl Walk<'_> {
                     match broken {
                         None => {
                             self.found.sealed = true;
-                            // A replay ends here, whatever follows.
+                            // A replay ends here in any case.
                             broken = Some((base + at + size, "the log is sealed".into()));
                         }
                         Some(_) => damaged |= header.settled(at) > self.found.end,
@@ -165,7 +169,8 @@ impl Walk<'_> {
                     at += size;
                 }
                 Verdict::BadValue(e) => {
-                    // Its own checksum is right, so its end is known, and what it says of others holds.
+                    // The record's checksum is valid, so its size and its settled position can be
+                    // trusted.
                     self.found.settled = self.found.settled.max(header.settled(at));
                     self.found.torn |= broken.is_none();
                     match broken {
@@ -207,18 +212,18 @@ impl Walk<'_> {
     }
 }
 
-/// A piece of the log in memory.
+/// A buffered piece of the log.
 struct Window<'a> {
     file: &'a dyn File,
     path: &'a Path,
     span: Span,
     buffer: Vec<u8>,
-    /// Where in the log the buffer begins.
+    /// The offset of the buffer in the log.
     start: u64,
 }
 
 impl Window<'_> {
-    /// `len` bytes at `at` of the log, both inside of it.
+    /// Returns `len` bytes at `at`; the range must be inside the log.
     fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let buffered = self.start + self.buffer.len() as u64;
         if at < self.start || at + len as u64 > buffered {

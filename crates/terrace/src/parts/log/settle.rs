@@ -1,36 +1,37 @@
-//! This file is how a log knows up to where it is written without a gap while writers overlap.
+//! Tracks the prefix of a log that is written without gaps while writers overlap.
 //!
-//! Places are numbered as they are reserved. A finished writer marks its number in a ring; whoever
-//! needs the answer walks the marks from the last known number on. So an append adds one store.
+//! Records are numbered as their space is reserved. A writer that finishes stores its number in a
+//! ring of marks, and a reader walks the marks from the last known number on. An append thus costs
+//! one more store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::parts::log::layout::RECORD_ALIGN;
 
-/// How many records may be in flight; beyond it, those that do not fit stay unsettled for good,
-/// which weakens only the detection of damage.
+/// The maximum number of records in flight that are tracked. A record beyond it never counts as
+/// settled, which only weakens the detection of damage.
 const RING: u64 = 256;
 
-/// A mark: the number's low 30 bits, and an end of at most 2^34 units.
+/// A mark holds the low 30 bits of the number and an end of at most 2^34 units.
 const END_BITS: u32 = 34;
 const END_MASK: u64 = (1 << END_BITS) - 1;
 const NUMBER_MASK: u64 = u64::MAX >> END_BITS;
 
-/// The number of a reserved place.
+/// The number of a reserved record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     number: u64,
     tracked: bool,
 }
 
-/// The written places of one log.
+/// The written records of one log.
 #[derive(Debug)]
 pub(crate) struct Settle {
-    /// The first number not known to be written, and where its place begins.
+    /// The first number not known to be written, and the offset of its record.
     head: AtomicU64,
-    /// The next number to hand out.
+    /// The next number to assign.
     next: AtomicU64,
-    /// For each number modulo `RING`: the number, and where its place ends.
+    /// The number and the end of a written record, indexed by the number modulo `RING`.
     marks: Box<[AtomicU64]>,
 }
 
@@ -39,7 +40,7 @@ fn pack(number: u64, end: u64) -> u64 {
 }
 
 impl Settle {
-    /// Tracks a log whose first place begins at `start`.
+    /// Tracks a log whose first record starts at `start`.
     pub(crate) fn new(start: u64) -> Settle {
         Settle {
             head: AtomicU64::new(pack(0, start)),
@@ -50,10 +51,10 @@ impl Settle {
 
     fn walk(&self) -> u64 {
         let mut head = self.head.load(Ordering::Acquire);
-        // BOUND: every step passes a finished record.
+        // BOUND: each iteration passes a finished record.
         loop {
             let number = head >> END_BITS;
-            // Acquire pairs with `finish`: what the record's writer did is done.
+            // Acquire pairs with `finish`: the record's writes happen before.
             let mark = self.marks[(number % RING) as usize].load(Ordering::Acquire);
             if mark & END_MASK == 0 || mark >> END_BITS != number {
                 return head;
@@ -62,13 +63,13 @@ impl Settle {
         }
     }
 
-    /// Everything before this position has been written.
+    /// Returns the position before which everything has been written.
     pub(crate) fn written(&self) -> u64 {
         (self.walk() & END_MASK) * RECORD_ALIGN as u64
     }
 
-    /// Numbers the next place, and says before which position everything has been written. Calls
-    /// must not overlap.
+    /// Numbers the next record and returns the position before which everything has been written.
+    /// Calls must not overlap.
     #[inline]
     pub(crate) fn reserve(&self) -> (Ticket, u64) {
         let head = self.walk();
@@ -83,7 +84,7 @@ impl Settle {
         (ticket, (head & END_MASK) * RECORD_ALIGN as u64)
     }
 
-    /// The place of `ticket`, which ends at `end`, has been written.
+    /// Marks the record of `ticket`, which ends at `end`, as written.
     #[inline]
     pub(crate) fn finish(&self, ticket: Ticket, end: u64) {
         if ticket.tracked {
@@ -97,7 +98,7 @@ impl Settle {
 mod tests {
     use super::*;
 
-    /// However writers finish, the answer is the end of the longest run without a gap.
+    /// In whatever order writers finish, the result is the end of the longest prefix without a gap.
     #[test]
     fn runs_end_at_the_first_gap() {
         let mut rng = fastrand::Rng::with_seed(11);
@@ -126,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Past the ring nothing is settled that is not written, and nothing panics.
+    /// Beyond the ring no unwritten record counts as settled, and nothing panics.
     #[test]
     fn overflow_only_forgets() {
         let settle = Settle::new(64);

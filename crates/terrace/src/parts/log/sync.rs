@@ -1,4 +1,4 @@
-//! This file is how concurrent callers share one sync, and how a failed one stays failed.
+//! Group sync of a log: concurrent callers share one sync, and a failure is permanent.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::canary::{self, Canary, failpoint};
 
-/// The rounds of syncs of one log.
+/// The sync rounds of one log.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     state: Mutex<State>,
@@ -18,7 +18,7 @@ struct State {
     running: bool,
     started: u64,
     done: u64,
-    /// The first failure; nothing works after it.
+    /// The first failure; every later operation fails with it.
     failed: Option<(io::ErrorKind, String)>,
 }
 
@@ -35,12 +35,12 @@ impl State {
 }
 
 impl Rounds {
-    /// Refuses once something has failed.
+    /// Fails if an earlier operation has failed.
     pub(crate) fn check(&self) -> io::Result<()> {
         self.state.lock().check()
     }
 
-    /// Remembers the first failure and returns it.
+    /// Records the first failure and returns `e`.
     pub(crate) fn fail(&self, e: io::Error) -> io::Error {
         let failed = &mut self.state.lock().failed;
         if failed.is_none() {
@@ -49,11 +49,11 @@ impl Rounds {
         e
     }
 
-    /// Returns after a `sync` that began after this call has ended, its own or another caller's.
+    /// Returns after a `sync` that started after this call, its own or another caller's, has ended.
     pub(crate) fn run(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock();
         let wanted = state.started + 1;
-        // BOUND: the round that runs ends, and the next one that is started is the wanted one.
+        // BOUND: the running round ends, and the next round started is the wanted one.
         loop {
             state.check()?;
             if state.done >= wanted {
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever returns from `run` was preceded by a sync that began after the call.
+    /// Before `run` returns, a sync that started after the call has completed.
     #[test]
     fn every_caller_is_covered() {
         let rounds = Rounds::default();
@@ -117,7 +117,7 @@ mod tests {
         assert!(syncs.load(Ordering::SeqCst) <= 1600);
     }
 
-    /// After one failed sync every later one fails with the first cause.
+    /// After a failed sync every later one fails with the first cause.
     #[test]
     fn failures_stay() {
         let rounds = Rounds::default();

@@ -1,4 +1,4 @@
-//! Tests of the log's bytes: round trips, truncation, damage, and places that were used before.
+//! Tests of the log's bytes: round trips, truncation, damage, and reused space.
 
 mod crash;
 mod salvage;
@@ -19,10 +19,10 @@ use crate::parts::codec::DecodeError;
 use crate::types::{DbId, SEQ_MAX};
 
 const FILE: &str = "/db/000001.log";
-/// The database whose logs these are.
+/// The database of the logs.
 const DB: DbId = DbId(*b"sixteen bytes id");
 
-/// One record as a test knows it: its first sequence number and its entries.
+/// The expected contents of one record: its first sequence number and its entries.
 #[derive(Clone, PartialEq, Eq)]
 struct Batch {
     first_seq: u64,
@@ -90,7 +90,7 @@ fn pool() -> Pool {
     .unwrap()
 }
 
-/// Collects what a replay hands out; the entries must decode.
+/// Collects the records of a replay; the entries must decode.
 fn collect(into: &mut Vec<Batch>) -> impl FnMut(super::RecordView<'_>) -> Result<(), Failure> {
     |record| {
         let mut entries = Vec::new();
@@ -163,7 +163,8 @@ fn bytes_of(extent: &Extent, len: u64) -> Vec<u8> {
         .to_vec()
 }
 
-/// A log of a few records in an extent of 16 KiB, and where each record and its entries end.
+/// Creates a log of a few records in an extent of 16 KiB; returns where each record and its entries
+/// end.
 fn small_log(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<Batch>, Vec<u64>, u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let extent = pool.alloc(16 << 10).unwrap();
@@ -178,7 +179,7 @@ fn small_log(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<Batch>, Vec<u64>, u64)
     (extent, all, ends, log.bytes())
 }
 
-/// After entries are pushed, the payload gives them back, and a cleared one is as good as new.
+/// A payload returns the entries that were pushed, and a cleared payload equals a new one.
 #[test]
 fn payloads_round_trip() {
     let mut rng = fastrand::Rng::with_seed(31);
@@ -203,7 +204,7 @@ fn payloads_round_trip() {
     assert!(payload.capacity_bytes() < 4096);
 }
 
-/// After records are appended to a pool or a file, replay hands out the same ones in order.
+/// Replay returns the records appended to a pool or a file, in order.
 #[test]
 fn logs_round_trip() {
     let (pool, machine) = (pool(), Machine::new(1, Medium::Dax));
@@ -238,7 +239,7 @@ fn logs_round_trip() {
     }
 }
 
-/// Past the end of its extent or its capacity a log takes nothing, and what it took is there.
+/// A log takes nothing beyond its extent or capacity, and keeps what it took.
 #[test]
 fn full_logs_refuse() {
     let pool = pool();
@@ -272,8 +273,8 @@ fn full_logs_refuse() {
     }
 }
 
-/// After a log is cut off at any byte, with zeros or noise behind, replay gives exactly the records
-/// that were whole before the cut; a cut header is an error.
+/// After a log is cut off at any byte and followed by zeros or noise, replay returns exactly the
+/// records that were whole before the cut; a cut header is an error.
 #[test]
 fn truncation_leaves_a_prefix() {
     let pool = pool();
@@ -315,7 +316,7 @@ fn truncation_leaves_a_prefix() {
         assert_eq!(found, all[..whole], "cut at {cut}");
         // The header was durable before the log had a name.
         assert_eq!(end.is_err(), cut < LOG_HEADER_BYTES, "cut at {cut}");
-        // Where it is known where the log ends, nothing short of that will do.
+        // With its end known, a shorter log is an error.
         let (found, end) = read_file_to(&fs, log_of(7, Some(len)));
         assert_eq!(found, all[..whole], "cut at {cut}");
         match end {
@@ -328,7 +329,7 @@ fn truncation_leaves_a_prefix() {
     }
 }
 
-/// After any byte of a settled log changes, replay gives all records, or all but a damaged last
+/// After any byte of a settled log changes, replay returns all records, or all but a damaged last
 /// one, or an error that names an offset in the log.
 #[test]
 fn flipped_bytes_are_found() {
@@ -375,7 +376,7 @@ fn flipped_bytes_are_found() {
     assert!(errors > 3 * last, "most bytes are covered");
 }
 
-/// Whatever many random changes do to a log, replay neither panics nor invents a record.
+/// However many bytes of a log change at random, replay neither panics nor invents a record.
 #[test]
 fn hostile_bytes_invent_nothing() {
     let pool = pool();
@@ -407,7 +408,7 @@ fn hostile_bytes_invent_nothing() {
     }
 }
 
-/// After an extent is used for another log, no record of the earlier one is ever replayed.
+/// After an extent is used for another log, no record of the earlier one is replayed.
 #[test]
 fn earlier_users_leave_nothing() {
     let pool = pool();
@@ -434,13 +435,13 @@ fn earlier_users_leave_nothing() {
     }
 }
 
-/// A value that is the image of the log's own records is data, also behind a torn record.
+/// A value that is an image of the log's own records stays data, even after a torn record.
 #[test]
 fn images_of_records_are_data() {
     let pool = pool();
     let (extent, mut all, _, len) = small_log(&pool, 41);
     let image = bytes_of(&extent, len);
-    // The value of the next record lies at a multiple of 64, as records do.
+    // The value of the next record starts at a multiple of 64, as records do.
     let log = PoolLog::create(Arc::clone(&extent), (DB, 7), Medium::Dram).unwrap();
     all.iter().for_each(|b| b.append(&log));
     let at = log.bytes();
@@ -462,8 +463,8 @@ fn images_of_records_are_data() {
     assert_eq!(end.stranded, 0, "the image is not taken for records");
 }
 
-/// Memory is taken ahead for the file of a new log, up to its end, and not for one that had another log, of
-/// which the system would read what it has dropped.
+/// The file of a new log is prefaulted up to its end. A recycled file is not: the system would read
+/// evicted pages.
 #[test]
 fn only_new_files_are_prefaulted() {
     let machine = Machine::new(3, Medium::Mapped);
@@ -489,8 +490,8 @@ fn only_new_files_are_prefaulted() {
     assert!(!old.is_cold());
 }
 
-/// A record whose sequence numbers leave 56 bits is no record, though its checksum agrees: whoever reads
-/// it counts on from them.
+/// A record whose sequence numbers exceed 56 bits is rejected even if its checksum is valid, since
+/// readers count up from them.
 #[test]
 fn impossible_sequence_numbers_are_refused() {
     for (first_seq, whole) in [(SEQ_MAX, true), (SEQ_MAX + 1, false), (u64::MAX, false)] {

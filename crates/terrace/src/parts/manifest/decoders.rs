@@ -1,5 +1,5 @@
-//! The decoders of the manifest, for those who feed them with anything: replay and salvage of the same
-//! bytes, and changes by themselves.
+//! The decoders of the manifest for fuzzing: replay and salvage of the same bytes, and single
+//! changes.
 
 use terrace_media::Span;
 use terrace_media::decoder::{Decoder, Seen, same, seal};
@@ -16,7 +16,7 @@ use crate::parts::codec::Reader;
 use crate::parts::codec::decoders::refused;
 use crate::types::DbId;
 
-/// The generation that is asked for.
+/// The generation of the manifest.
 const GENERATION: u64 = 3;
 
 pub(crate) fn decoders() -> Vec<Decoder> {
@@ -53,7 +53,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             run: |bytes| {
                 let mut r = Reader::new("manifest edit", 0, bytes);
                 let (mut again, mut tags) = (Vec::new(), 0u64);
-                // BOUND: every change takes bytes.
+                // BOUND: every change consumes bytes.
                 while r.remaining() > 0 {
                     tags |= 1 << (bytes[bytes.len() - r.remaining()] % 64);
                     match Change::decode(&mut r) {
@@ -83,7 +83,7 @@ fn header() -> Vec<u8> {
     encode_header(header).to_vec()
 }
 
-/// One of each kind, in an order that makes sense.
+/// Returns a change of each kind, in an order that the state accepts.
 fn changes() -> Vec<Change> {
     let span = |off: u64| Span { off, len: 65536 };
     let table = |id: u64| TableMeta {
@@ -171,7 +171,7 @@ fn changes() -> Vec<Change> {
     ]
 }
 
-/// Manifests of these records.
+/// Returns a manifest of these records.
 fn manifest(records: &[&[Change]]) -> Vec<u8> {
     let mut bytes = header();
     for (number, changes) in records.iter().enumerate() {
@@ -197,7 +197,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Makes the checksums right of the header and of whatever looks like a record.
+/// Corrects the checksums of the header and of everything that looks like a record.
 fn mend(bytes: &mut [u8]) {
     seal(bytes, HEADER_BYTES - 4);
     let mut at = HEADER_BYTES;
@@ -231,8 +231,8 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                     .map_err(|e| format!("its own changes: {e}"))?;
             }
             same("the state", &again, state)?;
-            // A rescue goes on behind what no crash leaves and a replay takes for the end: the record
-            // that comes next, at a place that is not its own.
+            // Salvage continues after what a replay takes for the end and no crash leaves: the next
+            // record at a wrong position.
             match salvaged.problems {
                 0 => {
                     same("records", &salvaged.records, &replayed.number)?;

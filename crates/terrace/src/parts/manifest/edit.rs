@@ -1,28 +1,28 @@
-//! This file is the edits of the manifest: what can change, and the bytes of each change.
+//! The edits of the manifest: the kinds of change and their encoding.
 //!
-//! A change is a tag byte and then its numbers as varints. Tags are part of the format: a new kind
-//! of change takes a new tag.
+//! A change is a tag byte followed by its numbers as varints. Tags are part of the format: a new
+//! kind of change takes a new tag.
 
 use terrace_media::Span;
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::SEQ_MAX;
 
-/// The deepest level that anything can be on; no option reaches it.
+/// The deepest possible level; no option reaches it.
 const LEVEL_MAX: u64 = 63;
-/// The most entries or bytes of one table, so that those of all tables can be added up.
+/// The maximum number of entries or bytes of a table; sums over all tables do not overflow.
 const AMOUNT_MAX: u64 = 1 << 48;
 
-/// Where a log is.
+/// The location of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogPlace {
     /// In an extent of the pool.
     Pool(Span),
-    /// In a file whose name follows from the log's id.
+    /// In a file named after the log's id.
     File,
 }
 
-/// One extent of a table and how much of it holds nodes.
+/// An extent of a table, and how much of it contains nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TableExtent {
     pub(crate) span: Span,
@@ -36,41 +36,41 @@ pub(crate) struct TableMeta {
     pub(crate) level: u32,
     /// The pool offset of the head node.
     pub(crate) head: u64,
-    /// The extents that hold its nodes: its own first, then those of the tables merged into it.
+    /// The extents with its nodes: its own first, then those of the tables merged into it.
     pub(crate) extents: Vec<TableExtent>,
     pub(crate) filter: Option<Span>,
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
     pub(crate) seq_first: u64,
     pub(crate) seq_last: u64,
-    /// The older table into which a merge that has begun moves this one's nodes.
+    /// The older table into which an unfinished merge moves this table's nodes.
     pub(crate) merging_into: Option<u64>,
 }
 
-/// A table of the bottom, in a file whose name follows from its number.
+/// A table of the bottom, in a file named after its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileMeta {
     pub(crate) number: u64,
     /// 0 receives drains; deeper levels hold older data.
     pub(crate) level: u32,
-    /// Tables of level 0 with the same run are disjoint and were written together. A larger run is
-    /// newer. Deeper levels are one run each, and this is 0.
+    /// Tables of level 0 with the same run are disjoint and were written together; a larger run is
+    /// newer. Each deeper level is one run, and the value is 0.
     pub(crate) run: u64,
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) tombstones: u64,
     pub(crate) seq_first: u64,
     pub(crate) seq_last: u64,
-    /// Keyspace and key of the first entry.
+    /// The keyspace and key of the first entry.
     pub(crate) first: (u32, Vec<u8>),
-    /// Keyspace and key of the last entry.
+    /// The keyspace and key of the last entry.
     pub(crate) last: (u32, Vec<u8>),
-    /// Fragments of range deletes. A table may have nothing else: then `first` and `last` are where
-    /// the first of them begins.
+    /// The number of range delete fragments. A table may contain nothing else: `first` and `last`
+    /// are then the start of the first fragment.
     pub(crate) range_deletes: u64,
-    /// With range deletes: all that entries and range deletes reach over, the end exclusive.
+    /// With range deletes: the bounds of entries and range deletes together, with an exclusive end.
     pub(crate) reach: Option<(Place, Place)>,
-    /// Entries that expire, and when the last of them does.
+    /// The number of entries that expire, and the time when the last of them does.
     pub(crate) expiring: u64,
     pub(crate) expiry_last: u64,
 }
@@ -78,14 +78,14 @@ pub(crate) struct FileMeta {
 /// A keyspace and a key.
 pub(crate) type Place = (u32, Vec<u8>);
 
-/// What was written in the database's life, up to the edit that says so.
+/// The bytes written in the database's lifetime, up to the edit that records them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Key and value bytes of users.
     pub(crate) user: u64,
-    /// Bytes to the pool.
+    /// Bytes written to the pool.
     pub(crate) pool: u64,
-    /// Bytes to log files, and to table files.
+    /// Bytes written to log files, and to table files.
     pub(crate) log_files: u64,
     pub(crate) table_files: u64,
 }
@@ -93,22 +93,22 @@ pub(crate) struct Totals {
 /// One structural change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A log exists and may hold records.
+    /// A log exists and may contain records.
     LogCreated { id: u64, place: LogPlace },
-    /// A log takes no more records, and those up to its byte `end` are durable: one that ends earlier is
+    /// A log takes no more records and is durable up to its byte `end`; a log that ends earlier is
     /// damaged.
     LogEnded { id: u64, end: u64 },
-    /// All of a log's entries are elsewhere; its place may be reused.
+    /// All entries of a log are stored elsewhere; its space may be reused.
     LogRetired { id: u64 },
     /// A table is complete on the medium. It is not part of a merge.
     TableAdded(TableMeta),
-    /// A table's data is elsewhere or dropped. It is not part of a merge.
+    /// A table's data is stored elsewhere or dropped. The table is not part of a merge.
     TableRemoved { id: u64 },
-    /// A table is part of another level now.
+    /// A table moved to another level.
     TableMoved { id: u64, level: u32 },
-    /// Nodes of `newer` may from now on be linked into `older`.
+    /// From now on nodes of `newer` may be linked into `older`.
     MergeBegun { newer: u64, older: u64 },
-    /// All nodes of `newer` are in `older`, which takes its extents and its sequence numbers.
+    /// All nodes of `newer` are in `older`, which takes its extents and sequence numbers.
     MergeEnded {
         newer: u64,
         older: u64,
@@ -117,41 +117,41 @@ pub(crate) enum Change {
         entries: u64,
         bytes: u64,
     },
-    /// The repository exists, with its head in an extent of its own.
+    /// The repository exists; its head is in an extent of its own.
     RepositoryCreated { head: Span },
     /// The repository may put nodes into an extent.
     RepositoryExtentAdded { span: Span },
-    /// The repository has no live node in the extent at `off` any more.
+    /// The repository has no live node left in the extent at `off`.
     RepositoryExtentRemoved { off: u64 },
-    /// A table file is complete and durable, and so is its name.
+    /// A table file and its name are complete and durable.
     FileAdded(FileMeta),
-    /// A table file is not needed any more.
+    /// A table file is no longer needed.
     FileRemoved { number: u64 },
-    /// A table file is part of another level now.
+    /// A table file moved to another level.
     FileMoved { number: u64, level: u32 },
-    /// Sequence numbers up to this one are taken. Never lowers what is known.
+    /// Sequence numbers up to this one are used. Never lowers the known value.
     LastSeq { seq: u64 },
-    /// Ids below this one are taken. Never lowers what is known.
+    /// Ids below this one are used. Never lowers the known value.
     NextId { id: u64 },
-    /// The database was closed in order. Any later change that is not of the pool ends that.
+    /// The database was closed cleanly. Any later change that is not of the pool cancels this.
     Closed,
-    /// The creation of the database has ended: the folder is somebody's.
+    /// The creation of the database has completed: the directory is a database.
     Created,
-    /// So much was written in the database's life. Never lowers what is known.
+    /// The bytes written in the database's lifetime. Never lowers the known values.
     Totals(Totals),
-    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers what is
-    /// known.
+    /// Entries that expire up to this time, in milliseconds since 1970, are absent. Never lowers
+    /// the known value.
     Time { time: u64 },
 }
 
-/// Changes that become durable together or not at all.
+/// Changes that become durable atomically.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) changes: Vec<Change>,
 }
 
 impl Totals {
-    /// Both together.
+    /// Adds the fields.
     pub(crate) fn plus(self, other: Totals) -> Totals {
         Totals {
             user: self.user.saturating_add(other.user),
@@ -161,7 +161,7 @@ impl Totals {
         }
     }
 
-    /// The larger of each.
+    /// Returns the maximum of each field.
     pub(crate) fn max(self, other: Totals) -> Totals {
         Totals {
             user: self.user.max(other.user),
@@ -173,12 +173,12 @@ impl Totals {
 }
 
 impl Edit {
-    /// Whether there is nothing to commit.
+    /// Returns whether there is nothing to commit.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// The logs that are not needed once the edit is true.
+    /// Returns the logs that are no longer needed after the edit.
     pub(crate) fn retired_logs(&self) -> impl Iterator<Item = u64> + '_ {
         self.changes.iter().filter_map(|change| match change {
             Change::LogRetired { id } => Some(*id),
@@ -219,7 +219,7 @@ fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
 }
 
 fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
-    // A span at offset 0 would be the superblock, so 0 says that there is none.
+    // A span at offset 0 would be the superblock, so 0 means no filter.
     let span = filter.unwrap_or(Span { off: 0, len: 0 });
     codec::put_varint(out, span.off);
     if filter.is_some() {
@@ -228,7 +228,7 @@ fn put_filter(out: &mut Vec<u8>, filter: Option<Span>) {
 }
 
 impl Change {
-    /// Whether the change names something that has entries.
+    /// Returns whether the change adds something that has entries.
     pub(super) fn adds_data(&self) -> bool {
         matches!(
             self,
@@ -236,7 +236,7 @@ impl Change {
         )
     }
 
-    /// Whether what the change forgets gives room back, in the pool or on a disk.
+    /// Returns whether the change frees space in the pool or on a disk.
     pub(crate) fn frees(&self) -> bool {
         matches!(
             self,
@@ -247,7 +247,7 @@ impl Change {
         )
     }
 
-    /// Whether the change is of something in the pool.
+    /// Returns whether the change is about something in the pool.
     pub(crate) fn is_of_pool(&self) -> bool {
         match self {
             Change::LogCreated { place, .. } => matches!(place, LogPlace::Pool(_)),
@@ -259,7 +259,7 @@ impl Change {
             | Change::RepositoryCreated { .. }
             | Change::RepositoryExtentAdded { .. }
             | Change::RepositoryExtentRemoved { .. } => true,
-            // A log in a pool ends and is retired only where the pool is kept.
+            // A log in a pool ends and is retired only if the pool survives the process.
             Change::LogEnded { .. }
             | Change::LogRetired { .. }
             | Change::FileAdded(_)
@@ -274,7 +274,7 @@ impl Change {
         }
     }
 
-    /// Appends the change's bytes.
+    /// Appends the encoded change to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Change::LogCreated {
@@ -337,7 +337,7 @@ impl Change {
         }
     }
 
-    /// Reads one change.
+    /// Decodes one change.
     pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Change, DecodeError> {
         let at = r.clone();
         Ok(match r.u8()? {
@@ -429,7 +429,8 @@ impl TableMeta {
         let filter = filter(r)?;
         let at = r.clone();
         let count = r.varint()?;
-        // An extent takes at least three bytes, so the count is checked before it sizes anything.
+        // An extent takes at least three bytes, so the count is checked before it sizes an
+        // allocation.
         if count > r.remaining() as u64 / 3 {
             return Err(at.refuse("a count of extents", count.to_string()));
         }
@@ -519,7 +520,7 @@ impl FileMeta {
     }
 }
 
-/// A number that must not be above `most`.
+/// Decodes a number that must not exceed `most`.
 fn at_most(r: &mut Reader<'_>, most: u64) -> Result<u64, DecodeError> {
     let at = r.clone();
     match r.varint()? {
@@ -528,7 +529,7 @@ fn at_most(r: &mut Reader<'_>, most: u64) -> Result<u64, DecodeError> {
     }
 }
 
-/// The id of something new; those that follow must have room.
+/// Decodes the id of something new, with room for later ids.
 fn id(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
     at_most(r, u64::MAX / 2)
 }
@@ -537,12 +538,12 @@ fn seq(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
     at_most(r, SEQ_MAX)
 }
 
-/// Entries or bytes of a table.
+/// Decodes the number of entries or bytes of a table.
 fn amount(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
     at_most(r, AMOUNT_MAX)
 }
 
-/// A level; readers have a place for each up to the deepest.
+/// Decodes a level; readers have a slot for each possible level.
 fn level(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
     Ok(at_most(r, LEVEL_MAX)? as u32)
 }

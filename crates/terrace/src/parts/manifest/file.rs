@@ -1,17 +1,18 @@
-//! This file is the manifest's home in a file of the database's folder, for a database without a pool.
+//! The home of a manifest in a file of the database's directory, for a database without a pool.
 //!
-//! A generation is a file whose space is taken when it is made, so that no record ever waits for
-//! room on a disk; records are appended, each synced before anybody acts on it. The next generation
-//! is written whole to a draft beside it, synced, and renamed over it. One name that a rename replaces
-//! was chosen over a pointer file or two files that take turns: what is valid is what has the name,
-//! so there is no second place that could disagree, and nothing to clean up but a draft.
+//! A generation is a file whose space is allocated when it is created, so that no record waits for
+//! space on the disk. Records are appended, and each is synced before any caller acts on it. The
+//! next generation is written as a draft in the same directory, synced, and renamed over the old
+//! file. A single name replaced by a rename was chosen over a pointer file or two alternating
+//! files: the file with the name is the valid one, so no second place can disagree, and only a
+//! draft may be left to remove.
 //!
-//! What is said of the pool is kept in memory only, like the pool: its tables are gone with the
-//! process, and the logs that cover them are named here for as long as they are needed.
+//! Changes of the pool are kept in memory only, like the pool: its tables are gone with the
+//! process, and the manifest names the logs that cover them for as long as they are needed.
 //!
 //! Invariants
-//!   F1  A file with the manifest's name is whole up to its first record: it had been synced when it
-//!       got the name.
+//!   F1  A file with the manifest's name is complete up to its first record: it was synced before
+//!       it got the name.
 
 use std::borrow::Cow;
 use std::io;
@@ -29,7 +30,7 @@ use crate::types::{DbId, draft_of};
 
 /// The name of the file.
 pub(crate) const NAME: &str = "MANIFEST";
-/// The least room of a generation.
+/// The minimum capacity of a generation.
 const ROOM_MIN: u64 = 256 << 10;
 /// BOUND: a longer file is not read into memory; a manifest of a million tables is shorter.
 pub(crate) const BYTES_MAX: u64 = 1 << 30;
@@ -37,18 +38,18 @@ pub(crate) const BYTES_MAX: u64 = 1 << 30;
 /// The home of a manifest in a file.
 pub(super) struct FileHome {
     fs: Arc<dyn FileSystem>,
-    /// The same for drafts, which may take the reserve.
+    /// The same file system for drafts, which may use the reserve.
     drafts: Arc<dyn FileSystem>,
     dir: PathBuf,
     db: DbId,
-    /// None until the first generation is written.
+    /// `None` until the first generation is written.
     file: Option<Box<dyn File>>,
     room: u64,
     room_min: u64,
 }
 
 impl FileHome {
-    /// A home of the manifest of `db` without a file yet, in the folder `dir`.
+    /// Creates the home of the manifest of `db` in the directory `dir`, without a file yet.
     pub(super) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> FileHome {
         FileHome {
             fs: Arc::clone(fs),
@@ -61,7 +62,7 @@ impl FileHome {
         }
     }
 
-    /// The home with the file that has the manifest's name.
+    /// Opens the file with the manifest's name.
     pub(super) fn open(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<FileHome, ManifestError> {
         let mut home = FileHome::new(fs, dir, DbId::default());
         let path = dir.join(NAME);
@@ -72,7 +73,7 @@ impl FileHome {
         Ok(home)
     }
 
-    /// The manifest that was opened is that of `db`.
+    /// Sets the database of a manifest that was opened.
     pub(super) fn belongs_to(&mut self, db: DbId) {
         self.db = db;
     }
@@ -81,10 +82,10 @@ impl FileHome {
         draft_of(&self.dir.join(NAME), self.db)
     }
 
-    /// Makes durable what a killed process had written, and the file's name.
+    /// Makes the records of a killed process and the file's name durable.
     pub(super) fn settle(&self) -> io::Result<()> {
-        // PERSIST: a record that a killed process had written and not made durable, or a name that
-        // it had given, before anybody acts on it. Reversed, power loss could take the edit back.
+        // PERSIST: a record or a rename of a killed process that may not be durable, before any
+        // caller acts on it. Reversed, a power loss could take the edit back.
         if let Some(file) = &self.file {
             file.sync_data()
                 .map_err(|e| named(&self.dir.join(NAME), e))?;
@@ -92,7 +93,7 @@ impl FileHome {
         self.fs.sync_dir(&self.dir).map_err(|e| named(&self.dir, e))
     }
 
-    /// Writes the draft of a generation; it has no meaning yet.
+    /// Writes the draft of a generation, which has no effect yet.
     fn draft(&self, image: &[u8], room: u64) -> io::Result<Box<dyn File>> {
         let file = self.drafts.open(&self.draft_path(), OpenMode::Truncate)?;
         file.allocate(room)?;
@@ -101,7 +102,7 @@ impl FileHome {
     }
 }
 
-/// The failure with the file's name.
+/// Adds the file's name to an error.
 fn named(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
@@ -126,35 +127,36 @@ impl Home for FileHome {
         };
         file.write_at(at, record).map_err(|e| named(&path, e))?;
         failpoint!(EditFence => return Ok(()));
-        // PERSIST: the whole record, before the caller acts on it: removes files, reuses logs.
-        // Reversed, a crash would bring back names of files that are gone.
-        // CRASH: until this returns any part may be missing; the checksum says so, and replay ends
-        // before the record.
+        // PERSIST: the whole record, before the caller acts on it by removing files or reusing
+        // logs. Reversed, a crash would bring back names of files that are gone.
+        // CRASH: until this returns any part of the record may be missing; the checksum detects
+        // this, and replay ends before the record.
         file.sync_data().map_err(|e| named(&path, e))
     }
 
     fn replace(&mut self, _: u64, image: &[u8], _: u64) -> Result<(), ManifestError> {
-        // Four times what there is, so more than what should be kept.
+        // This is four times the size of the image, which leaves more than the space to keep.
         let room = self.room_of(image.len() as u64);
         let path = self.draft_path();
         let file = match self.draft(image, room) {
             Ok(file) => file,
             Err(e) => {
-                // The draft has no meaning, so nothing has happened.
+                // The draft had no effect, so nothing has changed.
                 let _ = self.fs.remove(&path);
                 return Err(ManifestError::Draft(named(&path, e)));
             }
         };
         let final_failure = |e| ManifestError::Io(named(&path, e));
-        // PERSIST: the generation before it gets the name (F1), and the name before anybody acts on
-        // the edit. Reversed, power loss could leave a name without a manifest, or the manifest of
-        // before an edit whose files were removed already.
-        // CRASH: until the folder is synced either generation may have the name, and both are whole.
+        // PERSIST: the generation before it gets the name (F1), and the name before any caller acts
+        // on the edit. Reversed, a power loss could leave a name without a manifest, or the old
+        // manifest after files that it names were removed.
+        // CRASH: until the directory is synced either generation may have the name; both are
+        // complete.
         file.sync_data().map_err(final_failure)?;
         let target = self.dir.join(NAME);
         let renamed = match self.file {
             Some(_) => self.fs.rename(&path, &target),
-            // Before the first there is none of this database.
+            // Before the first generation this database has no manifest.
             None => self.fs.rename_new(&path, &target),
         };
         renamed.map_err(final_failure)?;
@@ -181,8 +183,8 @@ impl Home for FileHome {
     fn lend(&mut self, reserve: &Arc<Reserve>) {
         self.drafts = Arc::new(reserve.lender(&self.fs, Row::Manifest));
         if self.file.is_some() {
-            // A copy of the folder may have left out zeros, and with them the space of records to come. Where there is
-            // none for it, the next record says so.
+            // A copy of the directory may have dropped zeros, and with them the space of later
+            // records. If the disk has no space for them, the next append reports it.
             let file = self.drafts.open(&self.dir.join(NAME), OpenMode::Write);
             let _ = file.and_then(|file| file.allocate(self.room));
         }
@@ -195,7 +197,7 @@ impl Home for FileHome {
 
 #[cfg(test)]
 impl FileHome {
-    /// A home whose generations have little room.
+    /// Creates a home whose generations have little space.
     pub(super) fn small(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId, room_min: u64) -> FileHome {
         FileHome {
             room_min,

@@ -15,7 +15,7 @@
 //! |  at | size | field         |                                              |
 //! |-----|------|---------------|----------------------------------------------|
 //! |   0 |    4 | checksum      | crc32c of bytes 4..32 and the changes        |
-//! |   4 |    4 | payload bytes | of the changes; zeros follow up to 8         |
+//! |   4 |    4 | payload bytes | of the changes, without padding to 8         |
 //! |   8 |    8 | generation    | as in the header                             |
 //! |  16 |    8 | number        | 0, 1, 2, ...; record 0 is the state that the |
 //! |     |      |               | compaction found, those after it are edits   |
@@ -31,11 +31,11 @@ use terrace_media::Span;
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
 
-/// Size of the header, and where the first record begins.
+/// The size of the header, and the offset of the first record.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Size of a record's header.
+/// The size of a record's header.
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
-/// Records start at multiples of this.
+/// The alignment of records.
 pub(crate) const RECORD_ALIGN: usize = 8;
 
 const ROOT_OFFSET: usize = 0;
@@ -63,7 +63,7 @@ const _: () = assert!(
     "so are the others"
 );
 
-/// What the superblock's root words say of the manifest.
+/// The superblock's root words for the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Roots {
     pub(crate) current: Span,
@@ -72,7 +72,7 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// Reads the words that `root` returns.
+    /// Decodes the words that `root` returns.
     pub(crate) fn read(root: impl Fn(usize) -> u64) -> Roots {
         Roots {
             current: Span {
@@ -87,7 +87,7 @@ impl Roots {
         }
     }
 
-    /// The words to write.
+    /// Returns the words to write.
     pub(crate) fn words(&self) -> [(usize, u64); 5] {
         [
             (ROOT_OFFSET, self.current.off),
@@ -99,17 +99,17 @@ impl Roots {
     }
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) generation: u64,
-    /// The least length of the file; 0 in a pool.
+    /// The minimum length of the file; 0 in a pool.
     pub(crate) file_bytes: u64,
-    /// Whose manifest it is.
+    /// The database that owns the manifest.
     pub(crate) db: DbId,
 }
 
-/// The bytes of a header.
+/// Encodes a header.
 pub(crate) fn encode_header(header: Header) -> [u8; HEADER_BYTES] {
     let mut bytes = [0u8; HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC);
@@ -122,14 +122,15 @@ pub(crate) fn encode_header(header: Header) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// The database that a header says that the manifest is of; its checksum is not looked at.
+/// Returns the database in a header, without verifying the checksum.
 pub(crate) fn manifest_database(bytes: &[u8]) -> Option<DbId> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let rest = rest.strip_prefix(&VERSION.to_le_bytes())?;
     DbId::at(rest.get(AT_DATABASE - 8..)?)
 }
 
-/// The version in a sound header of a later one; magic and checksum stay where they are.
+/// Returns the version in the valid header of a later version; magic and checksum keep their
+/// places.
 pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
     let (checked, rest) = bytes.split_at_checked(60)?;
     let stored = u32::from_le_bytes(*rest.first_chunk()?);
@@ -138,13 +139,13 @@ pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
     (sound && version > VERSION).then_some(version)
 }
 
-/// The generation in a header, if there is one; nothing else of it is looked at.
+/// Returns the generation in a header, if there is one, without validating the rest.
 pub(crate) fn generation_of(bytes: &[u8]) -> Option<u64> {
     let rest = bytes.strip_prefix(&MAGIC)?.get(4..)?;
     rest.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
 
-/// Reads a header; `base` is the offset that errors name.
+/// Decodes a header; `base` is its offset for errors.
 pub(crate) fn decode_header(bytes: &[u8], base: u64) -> Result<Header, DecodeError> {
     let refuse = |at: u64, expected: String, found: String| {
         Err(DecodeError::new(
@@ -180,7 +181,7 @@ pub(crate) fn decode_header(bytes: &[u8], base: u64) -> Result<Header, DecodeErr
     Ok(header)
 }
 
-/// Accepts only the header of `generation`; `base` is the offset that errors name.
+/// Fails unless the bytes are the header of `generation`; `base` is their offset for errors.
 pub(crate) fn check_header(
     bytes: &[u8],
     generation: u64,
@@ -211,7 +212,7 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Fills in the front of `record`, which holds its changes behind room for the header.
+    /// Fills in the header at the start of `record`, which has space for it before the changes.
     pub(crate) fn finish(record: &mut [u8], generation: u64, number: u64, change_count: u32) {
         let Some((head, payload)) = record.split_first_chunk_mut::<RECORD_HEADER_BYTES>() else {
             return;
@@ -225,7 +226,7 @@ impl RecordHeader {
         head[0..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads a header; nothing in it is trusted until the checksum has been compared.
+    /// Decodes a header; nothing in it is trusted until the checksum has been verified.
     pub(crate) fn decode(bytes: &[u8], base: u64) -> Result<RecordHeader, DecodeError> {
         let mut r = Reader::new("manifest record", base, bytes);
         let header = RecordHeader {
@@ -242,13 +243,13 @@ impl RecordHeader {
         }
     }
 
-    /// Bytes of the record, without the zeros behind it.
+    /// Returns the size of the record without padding.
     pub(crate) fn record_bytes(&self) -> u64 {
         RECORD_HEADER_BYTES as u64 + u64::from(self.payload_bytes)
     }
 }
 
-/// The checksum that the bytes of a whole record should carry.
+/// Computes the checksum of a whole record.
 pub(crate) fn record_checksum(record: &[u8]) -> u32 {
     codec::checksum(&record[4..])
 }

@@ -1,22 +1,22 @@
-//! Manifest: the log of structural changes, and the one place where a change becomes true.
+//! Manifest: the log of structural changes, and the only place that makes a change take effect.
 //!
-//! An edit is one checksummed record, durable when `commit` returns. When their place is full, the
-//! state itself is written elsewhere as the first record of a new generation, and the switch to it is
-//! one step. The records have one of two homes: in a pool two extents take turns, and the
-//! superblock's roots name the one in use (pool.rs); without a pool a file is replaced by a rename
-//! (file.rs), and what is said of the pool, which is memory then, is not written down.
+//! An edit is one checksummed record, durable when `commit` returns. When the space for records is
+//! full, a compaction writes the state elsewhere as the first record of a new generation and
+//! switches to it in one step. Records are stored in one of two homes. In a pool two extents
+//! alternate, and the superblock's roots name the current one (pool.rs). Without a pool a file is
+//! replaced by a rename (file.rs), and changes of the pool, which is DRAM then, are not written.
 //!
 //! Invariants
-//!   N1  What the state does not name is free; so nothing is reused before an edit that frees it is
-//!       durable, and nothing is named before it is durable itself.
-//!   N2  Records are written one at a time, each after the one before it is durable. So only the
-//!       last can be torn, and a bad record before a good one is damage.
-//!   N3  A generation that has records after its first is named, by the roots or by the file's name;
-//!       an unfinished compaction leaves one record at most, which the next one overwrites.
-//!   N4  After a failed commit all later ones fail: what is on the medium is not known. Only where
-//!       nothing was written, or a draft without a name, may the caller try again.
+//!   N1  Space that the state does not name is free. So nothing is reused before the edit that
+//!       frees it is durable, and nothing is named before it is durable itself.
+//!   N2  Each record is written after the one before it is durable. So only the last record can be
+//!       torn, and a bad record before a good one is damage.
+//!   N3  A generation with records after its first is named, by the roots or by the file's name. An
+//!       unfinished compaction leaves at most one record, which the next one overwrites.
+//!   N4  After a failed commit all later ones fail, since the contents of the medium are unknown. A
+//!       caller may retry only if nothing was written, or only a draft without a name.
 //!
-//! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders them.
+//! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders commits.
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
@@ -49,33 +49,35 @@ use terrace_media::{AllocError, PoolError};
 use crate::error::ErrorKind;
 use crate::parts::codec::DecodeError;
 
-/// Why an edit could not be committed, or a manifest not be opened.
+/// The reason why an edit was not committed or a manifest not opened.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
     /// Bytes on the medium are damaged, or an edit contradicts the state. In the second case
-    /// nothing was written and the manifest goes on.
+    /// nothing was written and the manifest remains usable.
     Corrupt(DecodeError),
     /// A later version of this program wrote the manifest.
     Newer {
-        /// The manifest's version.
+        /// The version of the manifest.
         version: u32,
     },
-    /// The pool has no room for the manifest. Nothing was written and the manifest goes on.
+    /// The pool has no space for the manifest. Nothing was written and the manifest remains usable.
     Alloc(AllocError),
-    /// The next generation of a file could not be written, so it got no name. The manifest goes on.
+    /// The next generation of a file could not be written and got no name. The manifest remains
+    /// usable.
     Draft(io::Error),
-    /// The superblock could not be changed.
+    /// The superblock could not be updated.
     Pool(PoolError),
     /// The record could not be made durable.
     Io(io::Error),
-    /// A file of the database was removed or replaced under it.
+    /// A file of the open database was removed or replaced.
     Gone(PathBuf),
-    /// An earlier commit failed; the first failure as text.
+    /// An earlier commit failed; contains the text of the first failure.
     Failed(String),
 }
 
 impl ManifestError {
-    /// Whether the manifest takes no more edits, since what is on the medium is not known.
+    /// Returns whether the manifest takes no more edits, since the contents of the medium are
+    /// unknown.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             ManifestError::Corrupt(_) | ManifestError::Alloc(_) | ManifestError::Draft(_) => false,

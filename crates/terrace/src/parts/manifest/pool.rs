@@ -1,5 +1,5 @@
-//! This file is the manifest's home in a pool: two extents that take turns, and the superblock's roots,
-//! which name the one in use.
+//! The home of a manifest in a pool: two alternating extents, and the superblock's roots, which
+//! name the current one.
 
 use std::borrow::Cow;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) struct PoolHome {
     place: Place,
 }
 
-/// The two extents, and which generation is in the first of them.
+/// The two extents, and the generation in the current one.
 struct Place {
     current: Arc<Extent>,
     spare: Arc<Extent>,
@@ -38,14 +38,14 @@ impl Place {
 }
 
 impl PoolHome {
-    /// Takes two extents of `extent_bytes` for a manifest whose first generation is `generation`; it
-    /// is not in the roots before that has been written.
+    /// Allocates two extents of `extent_bytes` for a manifest whose first generation is
+    /// `generation`. The roots name them only after that generation is written.
     pub(super) fn create(
         pool: &Pool,
         extent_bytes: u64,
         generation: u64,
     ) -> Result<PoolHome, ManifestError> {
-        // The first generation goes where the next would go: to the spare.
+        // The first generation goes to the spare extent, as every next one does.
         let place = Place {
             spare: pool.alloc(extent_bytes)?,
             current: pool.alloc(extent_bytes)?,
@@ -76,34 +76,37 @@ impl PoolHome {
         Ok((home, roots.generation))
     }
 
-    /// Makes durable what a killed process had written up to `tail`.
+    /// Makes the records of a killed process up to `tail` durable.
     pub(super) fn settle(&self, tail: u64) -> io::Result<()> {
         let off = self.place.current.off();
-        // PERSIST: a record that a killed process had written and not made durable, before anybody
-        // acts on it, and before a record behind it. Reversed, power loss could take the edit back,
-        // or leave a hole that looks like damage.
+        // PERSIST: a record of a killed process that may not be durable, before any caller acts on
+        // it and before a record after it. Reversed, a power loss could take the edit back, or
+        // leave a hole that looks like damage.
         self.pool
             .region()
             .persist(off, tail as usize, Purpose::Manifest);
         self.pool.region().sync(off, tail as usize)
     }
 
-    /// Keeps every extent, since an edit that failed may be on the medium all the same and name those which its caller
-    /// drops now.
+    /// Keeps every extent: a failed edit may be on the medium all the same and name extents that
+    /// its caller drops now.
     fn keep_extents(&self) {
-        // CRASH: the next opening finds the edit or not, and in each extent that it names what was written there first.
+        // CRASH: the next open finds the edit or not, and every extent that it names still has the
+        // contents written for it.
         self.pool.keep_extents();
     }
 
-    /// The extents of the next generation: these two exchanged, or larger ones once a state of
-    /// `wanted` bytes leaves less than half of one for edits. Both are equally long, so that a state that
-    /// fits the one in use fits the next: an edit that takes from the state needs no room of the pool.
+    /// Returns the extents of the next generation: the current ones exchanged, or larger ones if a
+    /// state of `wanted` bytes leaves less than half of an extent for edits. Both have the same
+    /// length, so that a state that fits the current one fits the next: an edit that shrinks the
+    /// state needs no space of the pool.
     fn next_place(&self, generation: u64, wanted: u64) -> Result<Place, ManifestError> {
         let room = self.place.spare.len();
         let mut refused = None;
         if wanted > room / 2 {
             let pair = |bytes| Ok((self.pool.alloc(bytes)?, self.pool.alloc(bytes)?));
-            // As much as it should have, or as the pool has left: less means to write the state more often.
+            // The sizes decrease to what the pool can provide; a smaller extent means more
+            // compactions.
             let sizes = [
                 room_for(wanted),
                 wanted.saturating_mul(2),
@@ -124,7 +127,7 @@ impl PoolHome {
         }
         match refused {
             Some(e) if wanted > room => Err(ManifestError::Alloc(e)),
-            // A full pool must not stop the edits that make room in it.
+            // A full pool must not stop the edits that free space in it.
             _ => Ok(Place {
                 current: self.place.spare.clone(),
                 spare: self.place.current.clone(),
@@ -144,7 +147,7 @@ impl Home for PoolHome {
     }
 
     fn room_of(&self, _: u64) -> u64 {
-        // The allocator decides, and the roots have it.
+        // The allocator decides the size, and the roots record it.
         0
     }
 
@@ -199,10 +202,11 @@ fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> 
     };
     claim.write_streaming(0, bytes, Purpose::Manifest);
     failpoint!(EditFence => return Ok(()));
-    // PERSIST: the whole record, before the caller acts on it: frees what it removed, acknowledges
-    // what it added. Reversed, a crash would bring back tables whose extents are reused.
-    // CRASH: until this returns any part may be missing; the checksum says so, and replay ends
-    // before the record.
+    // PERSIST: the whole record, before the caller acts on it by freeing what it removed or
+    // acknowledging what it added. Reversed, a crash would bring back tables whose extents are
+    // reused.
+    // CRASH: until this returns any part of the record may be missing; the checksum detects this,
+    // and replay ends before the record.
     extent.region().fence(Purpose::Manifest);
     extent.region().sync(extent.off() + at, bytes.len())
 }

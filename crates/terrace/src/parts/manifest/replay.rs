@@ -1,4 +1,4 @@
-//! This file adds up the records of a manifest again, and tells the end that a crash left from damage.
+//! Replays the records of a manifest, and distinguishes the end left by a crash from damage.
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::parts::manifest::edit::Change;
@@ -8,7 +8,7 @@ use crate::parts::manifest::layout::{
 use crate::parts::manifest::state::State;
 use crate::types::DbId;
 
-/// What the records of a generation add up to.
+/// The result of replaying the records of a generation.
 #[derive(Debug)]
 pub(super) struct Replayed {
     pub(super) db: DbId,
@@ -17,7 +17,8 @@ pub(super) struct Replayed {
     pub(super) number: u64,
 }
 
-/// Adds up the records of `generation` in `bytes`; `base` is the offset that errors give to the first.
+/// Replays the records of `generation` in `bytes`; `base` is the offset of the first byte for
+/// errors.
 pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replayed, DecodeError> {
     let header = check_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), generation, base)?;
     let mut r = Replayed {
@@ -26,7 +27,7 @@ pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replaye
         tail: HEADER_BYTES as u64,
         number: 0,
     };
-    // BOUND: every record takes bytes of the extent.
+    // BOUND: every record consumes bytes of the extent.
     let end = loop {
         match whole_record(bytes, r.tail, generation, base) {
             Ok((header, record)) if header.number == r.number => {
@@ -49,7 +50,7 @@ pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replaye
     Ok(r)
 }
 
-/// The record at `at`, if all of it is there; `base` is the offset of `bytes`.
+/// Returns the record at `at` if it is complete; `base` is the offset of `bytes`.
 fn whole_record(
     bytes: &[u8],
     at: u64,
@@ -87,7 +88,7 @@ fn whole_record(
     Ok((header, record))
 }
 
-/// Applies the changes of a record whose checksum agrees.
+/// Applies the changes of a record with a valid checksum.
 fn apply(
     state: &mut State,
     header: &RecordHeader,
@@ -100,7 +101,7 @@ fn apply(
         offset + RECORD_HEADER_BYTES as u64,
         payload,
     );
-    // BOUND: every change takes bytes of the record.
+    // BOUND: every change consumes bytes of the record.
     for _ in 0..header.change_count {
         let at = r.offset();
         let change = Change::decode(&mut r)?;
@@ -111,10 +112,10 @@ fn apply(
     r.end()
 }
 
-/// Whether a record of this generation with a number above `number` lies behind `tail`.
+/// Returns whether a record of this generation with a number above `number` follows `tail`.
 fn later_record(bytes: &[u8], tail: u64, generation: u64, number: u64) -> bool {
     let last = bytes.len() as u64;
-    // No more records than fit can follow.
+    // No more records can follow than fit.
     let numbers = number + 1..number + last / RECORD_HEADER_BYTES as u64;
     let mut at = tail;
     // BOUND: the position only grows.

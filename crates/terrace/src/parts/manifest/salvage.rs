@@ -1,8 +1,9 @@
-//! This file reads what is sound of a manifest that may be damaged, for those who show or rescue it.
+//! Salvage of a manifest: reads the intact records of a manifest that may be damaged, for
+//! inspection and repair.
 //!
-//! Records are walked as replay walks them, each judged by itself. Behind one that is damaged the
-//! walk goes on with the next that verifies; changes that no longer fit the state, since others
-//! before them are missing, are reported and left out of it.
+//! Records are walked as in a replay, each verified alone. After a damaged one the walk continues
+//! with the next valid one. Changes that contradict the state, since earlier ones are missing, are
+//! reported and not applied.
 
 use super::edit::Change;
 use super::layout::{
@@ -13,38 +14,38 @@ use super::state::State;
 use crate::error::Result;
 use crate::parts::codec::{DecodeError, Reader};
 
-/// One piece of a manifest, in the order of their places.
+/// A piece of a manifest. Pieces are visited in order.
 pub(crate) enum Piece<'a> {
-    /// A record that verifies. Number 0 is the state that the generation began with.
+    /// A record with a valid checksum. Number 0 is the state at the start of the generation.
     Record {
         number: u64,
         offset: u64,
         changes: &'a [Change],
     },
-    /// What is at an offset is not what was written there.
+    /// The bytes at an offset are not the ones written there.
     Problem { offset: u64, text: String },
 }
 
-/// What the walk has learned of the manifest as a whole.
+/// The result of the walk for the manifest as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged {
     pub(crate) generation: u64,
     pub(crate) records: u64,
-    /// What the records add up to.
+    /// The state after all changes that could be applied.
     pub(crate) state: State,
     pub(crate) problems: u64,
-    /// A last record is not whole, as one that is being written or that a crash tore.
+    /// Whether the last record is incomplete: still being written, or torn by a crash.
     pub(crate) torn: bool,
 }
 
-/// Takes the pieces.
+/// A callback that takes the pieces.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 
-/// Walks the manifest in `bytes`, which lie at `base`. `generation`: what it should be; `None`: what
-/// its header says.
+/// Walks the manifest in `bytes`, whose first byte is at offset `base`. `generation` is the
+/// expected generation, `None` the one in the header.
 ///
 /// # Errors
-/// Those of `visit`. Damage is no error.
+/// Fails if `visit` fails. Damage is not an error.
 pub(crate) fn salvage(
     bytes: &[u8],
     base: u64,
@@ -88,16 +89,16 @@ impl Walk<'_> {
 
     fn records(&mut self) -> Result<()> {
         let (mut at, mut next) = (HEADER_BYTES, 0u64);
-        // No more records than fit can be missing, as a replay has it.
+        // No more records can be missing than fit, as in a replay.
         let most = (self.bytes.len() / RECORD_HEADER_BYTES) as u64;
-        // The first place that is no whole record, and why.
+        // The first position without a complete record, and the error.
         let mut broken: Option<(usize, DecodeError)> = None;
         // BOUND: the position only grows.
         while at + RECORD_HEADER_BYTES <= self.bytes.len() {
             let offset = self.base + at as u64;
             let whole = record_at(&self.bytes[at..], offset, self.found.generation);
             let (header, record) = match whole {
-                // Only a later number counts: what is behind the end may be of an earlier use.
+                // Only a later number counts: bytes after the end may be of an earlier use.
                 Ok((header, record)) if (next..next + most).contains(&header.number) => {
                     (header, record)
                 }
@@ -112,7 +113,7 @@ impl Walk<'_> {
                 }
             };
             if let Some((_, e)) = broken.take() {
-                // A record behind it says that this one was whole (N2).
+                // A later record proves that this one was complete (N2).
                 self.problem(&e)?;
             }
             if header.number != next {
@@ -123,8 +124,8 @@ impl Walk<'_> {
             next = header.number + 1;
             at += record.len().next_multiple_of(RECORD_ALIGN);
         }
-        // At the end zeros, or what an earlier use left, are no record; one that names this
-        // generation was begun.
+        // At the end, zeros or bytes of an earlier use are no record; a header of this generation
+        // with the next number is a torn one.
         self.found.torn = broken.is_some_and(|(at, _)| {
             let header = RecordHeader::decode(&self.bytes[at..], 0);
             header.is_ok_and(|h| h.generation == self.found.generation && h.number == next)
@@ -141,7 +142,7 @@ impl Walk<'_> {
         let first = offset + RECORD_HEADER_BYTES as u64;
         let mut r = Reader::new("manifest edit", first, payload);
         let mut changes = Vec::new();
-        // BOUND: every change takes bytes of the record.
+        // BOUND: every change consumes bytes of the record.
         for _ in 0..header.change_count {
             let at = r.offset();
             match Change::decode(&mut r) {
@@ -166,7 +167,7 @@ impl Walk<'_> {
     }
 }
 
-/// The record of `generation` at the front of `bytes`, if it is whole.
+/// Returns the record of `generation` at the start of `bytes` if it is complete.
 fn record_at(
     bytes: &[u8],
     offset: u64,

@@ -1,6 +1,6 @@
-//! This file is an edit as people read it: what a job has changed, as the end of the sentence that tells of the job.
+//! Formats an edit for people: what a job has changed, as the end of a sentence about the job.
 //!
-//! Events are the only reader. What an edit only notes (numbers, time, totals) is left out.
+//! Only events use it. Bookkeeping changes (numbers, time, totals) are left out.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! This file is what the manifest's edits add up to: the logs, tables and extents that are live.
+//! The state that the manifest's edits result in: the live logs, tables and extents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,35 +21,36 @@ pub(crate) struct RepositoryMeta {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogMeta {
     pub(crate) place: LogPlace,
-    /// Where it ends, if it takes no more records and all of them are durable.
+    /// The end of the log, if it takes no more records and all of them are durable.
     pub(crate) end: Option<u64>,
 }
 
-/// Everything that is live. What it does not name is free.
+/// Everything that is live. Space that it does not name is free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) logs: BTreeMap<u64, LogMeta>,
     pub(crate) tables: BTreeMap<u64, TableMeta>,
     pub(crate) repository: Option<RepositoryMeta>,
-    /// Shared, since their keys make them long and every edit copies the state.
+    /// Shared, since the keys make them long and every edit copies the state.
     pub(crate) files: BTreeMap<u64, Arc<FileMeta>>,
     pub(crate) last_seq: u64,
     pub(crate) time: u64,
     pub(crate) next_id: u64,
-    /// The database was closed in order, and nothing has happened since.
+    /// Whether the database was closed cleanly and nothing has happened since.
     pub(crate) closed: bool,
-    /// The creation of the database has ended. For a database without a pool.
+    /// Whether the creation of the database has completed. Used for a database without a pool.
     pub(crate) created: bool,
     pub(crate) totals: Totals,
 }
 
-/// The refusal of a change that contradicts the state.
+/// Refuses a change that contradicts the state.
 fn refuse<T>(expected: &str, found: impl Into<String>) -> Result<T, DecodeError> {
     Err(DecodeError::new("manifest edit", 0, expected, found))
 }
 
 impl State {
-    /// Whether the database existed before this opening. Where its pool says so, it also holds something.
+    /// Returns whether the database existed before this open. With a pool, the database also
+    /// contains something.
     pub(crate) fn has_data(&self) -> bool {
         let has_extents = |repository: &RepositoryMeta| !repository.extents.is_empty();
         self.created
@@ -59,7 +60,7 @@ impl State {
             || self.repository.as_ref().is_some_and(has_extents)
     }
 
-    /// Applies a change, or refuses one that contradicts the state and leaves it as it is.
+    /// Applies a change, or refuses one that contradicts the state and leaves the state unchanged.
     ///
     /// The offset of such an error is 0: the caller knows the record.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), DecodeError> {
@@ -165,7 +166,7 @@ impl State {
             Change::Totals(totals) => self.totals = self.totals.max(*totals),
         }
         if !change.is_of_pool() {
-            // What is of the pool may not be written down, and must not make a difference then.
+            // A change of the pool may not be written, so it must not affect the flag.
             self.closed = closed;
         }
         Ok(())
@@ -183,7 +184,7 @@ impl State {
         Ok(())
     }
 
-    /// Accepts only a table that exists and is part of no merge.
+    /// Fails unless the table exists and is part of no merge.
     fn unmerged(&self, id: u64) -> Result<(), DecodeError> {
         let Some(table) = self.tables.get(&id) else {
             return refuse("a table that exists", format!("table {id}"));
@@ -195,7 +196,7 @@ impl State {
         Ok(())
     }
 
-    /// Moves what `newer` has into `older` and returns that.
+    /// Moves the extents and sequence numbers of `newer` into `older` and returns `older`.
     fn end_merge(&mut self, newer: u64, older: u64) -> Result<&mut TableMeta, DecodeError> {
         let found = || format!("tables {newer} and {older}");
         if self.tables.get(&newer).and_then(|t| t.merging_into) != Some(older) {
@@ -221,7 +222,7 @@ impl State {
         }
     }
 
-    /// The changes that make this state from an empty one.
+    /// Returns the changes that build this state from an empty one.
     pub(crate) fn to_changes(&self) -> Vec<Change> {
         let mut changes = vec![
             Change::LastSeq { seq: self.last_seq },
@@ -272,18 +273,18 @@ impl State {
         changes
     }
 
-    /// The state that those changes make which `keeps` chooses.
+    /// Returns the state that results from the changes for which `keeps` holds.
     pub(crate) fn restricted(&self, keeps: impl Fn(&Change) -> bool) -> State {
         let mut state = State::default();
         for change in self.to_changes().iter().filter(|change| keeps(change)) {
-            // Every choice of changes of a state is one of whole kinds, none of which needs another.
+            // `keeps` selects changes by kind, and no selected kind depends on one left out.
             let applied = state.apply(change);
             debug_assert!(applied.is_ok(), "{applied:?}");
         }
         state
     }
 
-    /// Every extent that is in use: what recovery adopts.
+    /// Returns every extent in use, for recovery to adopt.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
         for log in self.logs.values() {

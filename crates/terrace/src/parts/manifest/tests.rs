@@ -15,7 +15,7 @@ use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExte
 use crate::parts::codec::{DecodeError, Reader};
 use crate::types::{DbId, SEQ_MAX};
 
-/// The database whose manifests these are.
+/// The database of the manifests.
 const DB: DbId = DbId(*b"sixteen bytes id");
 
 fn pool(cap_bytes: u64) -> Pool {
@@ -34,13 +34,13 @@ fn one(change: Change) -> Edit {
     }
 }
 
-/// Makes edits that are legal for the state, from a seed.
+/// Generates edits that are legal for the state, from a seed.
 struct Editor {
     rng: fastrand::Rng,
     next: u64,
-    /// Where the next extent goes, far above those of the pool.
+    /// The offset of the next extent, far above those of the pool.
     space: u64,
-    /// How many tables it lets grow up.
+    /// The maximum number of tables.
     tables_max: usize,
 }
 
@@ -100,7 +100,7 @@ impl Editor {
         (!of.is_empty()).then(|| of[self.rng.usize(..of.len())])
     }
 
-    /// One change that the state accepts.
+    /// Returns a change that the state accepts.
     fn change(&mut self, state: &State) -> Change {
         let ids: Vec<u64> = state.tables.keys().copied().collect();
         let merging: Vec<(u64, u64)> = state
@@ -183,7 +183,7 @@ impl Editor {
         })
     }
 
-    /// One to five changes, and the state after them.
+    /// Returns an edit of one to five changes, and the state after them.
     fn edit(&mut self, state: &State) -> (Edit, State) {
         let (mut edit, mut after) = (Edit::default(), state.clone());
         for _ in 0..self.rng.usize(1..6) {
@@ -195,7 +195,7 @@ impl Editor {
     }
 }
 
-/// After any change is encoded it decodes to itself and uses up its bytes.
+/// An encoded change decodes to itself and consumes all its bytes.
 #[test]
 fn changes_round_trip() {
     let mut editor = Editor::new(71);
@@ -221,7 +221,7 @@ fn changes_round_trip() {
     }
 }
 
-/// Any bytes decode to changes or to an error, and sizes in them allocate nothing by themselves.
+/// Arbitrary bytes decode to changes or to an error, and sizes in them alone allocate nothing.
 #[test]
 fn hostile_changes_are_refused() {
     let mut rng = fastrand::Rng::with_seed(72);
@@ -363,7 +363,7 @@ fn contradictions_are_refused() {
     assert_eq!(state.spans().len(), tables + filters + 1);
 }
 
-/// After any number of edits and compactions, what is on the medium adds up to the state.
+/// After any number of edits and compactions, a replay of the medium yields the state.
 #[test]
 fn compaction_keeps_the_state() {
     let pool = pool(16 << 20);
@@ -388,7 +388,7 @@ fn compaction_keeps_the_state() {
     assert_eq!(pool.usage().allocated, 32 << 10, "compaction leaks nothing");
 }
 
-/// A refused edit leaves the state and the medium as they are, and the next one goes on.
+/// A refused edit leaves the state and the medium unchanged, and the next edit succeeds.
 #[test]
 fn refused_edits_change_nothing() {
     let pool = pool(16 << 20);
@@ -412,8 +412,8 @@ fn refused_edits_change_nothing() {
     manifest.verify().unwrap();
 }
 
-/// In a full pool edits go on as long as the state fits, a larger state is refused as full, and
-/// once there is room it is taken.
+/// In a full pool edits succeed while the state fits; a larger state is refused as full, and
+/// accepted once there is space.
 #[test]
 fn full_pools_take_edits() {
     let pool = pool(1 << 20);
@@ -443,7 +443,7 @@ fn full_pools_take_edits() {
     assert_eq!(refused, 20, "the state outgrows its extent");
     assert!(manifest.generation() > 3);
     manifest.verify().unwrap();
-    // An edit that makes the state smaller is taken.
+    // An edit that shrinks the state is accepted.
     let id = manifest
         .with_state(|s| s.logs.keys().copied().next())
         .unwrap();
@@ -464,7 +464,8 @@ fn full_pools_take_edits() {
     );
 }
 
-/// A manifest of a few records: its extent, its bytes, and the state after each record.
+/// Creates a manifest of a few records; returns its extent, its bytes, and the state after each
+/// record.
 fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, State)>) {
     let manifest = Manifest::create(pool, DB, 16 << 10).unwrap();
     let span = manifest.spans()[0];
@@ -481,7 +482,7 @@ fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, 
     }
     let len = states.last().unwrap().0;
     let bytes = pool.region().bytes(span.off, len).unwrap().to_vec();
-    // The copy is in an extent of its own, which the test may overwrite.
+    // The copy has its own extent, which the test may overwrite.
     (pool.alloc(16 << 10).unwrap(), bytes, states)
 }
 
@@ -495,8 +496,8 @@ fn read(
     replay(&all, extent.off(), 1).map(|r| (r.tail as usize, r.state))
 }
 
-/// After the manifest is cut off at any byte, replay gives exactly the state of the records that
-/// are whole, or an error if not even the first is.
+/// After the manifest is cut off at any byte, replay returns exactly the state of the complete
+/// records, or an error if not even the first is complete.
 #[test]
 fn truncation_leaves_a_prefix() {
     let pool = pool(16 << 20);
@@ -510,7 +511,7 @@ fn truncation_leaves_a_prefix() {
                 &bytes[..cut],
                 || if noise { rng.u8(..) } else { 0 },
             ) {
-                // Padding, and zeros at the end of a record, may be beyond the cut.
+                // Padding, and zeros at the end of a record, may be after the cut.
                 Ok(found) => {
                     let at = states.iter().position(|s| s == &found).unwrap();
                     assert!(at + 1 >= whole && at <= whole, "cut at {cut}");
@@ -525,7 +526,7 @@ fn truncation_leaves_a_prefix() {
     }
 }
 
-/// After any byte changes, replay gives the whole state, or the one before a damaged last record,
+/// After any byte changes, replay returns the whole state, or the one before a damaged last record,
 /// or an error that names an offset in the manifest.
 #[test]
 fn flipped_bytes_are_found() {
@@ -558,7 +559,7 @@ fn flipped_bytes_are_found() {
     }
 }
 
-/// Records with valid checksums and any changes in them give a state or an error, never a panic.
+/// Records with valid checksums and arbitrary changes yield a state or an error, never a panic.
 #[test]
 fn hostile_records_are_refused() {
     let pool = pool(16 << 20);

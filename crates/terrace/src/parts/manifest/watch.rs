@@ -1,9 +1,8 @@
-//! This file watches whether the files of an open database are still those that have their names.
+//! Watches whether the names of an open database's files still lead to the same files.
 //!
-//! Whoever removes or replaces a database should have asked its lock. Where that was not done, a writer
-//! would go on with files that nobody can find again. So each edit first looks whether the names of
-//! the files that make the folder a database lead to what they led to: some system calls beside what
-//! an edit costs.
+//! A program that removes or replaces a database should take its lock first. If it does not, a
+//! writer would continue on files that have no name any more. So each edit first checks the names
+//! of the files that make the directory a database, at the cost of a few system calls.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 use terrace_media::FileSystem;
 
-/// Names, and what each of them led to when it was noted.
+/// File names and the identity of each file when it was recorded.
 #[derive(Default)]
 pub(super) struct Watch {
     files: Vec<Watched>,
@@ -24,7 +23,7 @@ struct Watched {
 }
 
 impl Watch {
-    /// Watches a file from now on, where the file system can tell one from another.
+    /// Watches a file from now on, if the file system can identify files.
     pub(super) fn add(&mut self, fs: &Arc<dyn FileSystem>, path: &Path) -> io::Result<()> {
         if let Some(identity) = fs.identity(path)? {
             self.files.push(Watched {
@@ -36,7 +35,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Notes what the name of a watched file leads to now that the database has replaced it.
+    /// Records the new identity of a watched file that the database has replaced.
     pub(super) fn replaced(&mut self, name: &str) -> io::Result<()> {
         for file in &mut self.files {
             if file.path.file_name().is_some_and(|found| found == name)
@@ -48,8 +47,8 @@ impl Watch {
         Ok(())
     }
 
-    /// The first watched file whose name leads nowhere, or elsewhere. A name that cannot be looked up now
-    /// says nothing.
+    /// Returns the first watched file whose name is gone or leads to another file. A name that
+    /// cannot be looked up now is not reported.
     pub(super) fn lost(&self) -> Option<&Path> {
         let lost = |file: &&Watched| match file.fs.identity(&file.path) {
             Ok(now) => now.is_some_and(|now| now != file.identity),

@@ -1,5 +1,5 @@
-//! This file is how edits reach the medium: appended one by one, compacted when their place is full,
-//! and added up again when the database is opened.
+//! Writes edits to the medium, compacts them when their space is full, and replays them when the
+//! database is opened.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -25,16 +25,16 @@ use crate::parts::manifest::watch::Watch;
 use crate::parts::reserve::Reserve;
 use crate::types::DbId;
 
-/// Room that is left by edits which add data, for those of deletes: logs that come and go, and the edits
-/// that forget data.
+/// The space that edits which add data leave for deletes: logs created and retired, and edits that
+/// remove data.
 const KEPT_BYTES: u64 = 1024;
 
 /// The manifest of a database, open for edits.
 pub(crate) struct Manifest {
     inner: Mutex<Inner>,
-    /// Logs that have ended since the last edit that was written, and where.
-    /// LOCK: after `inner`; never held while anything is written.
-    /// BOUND: of each log that is needed once.
+    /// The ends of the logs that have ended since the last written edit.
+    /// LOCK: after `inner`; never held during a write.
+    /// BOUND: one entry for each log that is needed.
     ended: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -44,33 +44,35 @@ struct Inner {
     state: State,
     home: Box<dyn Home>,
     generation: u64,
-    /// Where the next record goes.
+    /// The position of the next record.
     tail: u64,
     /// The number of the next record.
     number: u64,
-    /// The first failure; nothing works after it.
+    /// The first failure; every later commit fails with it.
     failed: Option<String>,
-    /// The record being encoded; kept for its memory.
+    /// The record being encoded; kept to reuse its memory.
     record: Vec<u8>,
 }
 
 impl Manifest {
-    /// Makes the manifest of the empty store `db`, durable on return, in two extents of `extent_bytes`.
+    /// Creates the manifest of the empty store `db`, durable on return, in two extents of
+    /// `extent_bytes`.
     ///
-    /// One that the roots may name from a creation that was not finished is forgotten.
+    /// If the roots name the manifest of an unfinished creation, it is dropped.
     pub(crate) fn create(
         pool: &Pool,
         db: DbId,
         extent_bytes: u64,
     ) -> Result<Manifest, ManifestError> {
-        // Above any that left records in these extents: they must not follow the first one.
+        // The generation exceeds any that left records in these extents: they must not follow the
+        // first record.
         let generation = Roots::read(|i| pool.root(i)).generation + 1;
         let home = PoolHome::create(pool, extent_bytes, generation)?;
         Manifest::begin(Box::new(home), db, generation)
     }
 
-    /// Makes the manifest of the empty store `db` without a pool, durable on return, in a file in `dir`
-    /// that must not exist.
+    /// Creates the manifest of the empty store `db` without a pool, durable on return, in a file in
+    /// `dir` that must not exist.
     pub(crate) fn create_file(
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
@@ -85,7 +87,7 @@ impl Manifest {
             db,
             state: State::default(),
             home,
-            // Of the one before it, which was never.
+            // The number before the first generation, which never existed.
             generation: generation - 1,
             tail: 0,
             number: 0,
@@ -96,10 +98,10 @@ impl Manifest {
         Ok(Manifest::of(inner))
     }
 
-    /// Opens the manifest that the pool's roots name, and adopts its own extents. What it finds is
-    /// durable on return.
+    /// Opens the manifest that the pool's roots name and adopts its own extents. The records found
+    /// are durable on return.
     ///
-    /// The caller adopts what the state names before it commits or allocates anything.
+    /// The caller adopts the extents in the state before it commits or allocates anything.
     pub(crate) fn open(pool: &Pool) -> Result<Manifest, ManifestError> {
         let (home, generation) = PoolHome::open(pool)?;
         let (bytes, _) = home.read()?;
@@ -110,7 +112,7 @@ impl Manifest {
         Manifest::resume(home, generation, |home, tail| home.settle(tail))
     }
 
-    /// Opens the manifest in the folder `dir`. What it finds is durable on return.
+    /// Opens the manifest in the directory `dir`. The records found are durable on return.
     pub(crate) fn open_file(
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
@@ -123,7 +125,7 @@ impl Manifest {
         }
         let header = decode_header(head, 0)?;
         if (bytes.len() as u64) < header.file_bytes {
-            // Its space was taken before it got its name: the end was cut off since.
+            // The file had this length before it got its name, so its end was cut off since.
             let expected = format!("{} bytes of manifest", header.file_bytes);
             let found = "the end of the file";
             return Err(DecodeError::new("manifest", bytes.len() as u64, expected, found).into());
@@ -165,24 +167,24 @@ impl Manifest {
         }
     }
 
-    /// Log `id` takes no more records, and all of them, which end at its byte `end`, are durable. The next
-    /// edit that is written says so: that costs no sync of its own, and what a crash takes until then only
-    /// weakens the detection of damage.
+    /// Notes that log `id` takes no more records and is durable up to its end at byte `end`. The
+    /// next written edit records this, which costs no extra sync; a crash before it only weakens
+    /// the detection of damage.
     pub(crate) fn note_log_end(&self, id: u64, end: u64) {
         self.ended.lock().insert(id, end);
     }
 
-    /// Whether the next edit will say where a log ends.
+    /// Returns whether the next edit will record the end of a log.
     pub(crate) fn has_log_ends(&self) -> bool {
         let inner = self.inner.lock();
         let ended = self.ended.lock();
         !inner.notes(&ended, &Edit::default()).is_empty()
     }
 
-    /// Makes all changes of `edit` true at once, durably, or none of them.
+    /// Applies all changes of `edit` atomically and durably, or none of them.
     ///
     /// An edit that contradicts the state is refused as `Corrupt`, a manifest that cannot grow as
-    /// `Alloc` or `Draft`; these leave everything as it is. Any other failure is final.
+    /// `Alloc` or `Draft`; these leave everything unchanged. Any other failure is final.
     pub(crate) fn commit(&self, edit: impl Borrow<Edit>) -> Result<(), ManifestError> {
         let edit: &Edit = edit.borrow();
         let inner = &mut *self.inner.lock();
@@ -194,14 +196,14 @@ impl Manifest {
         }
         inner.check_files()?;
         if !edit.changes.iter().any(|c| inner.home.keeps(c)) {
-            // Of the pool only, which is gone with the process.
+            // All changes are of a pool that disappears with the process.
             return inner.add(&edit.changes);
         }
         let ended = self.ended.lock().clone();
         let noted = inner.notes(&ended, edit);
         let noted_too = [&noted[..], &edit.changes].concat();
         match inner.add(&noted_too) {
-            // There may be room for what was asked for.
+            // There may be space for the requested changes alone.
             Err(e) if !e.is_final() && !noted.is_empty() => return inner.add(&edit.changes),
             added => added?,
         }
@@ -209,7 +211,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Refuses edits from now on when one of these files is not the one that it is now.
+    /// Watches these files: edits are refused once one is removed or replaced.
     pub(crate) fn watch(
         &self,
         fs: &Arc<dyn FileSystem>,
@@ -220,22 +222,23 @@ impl Manifest {
         added.map_err(ManifestError::Io)
     }
 
-    /// An error when one of those files is another one now, or none: before a file is made beside them.
+    /// Fails if a watched file was removed or replaced. Called before a file is created in the
+    /// directory.
     pub(crate) fn check_files(&self) -> Result<(), ManifestError> {
         self.inner.lock().check_files()
     }
 
-    /// Generations that find a full disk take the room of `reserve`.
+    /// Lets generations use the space of `reserve` when the disk is full.
     pub(crate) fn lend(&self, reserve: &Arc<Reserve>) {
         self.inner.lock().home.lend(reserve);
     }
 
-    /// Bytes that the generation in use has room for.
+    /// Returns the capacity of the current generation in bytes.
     pub(crate) fn room(&self) -> u64 {
         self.inner.lock().home.room()
     }
 
-    /// The database whose manifest this is.
+    /// Returns the database that owns the manifest.
     pub(crate) fn db(&self) -> DbId {
         self.inner.lock().db
     }
@@ -245,8 +248,8 @@ impl Manifest {
         f(&self.inner.lock().state)
     }
 
-    /// Reads everything on the medium again, compares it with the state in memory, and checks that
-    /// no two extents in use share a byte.
+    /// Rereads everything on the medium, compares it with the state in memory, and checks that no
+    /// two extents in use overlap.
     pub(crate) fn verify(&self) -> Result<(), ManifestError> {
         let inner = self.inner.lock();
         let (bytes, base) = inner.home.read()?;
@@ -275,7 +278,7 @@ impl Manifest {
 }
 
 impl Inner {
-    /// The changes that say where logs have ended, of those that `edit` leaves.
+    /// Returns the changes that record the ends of logs, except for logs that `edit` retires.
     fn notes(&self, ended: &BTreeMap<u64, u64>, edit: &Edit) -> Vec<Change> {
         let is_news = |id: &u64| {
             let log = self.state.logs.get(id);
@@ -286,7 +289,7 @@ impl Inner {
             .collect()
     }
 
-    /// Makes all of `changes` true, durably, or none of them.
+    /// Applies all `changes` durably, or none of them.
     fn add(&mut self, changes: &[Change]) -> Result<(), ManifestError> {
         let mut state = self.state.clone();
         for change in changes {
@@ -310,7 +313,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses to go on when a watched file is not there any more.
+    /// Fails permanently if a watched file was removed or replaced.
     fn check_files(&mut self) -> Result<(), ManifestError> {
         match self.watch.lost().map(Path::to_owned) {
             None => Ok(()),
@@ -325,7 +328,7 @@ impl Inner {
         Err(e)
     }
 
-    /// Writes the encoded record of `count` changes behind the last one.
+    /// Writes the encoded record of `count` changes after the last one.
     fn append(&mut self, bytes: u64, count: u32) -> Result<(), ManifestError> {
         RecordHeader::finish(&mut self.record, self.generation, self.number, count);
         match self.home.append(self.tail, &self.record) {
@@ -338,7 +341,7 @@ impl Inner {
         }
     }
 
-    /// Starts a new generation with `state` as its first record, and room for `kept` bytes more.
+    /// Starts a new generation with `state` as its first record and space for `kept` more bytes.
     fn compact(&mut self, state: &State, kept: u64) -> Result<(), ManifestError> {
         let changes = state.to_changes();
         let written = changes.iter().filter(|change| self.home.keeps(change));
@@ -367,7 +370,7 @@ impl Inner {
     }
 }
 
-/// Encodes changes behind room for the header of their record, and returns how many there are.
+/// Encodes changes after the space for their record's header and returns their number.
 fn encode<'a>(record: &mut Vec<u8>, changes: impl Iterator<Item = &'a Change>) -> u32 {
     record.clear();
     record.resize(RECORD_HEADER_BYTES, 0);
@@ -379,7 +382,7 @@ fn encode<'a>(record: &mut Vec<u8>, changes: impl Iterator<Item = &'a Change>) -
     count
 }
 
-/// A refusal of what no writer puts where the records are.
+/// Returns an error if the state has changes that no writer stores in this home.
 fn not_kept(home: &impl Home, state: &State) -> Option<DecodeError> {
     let found = state.to_changes().into_iter().find(|c| !home.keeps(c))?;
     let expected = "changes of files only";
@@ -391,7 +394,7 @@ fn not_kept(home: &impl Home, state: &State) -> Option<DecodeError> {
     ))
 }
 
-/// What only tests ask.
+/// Accessors for tests.
 #[cfg(test)]
 mod testing {
     use std::path::Path;
@@ -402,22 +405,22 @@ mod testing {
     use super::{DbId, FileHome, Manifest, ManifestError, State};
 
     impl Manifest {
-        /// A copy of the state.
+        /// Returns a copy of the state.
         pub(crate) fn state(&self) -> State {
             self.with_state(State::clone)
         }
 
-        /// The manifest's own extents, the one in use first.
+        /// Returns the manifest's own extents, the current one first.
         pub(crate) fn spans(&self) -> Vec<Span> {
             self.inner.lock().home.spans()
         }
 
-        /// Counts compactions.
+        /// Returns the generation, which counts compactions.
         pub(crate) fn generation(&self) -> u64 {
             self.inner.lock().generation
         }
 
-        /// As `create_file`, with less room.
+        /// As `create_file`, with less space.
         pub(crate) fn create_small_file(
             fs: &Arc<dyn FileSystem>,
             dir: &Path,

@@ -1,4 +1,4 @@
-//! The decoder of range deletes, for those who feed it with anything.
+//! The decoder of range deletes for fuzzing.
 
 use terrace_media::decoder::{Decoder, Seen, same};
 

@@ -1,11 +1,11 @@
-//! This file is range deletes as pieces of the key space.
+//! Cuts range deletes into fragments of the key space.
 //!
 //! Invariants of fragments
 //!   R1  Fragments ascend by keyspace and begin, then descend by sequence number.
-//!   R2  Two fragments with one begin have one end; any others do not overlap.
+//!   R2  Two fragments with the same begin have the same end; any others do not overlap.
 //!
-//! Ranges that are deleted again and again, as a queue deletes what has been taken, lie over one another. Most of
-//! them are the newest for no read: they are left out, or n of them would be n^2 fragments.
+//! Repeated range deletes, as of a queue that deletes consumed entries, overlap. Most of them are
+//! not the newest for any read and are left out; otherwise n of them would make n^2 fragments.
 
 use std::cmp::{Ordering as Order, Reverse};
 use std::collections::btree_map::Entry;
@@ -18,17 +18,17 @@ use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::{SnapshotList, Stripes};
 use crate::types::SeqNo;
 
-/// Deletes what is older than `seq` in a range of keys.
+/// Deletes the versions older than `seq` in a range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RangeDelete {
     pub(crate) keyspace: u32,
     pub(crate) begin: Vec<u8>,
-    /// Exclusive. Empty: to the end of the keyspace, since nothing is before the empty key.
+    /// Exclusive. Empty stands for the end of the keyspace, since no key is before the empty key.
     pub(crate) end: Vec<u8>,
     pub(crate) seq: SeqNo,
 }
 
-/// The order of two ends, of which the empty one is the last.
+/// Compares two ends; the empty one is the last.
 pub(crate) fn compare_ends(a: &[u8], b: &[u8]) -> Order {
     match (a.is_empty(), b.is_empty()) {
         (false, false) => a.cmp(b),
@@ -37,12 +37,12 @@ pub(crate) fn compare_ends(a: &[u8], b: &[u8]) -> Order {
 }
 
 impl RangeDelete {
-    /// Whether any key is in the range.
+    /// Returns whether the range can contain a key.
     pub(crate) fn is_some(&self) -> bool {
         self.end.is_empty() || self.begin < self.end
     }
 
-    /// The range delete whose entry has this keyspace, key and number, and lies at `offset`.
+    /// Decodes the range delete of the entry with this keyspace, key and number at `offset`.
     pub(crate) fn from_entry(
         keyspace: u32,
         key: &[u8],
@@ -58,8 +58,8 @@ impl RangeDelete {
         })
     }
 
-    /// The part of the range from `low` on and before `high`, each a keyspace and a key; `None` when
-    /// there is none.
+    /// Returns the part of the range from `low` up to but not including `high`, each a keyspace and
+    /// a key, or `None` if it is empty.
     pub(crate) fn cut(
         &self,
         low: Option<(u32, &[u8])>,
@@ -75,7 +75,7 @@ impl RangeDelete {
         }
         match high {
             Some((keyspace, _)) if keyspace < self.keyspace => return None,
-            // The empty key is behind nothing, so nothing of the keyspace is before it.
+            // No key is before the empty key, so the whole keyspace is outside.
             Some((keyspace, [])) if keyspace == self.keyspace => return None,
             Some((keyspace, key))
                 if keyspace == self.keyspace && compare_ends(&part.end, key) == Order::Greater =>
@@ -87,14 +87,14 @@ impl RangeDelete {
         part.is_some().then_some(part)
     }
 
-    /// The order of fragments (R1).
+    /// Compares in the order of fragments (R1).
     pub(crate) fn order(&self, other: &RangeDelete) -> Order {
         (self.keyspace, &self.begin)
             .cmp(&(other.keyspace, &other.begin))
             .then(other.seq.cmp(&self.seq))
     }
 
-    /// Whether the range has a key.
+    /// Returns whether the range contains a key.
     pub(crate) fn has(&self, keyspace: u32, key: &[u8]) -> bool {
         self.keyspace == keyspace
             && self.begin.as_slice() <= key
@@ -102,7 +102,7 @@ impl RangeDelete {
     }
 }
 
-/// Which of the range deletes over one key are kept.
+/// The range deletes to keep over a key.
 #[derive(Clone, Copy)]
 pub(crate) enum Keep<'a> {
     All,
@@ -112,7 +112,7 @@ pub(crate) enum Keep<'a> {
     Readable(&'a Readable),
 }
 
-/// What reads there may be from now on: of registered snapshots, and of numbers from `visible` on.
+/// The reads that are still possible: at registered snapshots, and at numbers from `visible` on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Readable {
     visible: SeqNo,
@@ -120,9 +120,9 @@ pub(crate) struct Readable {
 }
 
 impl Readable {
-    /// By those snapshots, and by whoever reads later.
+    /// Returns the reads of those snapshots and of all later readers.
     pub(crate) fn of(snapshots: &SnapshotList, sequencer: &Sequencer) -> Readable {
-        // In this order: who registers in between has at least this number.
+        // The order matters: a snapshot registered in between has at least this number.
         let visible = sequencer.visible();
         Readable {
             visible,
@@ -130,12 +130,12 @@ impl Readable {
         }
     }
 
-    /// By nobody who has a number yet, and later by those who see everything.
+    /// Returns only later reads, which see everything.
     pub(crate) fn later() -> Readable {
         Readable::after(Stripes::default())
     }
 
-    /// By those snapshots, and later by those who see everything.
+    /// Returns the reads of those snapshots and later reads, which see everything.
     pub(crate) fn after(stripes: Stripes) -> Readable {
         Readable {
             visible: SeqNo::MAX,
@@ -145,7 +145,7 @@ impl Readable {
 }
 
 impl Keep<'_> {
-    /// Of the numbers in `active`, the one to be kept next after `last`, in falling order.
+    /// Returns the number in `active` to keep after `last`, in descending order.
     fn next(self, active: &BTreeMap<SeqNo, usize>, last: Option<SeqNo>) -> Option<SeqNo> {
         let newest = |upto: Bound<SeqNo>| {
             let mut range = active.range((Bound::Unbounded, upto));
@@ -166,8 +166,9 @@ impl Keep<'_> {
     }
 }
 
-/// Cuts ranges where any of them begins or ends, so that R1 and R2 hold, and puts pieces together that are
-/// alike. Takes time in proportion to the ranges, its logarithm, and what is kept over each piece.
+/// Cuts ranges at every begin and end, so that R1 and R2 hold, and joins adjacent pieces with the
+/// same numbers. Takes time proportional to n log n for n ranges, plus the fragments kept over each
+/// piece.
 pub(crate) fn fragment(mut ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Vec<RangeDelete> {
     ranges.retain(RangeDelete::is_some);
     ranges.sort_by(RangeDelete::order);
@@ -178,11 +179,12 @@ pub(crate) fn fragment(mut ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Vec<Rang
         cuts.extend(ends.filter(|end| !end.is_empty()));
         cuts.sort_unstable();
         cuts.dedup();
-        // How many ranges over the piece have each sequence number, and where they end, the first end first.
+        // The number of ranges over the piece with each sequence number, and a heap of their ends,
+        // the first end on top.
         let mut active: BTreeMap<SeqNo, usize> = BTreeMap::new();
         let mut ends = BinaryHeap::new();
         let mut next = 0;
-        // The fragments of the piece before.
+        // The fragments of the previous piece.
         let mut before = fragments.len()..fragments.len();
         for (i, &cut) in cuts.iter().enumerate() {
             while let Some(Reverse(End(end, seq))) = ends.peek()
@@ -230,7 +232,7 @@ pub(crate) fn fragment(mut ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Vec<Rang
     fragments
 }
 
-/// The end of a range and its number, in the order of ends.
+/// The end of a range and its number, ordered by the end.
 #[derive(PartialEq, Eq)]
 struct End<'a>(&'a [u8], SeqNo);
 

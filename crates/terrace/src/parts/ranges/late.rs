@@ -1,9 +1,9 @@
-//! This file is what lets a scan pass a deleted stretch in one step: whether a list has anything in
-//! it that is newer than the range delete.
+//! Tracks whether a list contains entries newer than a range delete, so that a scan can skip a
+//! deleted stretch in one step.
 //!
-//! A memtable notes the keys that are written into a range after it was deleted in the same memtable.
-//! There are none where deleted ranges are not used again, and nobody looks where no range was
-//! deleted.
+//! A memtable notes the keys that are written into a range after it was deleted in the same
+//! memtable. There are none if deleted ranges are not reused, and the check is skipped if no range
+//! was deleted.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -17,27 +17,27 @@ use super::live::Runs;
 use crate::parts::key::Target;
 use crate::types::{SEQ_MAX, SeqNo};
 
-/// Keys of a source between two places, newer than some number.
+/// The keys of a source between two places that are newer than some number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Newer {
-    /// There is none.
+    /// There is no such key.
     No,
-    /// The first, or the last, of those there may be.
+    /// The first, or the last, key that may be newer.
     Key(Vec<u8>),
-    /// Nobody knows.
+    /// It is unknown whether there are any.
     Unknown,
 }
 
-/// What a key takes in memory beside its bytes, about: its place in the tree, half empty, and its
-/// allocation.
+/// The approximate memory for a key in addition to its bytes: its slot in a half-empty tree node,
+/// and its allocation.
 const KEY_BYTES: u64 = 96;
 
 /// Keys written into ranges that were deleted before in the same memtable.
 pub(crate) struct LateKeys {
     any: AtomicBool,
-    /// With more, it is as if nobody had noted any.
+    /// The memory limit. Beyond it, all keys are dropped.
     bytes_max: u64,
-    /// LOCK: held for a look or an insertion; takes nothing else.
+    /// LOCK: held for a lookup or an insertion; takes no other lock.
     body: Mutex<Body>,
 }
 
@@ -47,9 +47,9 @@ struct Body {
     /// The number of the oldest range delete.
     first: SeqNo,
     keys: BTreeSet<(u32, Vec<u8>)>,
-    /// Of memory, about.
+    /// The approximate memory of the keys.
     bytes: u64,
-    /// There were more keys than may be noted, and none is.
+    /// Whether the limit was exceeded, so that no keys are kept.
     overflown: bool,
 }
 
@@ -60,7 +60,7 @@ impl Default for LateKeys {
 }
 
 impl LateKeys {
-    /// No keys yet; they may take `bytes_max` of memory.
+    /// Creates an empty set that may use `bytes_max` of memory.
     pub(crate) fn within(bytes_max: u64) -> LateKeys {
         LateKeys {
             any: AtomicBool::new(false),
@@ -69,16 +69,16 @@ impl LateKeys {
         }
     }
 
-    /// Whether a range was deleted in the memtable.
+    /// Returns whether a range was deleted in the memtable.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        // Relaxed: whoever writes behind a range delete took its number, under the commit lock,
-        // after this was set under it.
+        // Relaxed: a writer with a later number took it under the commit lock, after this was set
+        // under the same lock.
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Ranges are deleted from now on. The caller holds the commit lock, so no entry with a later number is
-    /// noted before.
+    /// Adds deleted ranges. The caller holds the commit lock, so no entry with a later number has
+    /// been noted.
     pub(crate) fn add(&self, ranges: &[RangeDelete]) {
         let Some(first) = ranges.iter().map(|range| range.seq).min() else {
             return;
@@ -87,12 +87,12 @@ impl LateKeys {
         if !self.any() || first < body.first {
             body.first = first;
         }
-        // Whether there is any before an entry is all that is asked.
+        // Queries only ask whether any range delete precedes an entry.
         body.runs.add(ranges.to_vec(), Keep::Oldest);
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Notes an entry that is about to become visible.
+    /// Notes an entry that is about to become visible, if it is in a deleted range.
     pub(crate) fn note(&self, keyspace: u32, key: &[u8], seq: SeqNo) {
         let mut body = self.body.lock();
         if body.overflown || body.runs.set().newest(keyspace, key, seq).is_none() {
@@ -107,8 +107,8 @@ impl LateKeys {
         }
     }
 
-    /// The first or the last key between two places of one keyspace that has a version newer than the
-    /// range delete `than`, which covers the stretch.
+    /// Returns the first or the last key between two places of one keyspace that has a version
+    /// newer than the range delete `than`, which covers the stretch.
     pub(crate) fn newer(
         &self,
         from: &Target<'_>,
@@ -125,7 +125,7 @@ impl LateKeys {
         }
         let low = Bound::Included((from.keyspace, from.key.to_vec()));
         let high = (to.keyspace, to.key.to_vec());
-        // A place behind the first version of a key has that key before it.
+        // The end is inclusive if it is after the first version of its key.
         let high = match to.seq < SEQ_MAX {
             true => Bound::Included(high),
             false => Bound::Excluded(high),
@@ -144,14 +144,14 @@ impl LateKeys {
     }
 }
 
-/// How new the entries of a table are, while merges put newer ones into it.
+/// The age of a table's entries, while merges add newer ones to it.
 pub(crate) struct Ages {
     newest: AtomicU64,
     late: ArcSwapOption<LateKeys>,
 }
 
 impl Ages {
-    /// Of a table whose newest entry has this number.
+    /// Creates the ages of a table whose newest entry has this number.
     pub(crate) fn new(newest: SeqNo, late: Option<std::sync::Arc<LateKeys>>) -> Ages {
         Ages {
             newest: AtomicU64::new(newest),
@@ -159,13 +159,14 @@ impl Ages {
         }
     }
 
-    /// Entries up to a number are about to come in. Under the gate, or before the first of them.
+    /// Announces entries up to a number. Called under the gate, or before the first of them is
+    /// added.
     pub(crate) fn raise(&self, newest: SeqNo) {
         self.late.store(None);
         self.newest.fetch_max(newest, Ordering::Release);
     }
 
-    /// The largest number there may be.
+    /// Returns an upper bound of the sequence numbers.
     pub(crate) fn newest(&self) -> SeqNo {
         self.newest.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! This file finds the range deletes of a skip list, when a database is opened.
+//! Finds the range deletes of a skip list when a database is opened.
 
 use super::fragment::RangeDelete;
 use super::layout::SHADOW;
@@ -6,7 +6,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 use crate::parts::skiplist::SkipList;
 
-/// The range deletes in a list that nobody changes meanwhile: they are behind all other entries.
+/// Returns the range deletes in a list that no writer is changing. They follow all other entries.
 pub(crate) fn in_list(list: &SkipList) -> Result<Vec<RangeDelete>, DecodeError> {
     let mut ranges = Vec::new();
     let mut at = list.seek(&Target::first_of(SHADOW, &[]))?.node;

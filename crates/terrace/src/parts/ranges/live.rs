@@ -1,4 +1,4 @@
-//! This file is the range deletes of a database that are above its bottom, as they come and go.
+//! The range deletes of a database that have not reached its bottom.
 
 use std::sync::{Arc, Weak};
 
@@ -10,15 +10,15 @@ use crate::canary::failpoint;
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
-/// Spans of falling sizes, each more than twice the next: adding a range costs the logarithm of
-/// their number on average, and so many binary searches is what a read costs.
+/// Spans of decreasing size, each more than twice the next: adding a range costs the logarithm of
+/// their number on average, and a read costs as many binary searches.
 #[derive(Debug, Default)]
 pub(super) struct Runs(Vec<Arc<Spans>>);
 
 impl Runs {
     pub(super) fn add(&mut self, ranges: Vec<RangeDelete>, keep: Keep<'_>) {
         self.0.push(Arc::new(Spans::new(ranges, keep)));
-        // BOUND: each turn leaves one less.
+        // BOUND: each iteration leaves one run less.
         while let [.., older, newer] = self.0.as_slice() {
             if older.len() > 2 * newer.len() {
                 break;
@@ -50,22 +50,22 @@ pub(crate) struct LiveRanges(Mutex<Body>);
 #[derive(Default)]
 struct Body {
     runs: Runs,
-    /// What the views before these range deletes must be given.
+    /// The tokens for the views that precede these range deletes.
     tokens: Vec<Arc<()>>,
-    /// Range deletes that a view may lack, while the token that such views hold is there.
+    /// Range deletes that a view may lack as long as the token, which such views hold, is alive.
     unsettled: Vec<(SeqNo, Weak<()>)>,
     /// The newest range delete so far.
     newest: SeqNo,
-    /// The newest when the logs were last looked at for the sake of range deletes.
+    /// The value of `newest` when the logs were last checked for range deletes.
     looked: SeqNo,
-    /// Range deletes up to this one are durable, in logs that are synced if nowhere else.
+    /// Range deletes up to this one are durable, at least in synced logs.
     synced: SeqNo,
     /// The oldest range delete that is in no log.
     unlogged: Option<SeqNo>,
 }
 
 impl LiveRanges {
-    /// Adds range deletes, which nobody may see before a view with them is installed.
+    /// Adds range deletes, which no reader may see before a view with them is installed.
     pub(crate) fn add(&self, ranges: Vec<RangeDelete>, readable: &Readable, logged: bool) {
         let Some(least) = ranges.iter().map(|range| range.seq).min() else {
             return;
@@ -83,19 +83,19 @@ impl LiveRanges {
         body.tokens.push(token);
     }
 
-    /// What a view that is installed now must hand to the view before it, to be dropped with that
-    /// view and all before it. Asked before `set`.
+    /// Takes the tokens that a view being installed must hand to the view before it. They are
+    /// dropped with that view and all earlier ones. Must be called before `set`.
     pub(crate) fn take_tokens(&self) -> Vec<Arc<()>> {
         std::mem::take(&mut self.0.lock().tokens)
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.lock().runs.0.iter().map(|run| run.bytes()).sum()
     }
 
-    /// The range deletes for a view, with those of the bottom, which is asked last: what goes down is
-    /// in one of the two at every moment. `None` without any.
+    /// Returns the range deletes for a view, or `None` if there are none. The bottom is asked last,
+    /// so that a range delete that a drain moves is in at least one of the two.
     pub(crate) fn set_above(
         &self,
         bottom: impl FnOnce() -> Option<Arc<Spans>>,
@@ -105,7 +105,8 @@ impl LiveRanges {
         (!runs.is_empty()).then(|| Arc::new(RangeSet::of(runs)))
     }
 
-    /// Whether there are range deletes for which nobody has looked at the logs yet; true once for each.
+    /// Returns whether range deletes were added since the last call, so that the logs must be
+    /// checked.
     pub(crate) fn look(&self) -> bool {
         let mut body = self.0.lock();
         let due = !body.runs.0.is_empty() && body.newest > body.looked;
@@ -113,19 +114,19 @@ impl LiveRanges {
         due
     }
 
-    /// Has the logs looked at again, for all that there are.
+    /// Requests another check of the logs for all range deletes.
     pub(crate) fn look_again(&self) {
         self.0.lock().looked = 0;
     }
 
-    /// All logs up to a number are synced.
+    /// Notes that all logs up to a number are synced.
     pub(crate) fn mark_synced(&self, upto: SeqNo) {
         let mut body = self.0.lock();
         body.synced = body.synced.max(upto);
     }
 
-    /// The number up to which a synced log has every range delete, so that a job may act on it before it
-    /// is in a table.
+    /// Returns the number up to which every range delete is in a synced log, so that a job may act
+    /// on it before it is in a table.
     pub(crate) fn durable(&self) -> SeqNo {
         let body = self.0.lock();
         let unlogged = body
@@ -134,7 +135,8 @@ impl LiveRanges {
         body.synced.min(unlogged)
     }
 
-    /// Forgets those up to a number: they are in the bottom, and nothing above it is so old.
+    /// Removes the range deletes up to a number: they are in the bottom, and nothing above it is as
+    /// old.
     pub(crate) fn trim(&self, upto: SeqNo, readable: &Readable) {
         let mut body = self.0.lock();
         if !body.runs.0.is_empty() {
@@ -142,26 +144,28 @@ impl LiveRanges {
             body.runs.retain(|range| range.seq > upto, keep);
         }
         if body.unlogged.is_some_and(|seq| seq <= upto) {
-            // It is in a table now; one that came later cannot be told from it.
+            // It is in a table now. A later one without a log may remain, so the next number counts
+            // as unlogged.
             body.unlogged = (body.newest > upto).then_some(upto + 1);
         }
     }
 
-    /// What a job may apply that writes elsewhere: range deletes up to `upto`, which are durable.
+    /// Returns the range deletes up to `upto`, which must be durable, for a job that writes to
+    /// another place.
     pub(crate) fn applicable(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
         let set = self.set_above(|| bottom)?;
         Some(Applicable { set, upto })
     }
 
-    /// What a job may apply to entries in their place, where readers of any view may come by: those up
-    /// to `upto` of which every view knows (D2).
+    /// Returns the range deletes up to `upto` that every view has (D2), for a job that changes
+    /// entries in place where readers of any view may pass.
     pub(crate) fn settled(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
         let mut applicable = self.applicable(upto, bottom)?;
         applicable.upto = upto.min(self.settled_upto());
         Some(applicable)
     }
 
-    /// The number up to which every view has all range deletes.
+    /// Returns the number up to which every view has all range deletes.
     pub(crate) fn settled_upto(&self) -> SeqNo {
         failpoint!(RangeUnsettled => return SeqNo::MAX);
         let mut body = self.0.lock();
@@ -178,12 +182,12 @@ pub(crate) struct Applicable {
 }
 
 impl Applicable {
-    /// Range deletes that are durable, all of them.
+    /// Returns durable range deletes, all of which apply.
     pub(crate) fn lasting(spans: Arc<Spans>) -> Applicable {
         Applicable::all(RangeSet::of(vec![spans]))
     }
 
-    /// All range deletes of a set.
+    /// Returns all range deletes of a set.
     pub(crate) fn all(set: RangeSet) -> Applicable {
         Applicable {
             set: Arc::new(set),
@@ -191,8 +195,8 @@ impl Applicable {
         }
     }
 
-    /// Whether nobody can read any version, from the oldest to the newest of `seqs`, of the keys from `first`
-    /// on that are before `last`.
+    /// Returns whether no read can see any version, from the oldest to the newest of `seqs`, of the
+    /// keys from `first` to `last`.
     pub(crate) fn hides_all(
         &self,
         first: Key<'_>,
@@ -203,7 +207,7 @@ impl Applicable {
         self.set.hides_all(first, last, seqs, self.upto, stripes)
     }
 
-    /// Whether nobody can read a version, because of one of them.
+    /// Returns whether no read can see a version because of one of these range deletes.
     #[inline]
     pub(crate) fn hides(&self, key: (u32, &[u8]), seq: SeqNo, stripes: &Stripes) -> bool {
         self.set.hides(key, seq, self.upto, stripes)

@@ -1,4 +1,4 @@
-//! This file is sets of fragments that never change, and what readers and jobs ask them.
+//! Immutable sets of fragments, and the queries of readers and jobs.
 
 use std::sync::Arc;
 
@@ -9,54 +9,54 @@ use crate::types::SeqNo;
 /// A keyspace and a key.
 pub(crate) type Key<'a> = (u32, &'a [u8]);
 
-/// Where a stretch of keys ends.
+/// The end of a stretch of keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Last<'a> {
-    /// With this key.
+    /// Ends with this key.
     Key(Key<'a>),
-    /// Before this one, of the same keyspace; empty: with the keyspace.
+    /// Ends before this key of the same keyspace; empty: ends with the keyspace.
     Before(&'a [u8]),
 }
 
-/// A piece of the key space, and the numbers of the range deletes over it, the newest first.
+/// A piece of the key space with the numbers of the range deletes over it, the newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) keyspace: u32,
     pub(crate) begin: Vec<u8>,
-    /// Exclusive. Empty: to the end of the keyspace.
+    /// Exclusive; empty: to the end of the keyspace.
     pub(crate) end: Vec<u8>,
     seqs: Vec<SeqNo>,
 }
 
 impl Fragment {
-    /// Bytes of memory.
+    /// Returns the memory in bytes.
     fn bytes(&self) -> usize {
         let keys = self.begin.capacity() + self.end.capacity();
         size_of::<Fragment>() + keys + self.seqs.capacity() * size_of::<SeqNo>()
     }
 
-    /// The newest range delete that a read at `at` sees.
+    /// Returns the newest range delete that a read at `at` sees.
     fn newest(&self, at: SeqNo) -> Option<SeqNo> {
         self.seqs.iter().copied().find(|&seq| seq <= at)
     }
 }
 
-/// Bytes that a range may bring to some spans, at most.
+/// Returns the maximum number of bytes that a range may add to spans.
 pub(crate) fn pieces_bytes(range: &RangeDelete) -> u64 {
     2 * (size_of::<Fragment>() + size_of::<SeqNo>() + range.begin.len() + range.end.len()) as u64
 }
 
-/// Fragments in order, none over another.
+/// Ordered fragments that do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
     fragments: Vec<Fragment>,
     count: usize,
-    /// Of memory.
+    /// The memory in bytes.
     bytes: usize,
 }
 
 impl Spans {
-    /// The fragments of these ranges, as far as they are needed.
+    /// Builds the fragments of these ranges that `keep` selects.
     pub(crate) fn new(ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Spans {
         let mut spans = Spans::default();
         let pieces = fragment(ranges, keep);
@@ -76,17 +76,17 @@ impl Spans {
         spans
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Fragments, each counted once for every range delete over it.
+    /// Returns the number of fragments, each counted once for every range delete over it.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// The range deletes whose fragments these are, cut as they are here.
+    /// Returns the range deletes of these fragments, cut at the fragments' ends.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeDelete> {
         self.fragments.iter().flat_map(|piece| {
             piece.seqs.iter().map(|&seq| RangeDelete {
@@ -98,7 +98,7 @@ impl Spans {
         })
     }
 
-    /// The position of the fragment that has a key.
+    /// Returns the position of the fragment that contains a key.
     fn position(&self, keyspace: u32, key: &[u8]) -> Option<usize> {
         let place = (keyspace, key);
         let after = self
@@ -111,7 +111,8 @@ impl Spans {
         has.then_some(at)
     }
 
-    /// The position of the fragment that has keys just before `end`, empty for the keyspace's end.
+    /// Returns the position of the fragment with the keys just before `end`, empty for the
+    /// keyspace's end.
     fn position_before(&self, keyspace: u32, end: &[u8]) -> Option<usize> {
         let after = self.fragments.partition_point(|f| {
             f.keyspace < keyspace
@@ -140,28 +141,30 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// The union of some spans.
+    /// Returns the union of some spans.
     pub(crate) fn of(runs: Vec<Arc<Spans>>) -> RangeSet {
         RangeSet { runs }
     }
 
-    /// Fragments in all, counted once for every range delete over them.
+    /// Returns the number of fragments, each counted once for every range delete over it.
     pub(crate) fn len(&self) -> usize {
         self.runs.iter().map(|run| run.len()).sum()
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.iter().map(|run| run.bytes()).sum()
     }
 
-    /// Bytes of memory when the runs have become one, with so many snapshots: each end of a range may then stand
-    /// in two pieces, and each piece have a number for each snapshot.
+    /// Returns the maximum memory after the runs are joined into one, given the number of
+    /// snapshots: each end of a range may then occur in two pieces, and each piece may have a
+    /// number per snapshot.
     pub(crate) fn bytes_max(&self, snapshots: usize) -> u64 {
         2 * (self.bytes() + self.len() * snapshots * size_of::<SeqNo>()) as u64
     }
 
-    /// The newest range delete over a key that a read at `at` sees: older versions are deleted.
+    /// Returns the newest range delete over a key that a read at `at` sees; older versions are
+    /// deleted.
     pub(crate) fn newest(&self, keyspace: u32, key: &[u8], at: SeqNo) -> Option<SeqNo> {
         let over = self.runs.iter().filter_map(|run| {
             run.position(keyspace, key)
@@ -170,8 +173,7 @@ impl RangeSet {
         over.max()
     }
 
-    /// The stretch from `key` on that the newest range delete over it covers, which a read at `at`
-    /// sees.
+    /// Returns the stretch around `key` that the newest range delete seen by a read at `at` covers.
     pub(crate) fn cover(&self, keyspace: u32, key: &[u8], at: SeqNo) -> Option<Cover> {
         let over = self.runs.iter().filter_map(|run| {
             let i = run.position(keyspace, key)?;
@@ -179,7 +181,7 @@ impl RangeSet {
         });
         let (seq, run, i) = over.max_by_key(|(seq, ..)| *seq)?;
         let mut end = &run.fragments[i].end;
-        // A range that others have cut into pieces is one stretch all the same.
+        // A range that others cut into fragments is still one stretch.
         for next in &run.fragments[i + 1..] {
             let joins = next.keyspace == keyspace && !end.is_empty() && next.begin == *end;
             if !joins || next.newest(at).is_none_or(|next| next < seq) {
@@ -194,8 +196,8 @@ impl RangeSet {
         })
     }
 
-    /// The stretch up to `end` (exclusive; empty: the keyspace's end) that the newest range delete over
-    /// the keys just before it covers.
+    /// Returns the stretch up to `end` (exclusive; empty: the keyspace's end) that the newest range
+    /// delete over the keys just before it covers.
     pub(crate) fn cover_before(&self, keyspace: u32, end: &[u8], at: SeqNo) -> Option<Cover> {
         let over = self.runs.iter().filter_map(|run| {
             let i = run.position_before(keyspace, end)?;
@@ -217,8 +219,8 @@ impl RangeSet {
         })
     }
 
-    /// Whether nobody can read version `seq` of a key, because of a range delete that is not above
-    /// `upto` and that no snapshot separates from the version.
+    /// Returns whether no read can see version `seq` of a key, because of a range delete up to
+    /// `upto` that no snapshot separates from the version.
     pub(crate) fn hides(
         &self,
         (keyspace, key): (u32, &[u8]),
@@ -237,8 +239,8 @@ impl RangeSet {
         })
     }
 
-    /// Whether range deletes above `newest` and up to `upto` cover all keys from one to another, which no
-    /// snapshot tells apart from versions down to `oldest`.
+    /// Returns whether range deletes above `newest` and up to `upto` cover all keys from `first` to
+    /// `last`, and no snapshot separates them from versions down to `oldest`.
     pub(crate) fn hides_all(
         &self,
         first: Key<'_>,

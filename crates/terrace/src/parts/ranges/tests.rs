@@ -1,4 +1,4 @@
-//! Range deletes against a plain list of them.
+//! Tests of range deletes against a plain list of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn key(rng: &mut fastrand::Rng) -> Vec<u8> {
 
 fn ranges(rng: &mut fastrand::Rng, count: usize) -> Vec<RangeDelete> {
     let mut made = Vec::new();
-    // BOUND: half of the draws have keys.
+    // BOUND: half of the drawn ranges contain keys.
     while made.len() < count {
         let range = RangeDelete {
             keyspace: rng.u32(1..3),
@@ -56,7 +56,7 @@ fn stripes(at: &[SeqNo]) -> Stripes {
     list.stripes()
 }
 
-/// The bytes of a range delete lead to its ends, and what cannot be one is refused.
+/// An encoded range delete decodes to its ends, and invalid bytes are refused.
 #[test]
 fn entries_round_trip() {
     for (begin, end) in [("", ""), ("a", ""), ("", "b"), ("a", "ab"), ("a\0", "b")] {
@@ -85,8 +85,8 @@ fn entries_round_trip() {
     }
 }
 
-/// A set, put together piece by piece, says of every key at every moment what the plain list says;
-/// stretches have no hole and reach no further than they should.
+/// A set built piece by piece agrees with the plain list for every key at every moment; stretches
+/// have no gap and do not extend too far.
 #[test]
 fn sets_agree_with_a_plain_list() {
     let keys = every_key();
@@ -165,8 +165,8 @@ fn sets_agree_with_a_plain_list() {
     }
 }
 
-/// What no read can see any more is left out, and nothing else: every snapshot, and whoever reads later, sees of each
-/// key what the plain list says, and jobs may drop what they might.
+/// Only range deletes that no read can see are left out: every snapshot and every later reader sees
+/// for each key the same as with the plain list, and jobs may drop the same versions.
 #[test]
 fn sets_have_what_some_read_needs() {
     let keys = every_key();
@@ -186,7 +186,7 @@ fn sets_have_what_some_read_needs() {
                 &Readable::of(&snapshots, &sequencer),
                 true,
             );
-            // Some become visible late, and some snapshots go.
+            // Some range deletes become visible late, and some snapshots are released.
             if rng.bool() {
                 visible = range.seq;
                 sequencer.start_after(visible);
@@ -231,7 +231,8 @@ fn sets_have_what_some_read_needs() {
     assert!(few < many / 2, "{few} of {many}");
 }
 
-/// A queue that deletes what has been taken, and ranges around ranges, stay as small as what is left of them.
+/// A queue that deletes consumed entries, and nested ranges, take memory only for the keys that
+/// remain.
 #[test]
 fn ranges_over_one_another_take_little() {
     let place = |n: u32| n.to_be_bytes().to_vec();
@@ -265,7 +266,7 @@ fn ranges_over_one_another_take_little() {
     }
 }
 
-/// The parts that a range is cut into have its keys, each once.
+/// The parts that a range is cut into contain each of its keys once.
 #[test]
 fn parts_of_a_range_have_its_keys_once() {
     let keys = every_key();
@@ -297,7 +298,7 @@ fn parts_of_a_range_have_its_keys_once() {
     }
 }
 
-/// What a job may apply in place ends before a range delete that some view may lack.
+/// Range deletes that a job may apply in place end before one that some view may lack.
 #[test]
 fn jobs_apply_only_what_every_view_has() {
     let live = LiveRanges::default();
@@ -328,8 +329,8 @@ fn jobs_apply_only_what_every_view_has() {
     );
 }
 
-/// Keys written into a range after it was deleted are found from both sides; without any, a stretch
-/// has nothing newer; what was deleted elsewhere is not known.
+/// Keys written into a range after it was deleted are found in both directions; without any, a
+/// stretch contains nothing newer; for ranges deleted elsewhere the answer is unknown.
 #[test]
 fn late_keys_are_found() {
     let late = Arc::new(LateKeys::default());
@@ -364,8 +365,8 @@ fn late_keys_are_found() {
     assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 20, false), Newer::Unknown);
 }
 
-/// A memtable notes so many keys and no more: up to then it knows which are newer than a range delete, and
-/// afterwards says that it does not know, never that there is none.
+/// A memtable notes keys up to a limit: until then it knows which are newer than a range delete,
+/// and afterwards it answers "unknown", never that there is none.
 #[test]
 fn noted_keys_have_a_limit() {
     let late = LateKeys::within(10_000);

@@ -1,4 +1,4 @@
-//! The decoder of redo slots, for those who feed it with anything.
+//! The decoder of redo slots for fuzzing.
 
 use terrace_media::decoder::{Decoder, Seen, same};
 
@@ -38,7 +38,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             };
             let mut again = Vec::new();
             encode(&stores, generation, &mut again);
-            // The zeros of the header are not looked at.
+            // The zeros of the header are not checked.
             same("front", &&again[..24], &&bytes[..24])?;
             let end = again.len();
             same(

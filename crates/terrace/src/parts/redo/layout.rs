@@ -1,4 +1,4 @@
-//! Redo slot: one batch of word stores that happens whole or not at all.
+//! Redo slot: a batch of word stores that is applied atomically.
 //!
 //! | at | size | field      |                                                    |
 //! |----|------|------------|----------------------------------------------------|
@@ -12,15 +12,15 @@
 
 use crate::parts::codec;
 
-/// Size of a slot's header.
+/// The size of a slot's header.
 pub(crate) const SLOT_HEADER_BYTES: usize = 64;
-/// Size of one store.
+/// The size of a store.
 pub(crate) const STORE_BYTES: usize = 16;
-/// Size of a slot.
+/// The size of a slot.
 pub(crate) const SLOT_BYTES: usize = 16384;
-/// How many stores fit.
+/// The maximum number of stores in a batch.
 pub(crate) const STORES_MAX: usize = (SLOT_BYTES - SLOT_HEADER_BYTES) / STORE_BYTES;
-/// How many slots a redo area has: the jobs that may relink at one time.
+/// The number of slots in a redo area, which limits the jobs that relink concurrently.
 pub(crate) const SLOT_COUNT: usize = 12;
 
 const MAGIC: [u8; 4] = *b"REDO";
@@ -32,7 +32,7 @@ const _: () = assert!(
     "the changes of the tallest node fit many times"
 );
 
-/// Builds the bytes of a batch into `bytes`.
+/// Encodes a batch into `bytes`.
 pub(crate) fn encode(stores: &[(u64, u64)], generation: u64, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.resize(SLOT_HEADER_BYTES, 0);
@@ -49,8 +49,8 @@ pub(crate) fn encode(stores: &[(u64, u64)], generation: u64, bytes: &mut Vec<u8>
     bytes[20..24].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A batch as found in a slot: its generation and stores. `None`: the slot holds no whole batch,
-/// which is what a crash while one was written leaves.
+/// Decodes the generation and stores of the batch in a slot. Returns `None` if the slot has no
+/// complete batch, as after a crash while one was written.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, Vec<(u64, u64)>)> {
     let (header, rest) = bytes.split_at_checked(SLOT_HEADER_BYTES)?;
     let word = |b: &[u8]| {

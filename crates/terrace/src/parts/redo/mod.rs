@@ -1,17 +1,18 @@
-//! Redo area: the only way in which words of the pool that are already reachable change.
+//! Redo area: the only way to change words of the pool that are already reachable.
 //!
 //! Relinking one node takes several 8-byte stores, and a crash between two of them would lose the
-//! rest of a list. So stores are gathered in batches. A batch is written to a slot and made
-//! durable, then applied, then the changed lines are made durable, and only then may the next batch
-//! take its place. Recovery applies what the slots hold, again if need be: a batch names final
-//! values, so applying it twice is applying it once. (MioDB's insertion mark, section 4.3, records
-//! one node; a batch records some hundred, for two fences in all.)
+//! rest of a list. So stores are collected in batches. A batch is written to a slot and made
+//! durable, then it is applied, then the changed lines are made durable, and only then may the next
+//! batch replace it. Recovery applies the batches in the slots, repeatedly if it is interrupted: a
+//! batch contains final values, so applying it twice has the same effect as once. (MioDB's
+//! insertion mark, section 4.3, records one node; a batch records some hundred, with two fences in
+//! all.)
 //!
 //! Invariants
 //!   R1  A word belongs to one slot at a time: a job owns the lists that it changes, and its slot
-//!       is cleared before anyone else may change them.
+//!       is cleared before any other job may change them.
 //!   R2  No store of a batch is made before the whole batch is durable.
-//!   R3  A batch is overwritten only after everything that it stored is durable.
+//!   R3  A batch is overwritten only after all its stores are durable.
 //!
 //! Bytes: layout.rs. After a crash: `recover`.
 
@@ -34,51 +35,51 @@ use crate::parts::skiplist::fingers::Plan;
 
 use layout::{SLOT_BYTES, SLOT_COUNT, STORES_MAX};
 
-/// Bytes that are flushed together.
+/// The unit of flushing in bytes.
 const LINE: u64 = 64;
 
-/// All slots of a pool.
+/// All redo slots of a pool.
 pub(crate) struct RedoArea {
     extent: Arc<Extent>,
     volatile: bool,
     free: Mutex<Vec<usize>>,
 }
 
-/// One job's slot; goes back to the area when dropped.
+/// The slot of one job; returns to the area when dropped.
 pub(crate) struct RedoSlot {
     area: Arc<RedoArea>,
     index: usize,
     generation: u64,
-    /// Stores to nodes that readers come to through `stores`: made first.
+    /// Stores to nodes that readers reach through `stores`; made first.
     prepared: Vec<(u64, u64)>,
     stores: Vec<(u64, u64)>,
-    /// One word of each line that a batch changes.
+    /// A word of each line that a batch changes.
     lines: Vec<u64>,
     bytes: Vec<u8>,
     purpose: Purpose,
 }
 
 impl RedoArea {
-    /// Bytes that the area takes in the pool.
+    /// The size of the area in the pool.
     pub(crate) const BYTES: u64 = (SLOT_BYTES * SLOT_COUNT) as u64;
 
-    /// Makes an empty area in `extent`, durable when this returns.
+    /// Creates an empty area in `extent`, durable on return.
     pub(crate) fn create(pool: &Pool, extent: Arc<Extent>) -> Result<Arc<RedoArea>> {
         let area = RedoArea::over(pool, extent);
         area.clear_all()?;
         Ok(area)
     }
 
-    /// Opens the area and finishes the batches that a crash has left in it. Returns how many.
+    /// Opens the area and completes the batches that a crash has left in it. Returns their number.
     ///
-    /// CRASH: a slot holds (a) nothing or part of a batch: none of its stores was made (R2); (b) a
-    /// whole batch: any subset of its stores was made, and all are made here; (c) a batch that had
-    /// been applied: making its stores again changes nothing (R1, R3).
+    /// CRASH: a slot contains (a) no batch or part of one: none of its stores was made (R2); (b) a
+    /// complete batch: any subset of its stores was made, and all are made here; (c) a batch that
+    /// had been applied: making its stores again changes nothing (R1, R3).
     pub(crate) fn recover(pool: &Pool, extent: Arc<Extent>) -> Result<(Arc<RedoArea>, u64)> {
         let area = RedoArea::over(pool, extent);
         let region = area.extent.region().clone();
-        // PERSIST: what the slots hold before any store is repeated. A process crash leaves a batch in
-        // the caches; if power fails while it is applied, the medium must have all of it.
+        // PERSIST: the contents of the slots before any store is repeated. A process crash leaves a
+        // batch in the caches; if power fails while it is applied, the medium must have all of it.
         region.flush(area.extent.off(), SLOT_BYTES * SLOT_COUNT, Purpose::Merge);
         region.fence(Purpose::Merge);
         let mut applied = 0;
@@ -110,8 +111,8 @@ impl RedoArea {
             }
             applied += 1;
         }
-        // PERSIST: the stores before the slots are cleared; reversed, a crash between the two would
-        // leave half a batch and nothing to finish it with.
+        // PERSIST: the stores before the slots are cleared. Reversed, a crash between the two would
+        // leave half a batch and nothing to complete it from.
         region.fence(Purpose::Merge);
         area.clear_all()?;
         Ok((area, applied))
@@ -129,7 +130,7 @@ impl RedoArea {
         self.extent.off() + (index * SLOT_BYTES) as u64
     }
 
-    /// Forgets every batch, durably, against power loss too.
+    /// Clears all slots, durably even in a power loss.
     pub(crate) fn clear_all(&self) -> Result<()> {
         let region = self.extent.region();
         let mut empty = Vec::new();
@@ -137,7 +138,7 @@ impl RedoArea {
         for index in 0..SLOT_COUNT {
             self.write_slot(index, &empty, Purpose::Merge);
         }
-        // PERSIST: empty slots before any list may change without them; reversed, a crash could
+        // PERSIST: empty slots before any list may change without them. Reversed, a crash could
         // repeat an old batch over newer links.
         region.fence(Purpose::Merge);
         region
@@ -158,7 +159,7 @@ impl RedoArea {
         }
     }
 
-    /// Takes a slot for a job of `purpose`; `None` when all are taken.
+    /// Takes a slot for a job of `purpose`; returns `None` if all are taken.
     pub(crate) fn slot(self: &Arc<Self>, purpose: Purpose) -> Option<RedoSlot> {
         let index = self.free.lock().pop()?;
         Some(RedoSlot {
@@ -174,7 +175,7 @@ impl RedoArea {
     }
 }
 
-/// How far a batch had been planned.
+/// A savepoint of a planned batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     prepared: usize,
@@ -192,12 +193,12 @@ impl Plan for RedoSlot {
 }
 
 impl RedoSlot {
-    /// Whether `more` stores still fit in the batch.
+    /// Returns whether `more` stores still fit in the batch.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.prepared.len() + self.stores.len() + more <= STORES_MAX
     }
 
-    /// What is planned now.
+    /// Returns a savepoint of the current plan.
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             prepared: self.prepared.len(),
@@ -205,7 +206,7 @@ impl RedoSlot {
         }
     }
 
-    /// Forgets what was planned after `mark`.
+    /// Drops the stores planned after `mark`.
     pub(crate) fn truncate(&mut self, mark: Mark) {
         self.prepared.truncate(mark.prepared);
         self.stores.truncate(mark.stores);
@@ -217,7 +218,7 @@ impl RedoSlot {
         self.prepared.splice(0..0, last);
     }
 
-    /// Whether nothing is planned.
+    /// Returns whether no store is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.prepared.is_empty() && self.stores.is_empty()
     }
@@ -227,8 +228,8 @@ impl RedoSlot {
         self.purpose = purpose;
     }
 
-    /// Makes the planned stores: durable as one, visible to readers in their order, what was
-    /// prepared first.
+    /// Makes the planned stores, those of `prepare` first. They become durable atomically, and
+    /// visible to readers in order.
     ///
     /// Everything streamed or flushed before this call is durable before the first store is made.
     pub(crate) fn commit(&mut self) -> Result<()> {
@@ -243,7 +244,7 @@ impl RedoSlot {
             layout::encode(stores, self.generation, &mut self.bytes);
             self.area.write_slot(self.index, &self.bytes, self.purpose);
             // PERSIST: the batch (and the nodes it links) before its first store (R2). Reversed, a
-            // crash could keep some of the stores and no batch to finish them from.
+            // crash could keep some of the stores and no batch to complete them from.
             failpoint!(RedoFence skips region.fence(self.purpose));
         }
         for (off, value) in stores {
@@ -258,7 +259,7 @@ impl RedoSlot {
             failpoint!(UnlinkFirst => std::thread::yield_now());
         }
         // CRASH: from here to the fence any subset of the stores survives; recovery makes them all.
-        // Links of one node are rarely planned side by side; its line is flushed once all the same.
+        // The stores of one node are rarely adjacent, so the lines are sorted to flush each once.
         self.lines.clear();
         self.lines.extend(stores.iter().map(|(off, _)| *off));
         self.lines.sort_unstable();
@@ -266,13 +267,13 @@ impl RedoSlot {
         for off in &self.lines {
             region.flush(*off, 8, self.purpose);
         }
-        // PERSIST: the stores before the next batch may take this one's place (R3).
+        // PERSIST: the stores before the next batch may replace this one (R3).
         region.fence(self.purpose);
         self.prepared.clear();
         Ok(())
     }
 
-    /// Forgets the last batch, durably: other jobs may now change the words that it named (R1).
+    /// Clears the last batch, durably: other jobs may then change its words (R1).
     pub(crate) fn clear(&mut self) -> Result<()> {
         self.prepared.clear();
         self.stores.clear();

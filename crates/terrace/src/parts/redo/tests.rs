@@ -1,4 +1,4 @@
-//! Tests of the redo area: batches in crashes, hostile slots, stores to nowhere.
+//! Tests of the redo area: batches in crashes, hostile slots, stores outside of the pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::{RedoArea, RedoSlot};
 use crate::error::ErrorKind;
 use crate::parts::skiplist::fingers::Plan;
 
-/// Words that the batches change: several lines, some shared by two words.
+/// The number of words that the batches change: several lines, some shared by two words.
 const WORDS: u64 = 40;
 
 fn config(backing: Backing) -> PoolConfig {
@@ -58,7 +58,7 @@ impl Ground {
         }
     }
 
-    /// What a recovery needs to know.
+    /// Returns the spans that a recovery needs.
     fn places(&self) -> (Span, Span) {
         (self.area_span, self.words.span())
     }
@@ -73,7 +73,7 @@ impl Ground {
     }
 }
 
-/// Recovers a machine and returns all words; recovering once more changes none of them.
+/// Recovers a machine and returns all words; a second recovery changes none of them.
 fn recover(image: Image, (area, words): (Span, Span)) -> Vec<u64> {
     let machine = Machine::boot(image, 1);
     let read = |machine: &Machine| {
@@ -101,7 +101,7 @@ fn recover(image: Image, (area, words): (Span, Span)) -> Vec<u64> {
     found
 }
 
-/// The images that a crash at this moment may leave.
+/// Returns the images that a crash at this moment may leave.
 fn images(machine: &Machine, index: u64) -> Vec<(String, Image)> {
     let mut images = vec![("process".to_string(), machine.process_image())];
     if machine.medium() == Medium::Dax {
@@ -114,7 +114,7 @@ fn images(machine: &Machine, index: u64) -> Vec<(String, Image)> {
     images
 }
 
-/// Sets all of a slot's words to `value`: one batch.
+/// Sets all of a slot's words to `value` in one batch.
 fn set_all(ground: &Ground, slot: &mut RedoSlot, first: u64, value: u64) {
     for word in 0..WORDS {
         slot.store(ground.word_off(first + word), value);
@@ -122,15 +122,15 @@ fn set_all(ground: &Ground, slot: &mut RedoSlot, first: u64, value: u64) {
     slot.commit().unwrap();
 }
 
-/// After a crash at any fence, whatever of the rest survives, each slot's words hold one of its
-/// batches whole: the last that was committed, or the one in flight.
+/// After a crash at any fence, with any surviving bytes, each slot's words contain one complete
+/// batch: the last one committed, or the one in flight.
 #[test]
 fn batches_are_whole_or_absent() {
     for medium in [Medium::Dax, Medium::Mapped] {
         let machine = Machine::new(11, medium);
         let ground = Ground::new(simulated(&machine));
         let places = ground.places();
-        // For each slot, the batch that was committed last.
+        // The last committed batch of each slot.
         let committed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let crashes = Arc::new(AtomicU64::new(0));
         let (known, count) = (Arc::clone(&committed), Arc::clone(&crashes));
@@ -171,8 +171,8 @@ fn batches_are_whole_or_absent() {
     }
 }
 
-/// After random batches, of every size, which name words more than once, a crash leaves what some
-/// number of whole batches makes of the words, in their order.
+/// After random batches of every size, which may name words more than once, a crash leaves the
+/// words as after some number of whole batches, in order.
 #[test]
 fn batches_happen_in_order() {
     let machine = Machine::new(13, Medium::Dax);
@@ -210,8 +210,7 @@ fn batches_happen_in_order() {
     machine.on_persist(None);
 }
 
-/// Commits to one slot, then to another one over the same words; returns what a crash afterwards
-/// leaves in them.
+/// Commits to one slot, then to another one over the same words; returns the words after a crash.
 fn hand_over(clear: bool) -> Vec<u64> {
     let machine = Machine::new(15, Medium::Dax);
     let ground = Ground::new(simulated(&machine));
@@ -239,7 +238,8 @@ fn hand_over(clear: bool) -> Vec<u64> {
             slots[at].clear().unwrap();
         }
     }
-    // The later slot may be taken by others by now, and is empty; the earlier one still has a batch.
+    // The later slot may have been taken by another job and is empty; the earlier one still has a
+    // batch.
     slots[1].clear().unwrap();
     machine.on_persist(None);
     let mut words = recover(machine.crash_image(Survive::None), places);
@@ -247,15 +247,15 @@ fn hand_over(clear: bool) -> Vec<u64> {
     words
 }
 
-/// After a slot was cleared, its last batch is never made again, so another job may change the same
-/// words (R1). Without the clearing, an older batch comes back over a newer one.
+/// The last batch of a cleared slot is not repeated, so another job may change the same words (R1).
+/// Without clearing, an older batch overwrites a newer one.
 #[test]
 fn cleared_slots_are_not_replayed() {
     assert_eq!(hand_over(true), vec![4; WORDS as usize]);
     assert_eq!(hand_over(false), vec![3; WORDS as usize]);
 }
 
-/// A slot goes back to the area when it is dropped, and there are only so many.
+/// A dropped slot returns to the area, and the number of slots is limited.
 #[test]
 fn slots_are_lent() {
     let ground = Ground::new(config(Backing::Anonymous));
@@ -267,7 +267,7 @@ fn slots_are_lent() {
     assert!(ground.area.slot(Purpose::Drain).is_some());
 }
 
-/// On memory that does not outlive the process, batches are made without a trace in the slots.
+/// On memory that does not outlive the process, batches leave no trace in the slots.
 #[test]
 fn volatile_pools_keep_no_batches() {
     let ground = Ground::new(config(Backing::Anonymous));
@@ -305,7 +305,7 @@ fn the_layout_is_pinned() {
 
 const GOLDEN_HEADER: &str = "5245444f010000000700000000000000010000009f674cc0";
 
-/// Whatever a slot holds, decoding it gives the batch that was written or none.
+/// Whatever bytes a slot contains, decoding returns the batch that was written or none.
 #[test]
 fn hostile_slots_are_ignored() {
     let stores: Vec<(u64, u64)> = (0..5).map(|i| (4096 + 8 * i, i)).collect();
@@ -317,7 +317,7 @@ fn hostile_slots_are_ignored() {
     for at in 0..(batch_bytes + 64) * 8 {
         let mut damaged = good.clone();
         damaged[at / 8] ^= 1 << (at % 8);
-        // Bytes 24..64 and those behind the stores say nothing.
+        // Bytes 24..64 and those after the stores are not checked.
         let idle = (24..64).contains(&(at / 8)) || at / 8 >= batch_bytes;
         let expected = idle.then(|| (3, stores.clone()));
         assert_eq!(decode(&damaged), expected, "bit {at}");
@@ -330,7 +330,7 @@ fn hostile_slots_are_ignored() {
         let noise: Vec<u8> = (0..rng.usize(..200)).map(|_| rng.u8(..)).collect();
         assert_eq!(decode(&noise), None);
     }
-    // A count beyond the slot, with a checksum that is right for the header.
+    // A count beyond the slot, with a valid checksum of the header.
     for count in [STORES_MAX as u32 + 1, u32::MAX] {
         let mut damaged = good.clone();
         damaged[4..8].copy_from_slice(&count.to_le_bytes());
@@ -341,7 +341,7 @@ fn hostile_slots_are_ignored() {
 }
 
 /// Damaged slots, one flip at a time and one in each slot, never make recovery panic, and change no
-/// word that a whole batch does not name.
+/// word that a complete batch does not name.
 #[test]
 fn recovery_takes_any_slot() {
     let ground = Ground::new(config(Backing::Anonymous));
@@ -367,7 +367,7 @@ fn recovery_takes_any_slot() {
     }
 }
 
-/// A store to somewhere outside of the pool, or across words, is damage: recovery and commit say so.
+/// A store outside of the pool, or across words, is reported as damage by recovery and commit.
 #[test]
 fn stores_outside_of_the_pool_are_damage() {
     let ground = Ground::new(config(Backing::Anonymous));

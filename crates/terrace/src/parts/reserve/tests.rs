@@ -14,7 +14,7 @@ const ROWS: Rows = Rows {
     memtables: 0,
 };
 
-/// A disk of `kib` with a reserve, and what is left of it given to others.
+/// Returns a disk of `kib` that a reserve and other files fill.
 fn full_disk(dir: &Path, kib: u64) -> (QuotaFs, Arc<dyn FileSystem>, Arc<Reserve>) {
     let quota = QuotaFs::new(Arc::new(OsFs), kib * KIB);
     let fs: Arc<dyn FileSystem> = Arc::new(quota.clone());
@@ -33,7 +33,7 @@ fn written(fs: &dyn FileSystem, path: &Path, kib: u64) -> bool {
     }
 }
 
-/// A power loss can leave the file at any length. The reserve becomes whole again once the disk has room.
+/// A power loss can leave the file at any length. The reserve is refilled once the disk has space.
 #[test]
 fn a_reserve_of_an_odd_length_becomes_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -50,7 +50,8 @@ fn a_reserve_of_an_odd_length_becomes_whole() {
     assert_eq!(reserve.held_bytes(), 56 * KIB);
 }
 
-/// On a full disk each step gets its row and those behind it, and no more; others get nothing.
+/// On a full disk each step gets its row and the following ones, and no more; other steps get
+/// nothing.
 #[test]
 fn a_row_is_for_its_own_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn a_row_is_for_its_own_steps() {
     assert!(!written(&lent, &at("late"), 4), "the loan has ended");
 }
 
-/// Logs of single deletes cannot take what tables have given up and get back.
+/// Logs of single deletes cannot take space that tables have given up and get back.
 #[test]
 fn logs_do_not_take_the_row_of_tables() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +103,7 @@ fn logs_do_not_take_the_row_of_tables() {
     }
 }
 
-/// Deletes that come down from a pool leave the row of tables to what gives their room back.
+/// Deletes that drain from a pool leave the row of tables to the compactions that free their space.
 #[test]
 fn deletes_from_a_pool_do_not_take_the_row_of_tables() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +127,7 @@ fn deletes_from_a_pool_do_not_take_the_row_of_tables() {
     );
 }
 
-/// An opening finds the reserve of an earlier process at any length and resizes it to what is wanted.
+/// An open finds the reserve of an earlier process at any length and resizes it as wanted.
 #[test]
 fn it_is_found_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,8 +148,8 @@ fn it_is_found_again() {
     );
 }
 
-/// What an opening leaves of what it has found is shared out among the rows, and no row has more than it should while
-/// others lack it.
+/// The rest of what an open has found is divided among the rows, and no row exceeds its size while
+/// others lack space.
 #[test]
 fn what_an_opening_leaves_is_for_every_row() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +167,7 @@ fn what_an_opening_leaves_is_for_every_row() {
     assert!(written(&lender(Row::Ranges), &at("ranges"), 4));
 }
 
-/// Only a name with an id is that of a reserve.
+/// Only the prefix with a database id is the name of a reserve.
 #[test]
 fn a_name_is_exact() {
     let db = DbId([0xab; 16]);

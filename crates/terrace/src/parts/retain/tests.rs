@@ -1,9 +1,9 @@
-//! The rule against a model: whatever a job leaves out, every reader reads the same as before.
+//! Tests of the rule against a model: every reader reads the same before and after a job.
 
 use super::*;
 use crate::parts::ranges::{Keep, RangeDelete, Spans};
 
-/// A version of the one key. `expiry`: of a value, 0 for never.
+/// A version of the only key. `expiry` is that of a value, 0 for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     seq: SeqNo,
@@ -13,7 +13,7 @@ struct Version {
 
 const KEY: (u32, &[u8]) = (1, b"key");
 
-/// The number of the value that a reader finds.
+/// Returns the number of the value that a reader finds.
 fn read(versions: &[Version], ranges: &[SeqNo], at: SeqNo, time: Millis) -> Option<SeqNo> {
     let newest = versions
         .iter()
@@ -64,7 +64,7 @@ fn retained(retention: &Retention, versions: &[Version], is_below: bool) -> Vec<
     kept
 }
 
-/// The example of this module's essay.
+/// The example in the module's documentation.
 #[test]
 fn the_essay_is_right() {
     let put = |seq| Version {
@@ -77,8 +77,8 @@ fn the_essay_is_right() {
     assert_eq!(kept, [12, 10, 4].map(put));
 }
 
-/// A job holds any stretch of a key's versions, with others above and below it. No snapshot and no later reader reads
-/// anything else afterwards, and nothing stays that no reader needs.
+/// A job moves any stretch of a key's versions, with others above and below it. Every snapshot and
+/// every later reader reads the same afterwards, and no unneeded version is left.
 #[test]
 fn no_reader_notices_a_job() {
     let mut rng = fastrand::Rng::with_seed(22);
@@ -98,7 +98,7 @@ fn no_reader_notices_a_job() {
             versions.push(Version { seq, kind, expiry });
         }
         versions.reverse();
-        // Snapshots with times that ascend, as numbers do.
+        // Snapshots have ascending times, as their numbers ascend.
         let (mut snapshots, mut time) = (Vec::new(), 0);
         for seq in 0..=count {
             time += rng.u64(..4);
@@ -144,7 +144,7 @@ fn no_reader_notices_a_job() {
     }
 }
 
-/// Nothing of a dropped keyspace stays.
+/// No version of a dropped keyspace is kept.
 #[test]
 fn dropped_keyspaces_are_hidden() {
     let retention = retention(vec![5], &[], 0);

@@ -1,4 +1,4 @@
-//! Tests of the log in crashes: at every persist point, with writers that overlap, and with faults.
+//! Tests of the log in crashes: at every persist point, with overlapping writers and with faults.
 
 use std::io;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn config(machine: &Machine) -> PoolConfig {
     }
 }
 
-/// The ways to crash at one point.
+/// Returns the ways to crash at a point.
 fn survivals(point: u64) -> Vec<Survive> {
     let mut all = vec![Survive::None, Survive::All];
     all.extend((0..6).map(|i| Survive::Random(point * 6 + i)));
@@ -32,8 +32,8 @@ fn reopen(machine: &Machine, span: Span) -> Arc<Extent> {
     Pool::open(config(machine)).unwrap().adopt(span).unwrap()
 }
 
-/// After a crash at any fence or sync, whatever of the rest survives, replay gives a prefix with
-/// every record that was durable, and reports no damage.
+/// After a crash at any fence or sync, with any choice of surviving bytes, replay returns a prefix
+/// with every durable record and reports no damage.
 #[test]
 fn pool_logs_survive_crashes() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -89,7 +89,7 @@ fn pool_logs_survive_crashes() {
     }
 }
 
-/// After a crash at any sync, a log in a file gives a prefix with every record that was synced.
+/// After a crash at any sync, a log in a file yields a prefix with every synced record.
 #[test]
 fn file_logs_survive_crashes() {
     let machine = Machine::new(53, Medium::Dax);
@@ -133,15 +133,15 @@ fn file_logs_survive_crashes() {
         "a process crash loses nothing"
     );
     let lost = Machine::boot(after.crash_image(Survive::None), 1);
-    // Replay syncs no file: what nobody has synced may go with the power as before.
+    // Replay syncs no file: unsynced records may still be lost with the power.
     let (found, _) = read_file(&lost.fs(), 3);
     assert_eq!(found, all[..found.len()]);
     assert!((durable.load(Ordering::Relaxed)..all.len() as u64).contains(&(found.len() as u64)));
 }
 
-/// The file of a log becomes that of another, and that one's of a third. After a crash at any sync or
-/// rename the newest that was made has what was synced, and none has a record of a former life,
-/// though those are whole and lie where the next record would.
+/// The file of a log is recycled for a second log, and that one's for a third. After a crash at any
+/// sync or rename the newest log has its synced records, and none has a record of an earlier log,
+/// though those are valid and at the offsets of the new ones.
 #[test]
 fn used_again_a_file_shows_nothing_old() {
     let machine = Machine::new(57, Medium::Dax);
@@ -155,7 +155,7 @@ fn used_again_a_file_shows_nothing_old() {
     let aside = Path::new("/db/wal-aside");
     for id in 4..6 {
         fs.rename(Path::new(FILE), aside).unwrap();
-        // The same sizes as before: every record lies where an old one lay.
+        // The sizes are the same, so that every record is at the offset of an old one.
         let all = batches(&mut fastrand::Rng::with_seed(58), 40, 3000);
         let (expected, durable) = (all.clone(), Arc::new(AtomicU64::new(u64::MAX)));
         let known = Arc::clone(&durable);
@@ -166,7 +166,7 @@ fn used_again_a_file_shows_nothing_old() {
             for survive in survivals(point.index) {
                 let after = Machine::boot(machine.crash_image(survive), point.index);
                 if known == u64::MAX {
-                    // Nothing names it yet.
+                    // Nothing names the log yet.
                     continue;
                 }
                 let (found, end) = read_file(&after.fs(), id);
@@ -198,8 +198,8 @@ fn used_again_a_file_shows_nothing_old() {
     }
 }
 
-/// A record whose neighbour in flight never arrived is stranded, not replayed, and no damage; once
-/// a later record has called the place settled, the same bytes are damage.
+/// A record after one that was lost in flight is stranded: not replayed, and not damage. Once a
+/// later record calls the position settled, the same bytes are damage.
 #[test]
 fn gaps_in_flight_are_not_damage() {
     let machine = Machine::new(55, Medium::Dax);
@@ -221,7 +221,7 @@ fn gaps_in_flight_are_not_damage() {
 
     log.append(slot1, all[1].first_seq, &mut p1).unwrap();
     assert_eq!(read_pool(&extent, 3).0, all[..3]);
-    // The next record is reserved after both, so it witnesses them.
+    // The next record is reserved after both, so it proves them settled.
     all[3].append(&log);
     let was = extent.region().bytes(extent.off() + at + 40, 1).unwrap()[0];
     extent.claim(at + 40, 1).unwrap().write(0, &[was ^ 4]);
@@ -233,8 +233,8 @@ fn gaps_in_flight_are_not_damage() {
     }
 }
 
-/// A sync settles only what has been written: a place reserved before it and filled after it may
-/// be lost, beside later records that are durable, and that is no damage.
+/// A sync settles only written records: space reserved before it and filled after it may be lost
+/// while later records are durable, and that is not damage.
 #[test]
 fn syncs_settle_no_gap() {
     let machine = Machine::new(65, Medium::Mapped);
@@ -247,7 +247,7 @@ fn syncs_settle_no_gap() {
     let mut rng = fastrand::Rng::with_seed(66);
     let mut all = batches(&mut rng, 4, 10);
     for batch in &mut all {
-        // Larger than a page, so that records are lost one by one.
+        // The records are larger than a page, so that they are lost one by one.
         batch.entries[0].3 = (0..9000).map(|_| rng.u8(..)).collect();
     }
     let logs: [&dyn Log; 2] = [&in_pool, &in_file];
@@ -272,8 +272,8 @@ fn syncs_settle_no_gap() {
     }
 }
 
-/// After a crash at any moment, with nothing synced since the log was created, whatever survives
-/// of a file is a prefix: the header never gets lost from under records.
+/// After a crash at any moment, with no sync since the log was created, the surviving part of a
+/// file is a prefix: records never survive without the header.
 #[test]
 fn unsynced_files_are_prefixes() {
     let machine = Machine::new(67, Medium::Dax);
@@ -298,7 +298,8 @@ fn unsynced_files_are_prefixes() {
     );
 }
 
-/// After many threads append and sync at once, replay gives every record in reserved order.
+/// After many threads append and sync concurrently, replay returns every record in the reserved
+/// order.
 #[test]
 fn parallel_appends_are_all_there() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -349,8 +350,8 @@ fn parallel_appends_are_all_there() {
     }
 }
 
-/// When the n-th file operation fails, for every n, the call says so, later ones fail too, and what
-/// was synced before is replayed.
+/// If the n-th file operation fails, for every n, the call reports it, later ones fail too, and
+/// records synced before are replayed.
 #[test]
 fn file_faults_stop_the_log() {
     let all = batches(&mut fastrand::Rng::with_seed(59), 12, 500);
@@ -395,7 +396,7 @@ fn file_faults_stop_the_log() {
     }
 }
 
-/// Replay reads a file whole however few bytes each read returns, and reports a read that fails.
+/// Replay reads the whole file even if each read returns few bytes, and reports a failed read.
 #[test]
 fn short_and_failing_reads() {
     let machine = Machine::new(61, Medium::Dax);
@@ -424,7 +425,7 @@ fn short_and_failing_reads() {
     }
 }
 
-/// After a sync of the pool fails, the log on a `Mapped` medium never says again that it synced.
+/// After a sync of the pool fails, the log on a `Mapped` medium never reports success again.
 #[test]
 fn failed_syncs_of_the_pool_stay() {
     let machine = Machine::new(63, Medium::Mapped);

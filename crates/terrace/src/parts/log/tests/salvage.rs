@@ -1,4 +1,4 @@
-//! Tests of what a rescue says of a log where a replay ends.
+//! Tests of salvage at the end of a replay.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use crate::parts::log::Payload;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN, encode_log_header};
 use crate::parts::log::salvage::{Piece, Salvaged, salvage};
 
-/// A log of one entry a record; `settled`: whether the last record says that those before it are.
+/// Creates a log with one entry per record. With `settled`, the last record calls the others
+/// settled.
 fn log(records: u64, settled: bool) -> Vec<u8> {
     let mut bytes = encode_log_header(DB, 7).to_vec();
     for number in 1..=records {
@@ -28,7 +29,7 @@ fn log(records: u64, settled: bool) -> Vec<u8> {
     bytes
 }
 
-/// Changes the value of a record of `log`.
+/// Changes the value of record `number`.
 fn damage_value(bytes: &mut [u8], number: u64) {
     let value = format!("value {number}");
     let at = bytes
@@ -58,8 +59,8 @@ fn rescue(fs: &dyn FileSystem, bytes: &[u8]) -> (Salvaged, usize) {
     (found.unwrap(), problems)
 }
 
-/// Values that were in flight when power was lost are no damage, however many; a record that calls them settled
-/// makes all of them damage. A replay judges alike.
+/// Values in flight at a power loss are not damage, however many; a record that calls them settled
+/// makes all of them damage. Replay agrees.
 #[test]
 fn values_in_flight_are_no_damage() {
     for (settled, bad) in [(false, 2), (true, 2), (false, 100), (true, 100)] {
@@ -76,7 +77,7 @@ fn values_in_flight_are_no_damage() {
         match settled {
             true => {
                 assert_eq!(found.problems, bad);
-                // Texts of values behind the first one are kept up to a number.
+                // The texts of the values after the first one are kept up to a limit.
                 assert_eq!(told as u64, bad.min(65));
                 assert!(!found.torn && matches!(end, Err(Failure::Damage(_))));
             }

@@ -1,4 +1,4 @@
-//! Tests of seals: with one, damage to any record is told from what a crash leaves.
+//! Tests of seals: with a seal, damage to any record is distinguished from a crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn folder(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
     (machine, fs)
 }
 
-/// A sealed log in a file, of which nothing was synced before its end; its records and their bytes.
+/// Creates a sealed log in a file, with no sync before its end; returns its records and bytes.
 fn sealed_file(fs: &Arc<dyn FileSystem>, seed: u64) -> (Vec<Batch>, Vec<u8>) {
     let log = FileLog::create(fs, Path::new(FILE), (DB, 7), 16 << 10, None).unwrap();
     let all = batches(&mut fastrand::Rng::with_seed(seed), 6, 90);
@@ -30,8 +30,8 @@ fn sealed_file(fs: &Arc<dyn FileSystem>, seed: u64) -> (Vec<Batch>, Vec<u8>) {
     (all, bytes)
 }
 
-/// After any byte before the seal of a log changes, replay gives all of its records or an error; and
-/// all of them after a byte of the seal does.
+/// After any byte before the seal changes, replay returns all records or an error; after a byte of
+/// the seal changes, it returns all records.
 #[test]
 fn every_byte_before_a_seal_counts() {
     let (_machine, fs) = folder(61);
@@ -70,7 +70,7 @@ fn every_byte_before_a_seal_counts() {
     );
 }
 
-/// A log is sealed only when all its places are written and durable; then again is the same as once.
+/// A log is sealed only if all its records are written and durable; sealing again has no effect.
 #[test]
 fn only_what_is_durable_is_sealed() {
     let (_machine, fs) = folder(63);
@@ -103,7 +103,7 @@ fn only_what_is_durable_is_sealed() {
         // On `Dax` a record is durable when its writer returns.
         assert_eq!(before, medium == Medium::Dax, "{medium}");
     }
-    // A place that is never written.
+    // A reserved record that is never written.
     let extent: Arc<Extent> = pool.alloc(16 << 10).unwrap();
     let log = PoolLog::create(Arc::clone(&extent), (DB, 8), Medium::Dax).unwrap();
     all[0].append(&log);
@@ -113,7 +113,8 @@ fn only_what_is_durable_is_sealed() {
     assert_eq!(read_pool(&extent, 8).1.unwrap().records, 1);
 }
 
-/// A full log in a file is sealed behind its end; in the pool there is no room, and nothing is wrong.
+/// A full log in a file is sealed after its end; in the pool there is no space for a seal, which is
+/// not an error.
 #[test]
 fn a_full_log_can_be_sealed() {
     let (_machine, fs) = folder(65);
@@ -142,8 +143,8 @@ fn a_full_log_can_be_sealed() {
     }
 }
 
-/// Power may fail before, in or after a seal: no record that was durable is missing, and nothing is
-/// called damaged.
+/// After a power loss before, during or after sealing, no durable record is missing and nothing is
+/// reported as damaged.
 #[test]
 fn a_crash_takes_a_seal_and_no_record() {
     for turn in 0..40 {

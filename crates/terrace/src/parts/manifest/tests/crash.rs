@@ -1,4 +1,5 @@
-//! Tests of the manifest in crashes: at every persist point, whatever survives; and with faults.
+//! Tests of the manifest in crashes, at every persist point and with any surviving bytes, and with
+//! faults.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,8 +24,8 @@ fn config(machine: &Machine) -> PoolConfig {
     }
 }
 
-/// Opens the manifest of a machine, commits one more edit, opens it again, and returns the state
-/// that was found first.
+/// Opens the manifest of a machine, commits one more edit, reopens it, and returns the state found
+/// first.
 fn recover(machine: &Machine) -> State {
     let found = {
         let pool = Pool::open(config(machine)).unwrap();
@@ -55,15 +56,15 @@ fn recover(machine: &Machine) -> State {
     found
 }
 
-/// After a crash at any fence or sync, of edits and of compactions, whatever of the rest survives,
-/// reopening gives the state before or after the edit in flight, and the manifest goes on.
+/// After a crash at any fence or sync, of edits and of compactions and with any surviving bytes, a
+/// reopened manifest has the state before or after the edit in flight and takes edits.
 #[test]
 fn edits_are_atomic() {
     for medium in [Medium::Dax, Medium::Mapped] {
         let machine = Machine::new(91, medium);
         let pool = Pool::create(config(&machine)).unwrap();
         let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
-        // The states between which the machine is: before and after the edit in flight.
+        // The states before and after the edit in flight.
         let between = Arc::new(Mutex::new((State::default(), State::default())));
         let crashes = Arc::new(AtomicU64::new(0));
         let (states, count) = (Arc::clone(&between), Arc::clone(&crashes));
@@ -106,8 +107,8 @@ fn edits_are_atomic() {
     }
 }
 
-/// After a crash anywhere in `create`, the pool either has no manifest or an empty one, and one can
-/// be created anew.
+/// After a crash anywhere in `create`, the pool has no manifest or an empty one, and one can be
+/// created again.
 #[test]
 fn creation_is_atomic() {
     let machine = Machine::new(93, Medium::Dax);
@@ -133,7 +134,7 @@ fn creation_is_atomic() {
     assert!(machine.points() >= 2);
 }
 
-/// After a manifest is created over one that was given up, no edit of the earlier one comes back.
+/// After a manifest is created over an abandoned one, no edit of the earlier one comes back.
 #[test]
 fn created_again_is_empty() {
     let machine = Machine::new(97, Medium::Dax);
@@ -167,7 +168,7 @@ fn created_again_is_empty() {
     }
 }
 
-/// Growth to larger extents is atomic too, and gives the old ones back.
+/// Growth to larger extents is atomic too, and frees the old ones.
 #[test]
 fn growth_is_atomic() {
     let machine = Machine::new(94, Medium::Dax);
@@ -202,8 +203,8 @@ fn growth_is_atomic() {
     assert_eq!(pool.usage().allocated, used);
 }
 
-/// When the n-th sync fails, for every n, the commit says so, all later ones fail with the first
-/// cause, no extent is free again, and reopening finds the state before or after the edit that failed.
+/// If the n-th sync fails, for every n, the commit reports it, all later ones fail with the first
+/// cause, no extent becomes free, and reopening finds the state before or after the failed edit.
 #[test]
 fn failed_syncs_stay() {
     let mut n = 0;
@@ -242,7 +243,7 @@ fn failed_syncs_stay() {
         };
         let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
         assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
-        // The edit may name it.
+        // The failed edit may name the extent.
         let allocated = pool.usage().allocated;
         drop(extent);
         assert_eq!(pool.usage().allocated, allocated, "sync {n}");

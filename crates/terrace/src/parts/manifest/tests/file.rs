@@ -1,4 +1,5 @@
-//! Tests of the manifest in a file: crashes at every sync, faults at every call, damage, full disks.
+//! Tests of the manifest in a file: crashes at every sync, faults at every call, damage, full
+//! disks.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -26,7 +27,7 @@ fn machine(seed: u64) -> (Machine, Arc<dyn FileSystem>) {
     (machine, fs)
 }
 
-/// An edit of anything but a log in the pool, which this home never has, and the state after it.
+/// Returns an edit without logs in the pool, which this home never has, and the state after it.
 fn edit(editor: &mut Editor, state: &State) -> (Edit, State) {
     let (mut edit, mut after) = (Edit::default(), state.clone());
     while edit.changes.len() < 3 {
@@ -42,12 +43,13 @@ fn edit(editor: &mut Editor, state: &State) -> (Edit, State) {
     (edit, after)
 }
 
-/// What of a state outlives the process.
+/// Returns the part of a state that outlives the process.
 fn kept(state: &State) -> State {
     state.restricted(|change| !change.is_of_pool())
 }
 
-/// Opens the manifest of a machine, commits one more edit, opens it again; the state found first.
+/// Opens the manifest of a machine, commits one more edit and reopens it; returns the state found
+/// first.
 fn recover(machine: &Machine) -> Result<State, ManifestError> {
     let fs = machine.fs();
     let manifest = Manifest::open_file(&fs, dir())?;
@@ -81,8 +83,8 @@ fn images(machine: &Machine, index: u64) -> Vec<(String, terrace_media::Image)> 
     images
 }
 
-/// After a crash at any sync or rename, whatever of the rest survives, reopening gives what is kept of
-/// the state before or after the edit in flight, and the manifest goes on.
+/// After a crash at any sync or rename, with any surviving bytes, a reopened manifest has the kept
+/// part of the state before or after the edit in flight and takes edits.
 #[test]
 fn edits_in_a_file_are_atomic() {
     let (machine, fs) = machine(191);
@@ -134,7 +136,7 @@ fn creation_of_the_file_is_atomic() {
             }
             let fs = machine.fs();
             if fs.exists(&dir().join("MANIFEST")).unwrap() {
-                // A creation that begins again removes it: it says whose it is.
+                // A creation that restarts removes it: its header names the database.
                 fs.remove(&dir().join("MANIFEST")).unwrap();
             }
             Manifest::create_file(&fs, dir(), DB)
@@ -148,15 +150,15 @@ fn creation_of_the_file_is_atomic() {
     assert!(machine.points() >= 3);
 }
 
-/// When the n-th call of the file system fails, for every n and as an error of the disk or as a full
-/// one: the edit did not happen, and either the manifest goes on with the next or it says that it
-/// cannot; reopening finds the state before or after.
+/// If the n-th call of the file system fails, for every n, with a disk error or a full disk, the
+/// edit did not happen, and the manifest either takes the next edit or reports that it cannot;
+/// reopening finds the state before or after.
 #[test]
 fn failed_calls_lose_nothing() {
     for kind in [ErrorKind::Other, ErrorKind::StorageFull] {
         let mut went_on = 0;
         let mut stopped = 0;
-        // BOUND: the script has so many calls.
+        // BOUND: the script makes a fixed number of calls.
         for n in 1.. {
             let (machine, inner) = machine(195);
             let faults = FaultFs::new(inner);
@@ -207,8 +209,8 @@ fn failed_calls_lose_nothing() {
     }
 }
 
-/// With a full disk edits go on until the file has to be replaced; that edit is refused, nothing has
-/// happened, and it succeeds when there is room again.
+/// On a full disk edits succeed until the file has to be replaced; that edit is refused without
+/// effect, and succeeds once there is space.
 #[test]
 fn a_full_disk_refuses_and_comes_back() {
     let (_machine, inner) = machine(197);
@@ -236,7 +238,8 @@ fn a_full_disk_refuses_and_comes_back() {
     assert_eq!(found.logs.len() as u64, count + 1);
 }
 
-/// A copy that leaves out zeros has no space for the records to come. The next record must not be the first to look for it.
+/// A copy that drops zeros has no space for later records. It is allocated before the next record
+/// needs it.
 #[cfg(unix)]
 #[test]
 fn a_copy_without_zeros_takes_its_space() {
@@ -257,8 +260,8 @@ fn a_copy_without_zeros_takes_its_space() {
     assert!(taken() >= bytes.len() as u64);
 }
 
-/// Where a log ends is said by the next edit that is written, with no write of its own; of a log that this edit
-/// retires nothing is said. On a full disk what was asked for goes first.
+/// The end of a log is recorded by the next written edit, without a write of its own, unless that
+/// edit retires the log. On a full disk the requested changes go first.
 #[test]
 fn ends_of_logs_ride_on_edits() {
     let (_machine, inner) = machine(200);
@@ -284,14 +287,14 @@ fn ends_of_logs_ride_on_edits() {
     assert_eq!(end_of(1), Some(None));
     manifest.commit(one(Change::LogRetired { id: 2 })).unwrap();
     assert_eq!((end_of(1), end_of(2)), (Some(Some(4096)), None));
-    // Said once: another edit is as short as ever.
+    // An end is recorded once: another edit is as short as before.
     manifest.note_log_end(1, 4096);
     let edit = one(Change::LogEnded { id: 1, end: 4160 });
     assert!(matches!(
         manifest.commit(edit),
         Err(ManifestError::Corrupt(_))
     ));
-    // There is no room for the ends of all others.
+    // There is no space for the ends of all other logs.
     let seq = |seq| manifest.commit(one(Change::LastSeq { seq }));
     let is_full = |bytes: Vec<u8>| bytes[ROOM as usize - 1000..].iter().any(|b| *b != 0);
     while !is_full(contents(&fs).unwrap()) {
@@ -313,7 +316,7 @@ fn ends_of_logs_ride_on_edits() {
     assert_eq!(Manifest::open_file(&fs, dir()).unwrap().state(), after);
 }
 
-/// Writes over the bytes of the manifest of a machine.
+/// Overwrites the manifest of a machine.
 fn damage(fs: &Arc<dyn FileSystem>, bytes: &[u8]) {
     let path = dir().join("MANIFEST");
     let file = fs.open(&path, OpenMode::Truncate).unwrap();
@@ -327,8 +330,8 @@ fn contents(fs: &Arc<dyn FileSystem>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whatever byte changes, the manifest is refused, or only the last edit is gone, as after a crash; a
-/// file that was cut off is refused wherever it was.
+/// If any byte changes, the manifest is refused, or only the last edit is missing, as after a
+/// crash; a truncated file is refused at any length.
 #[test]
 fn damage_in_the_file_is_found() {
     let (_machine, fs) = machine(198);
@@ -366,7 +369,7 @@ fn damage_in_the_file_is_found() {
         let e = refused.err().unwrap_or_else(|| panic!("cut at {cut}"));
         assert!(matches!(e, ManifestError::Corrupt(_)), "{e}");
     }
-    // A later version is named as such.
+    // A later version is reported as such.
     let mut later = good.clone();
     later[4] += 1;
     let crc = crc32c::crc32c(&later[..60]);

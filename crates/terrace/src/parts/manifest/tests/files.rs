@@ -1,4 +1,4 @@
-//! Changes of table files: what decoding refuses, and what the state does.
+//! Tests of the changes of table files: errors of decoding and effects on the state.
 
 use super::{Change, DB, Editor, FileMeta, Reader, State, one};
 use crate::parts::codec::{self, DecodeError};
@@ -46,8 +46,8 @@ fn decoded(bytes: &[u8]) -> Result<Change, DecodeError> {
     r.end().map(|()| change)
 }
 
-/// Keys of every length up to the longest decode to themselves; the empty key is one, and so is the
-/// same key twice.
+/// Keys of every length up to the longest decode to themselves, including an empty key and the same
+/// key twice.
 #[test]
 fn keys_up_to_the_longest_round_trip() {
     let mut editor = Editor::new(91);
@@ -65,8 +65,8 @@ fn keys_up_to_the_longest_round_trip() {
     }
 }
 
-/// A key longer than any key is refused by its length, whether or not its bytes are there, and a
-/// length that is not backed by bytes allocates nothing.
+/// A key above the maximum length is refused by its length, whether or not its bytes are present,
+/// and a length without bytes allocates nothing.
 #[test]
 fn keys_that_are_too_long_are_refused() {
     let mut editor = Editor::new(92);
@@ -90,7 +90,7 @@ fn keys_that_are_too_long_are_refused() {
         ..editor.file()
     };
     let bytes = encoded(&short);
-    // Behind it are the numbers of expiring entries and of range deletes.
+    // The numbers of expiring entries and of range deletes follow.
     let (end, start) = (bytes.len() - 3, bytes.len() - 4);
     assert_eq!(bytes[start..end], [0], "the length of the last key");
     for claimed in [1, KEY_BYTES_MAX as u64, 1 << 40, u64::MAX] {
@@ -100,7 +100,7 @@ fn keys_that_are_too_long_are_refused() {
     }
 }
 
-/// A file whose first key is behind its last is refused: by keyspace first, then by key.
+/// A file whose first key is after its last is refused: by keyspace first, then by key.
 #[test]
 fn keys_in_the_wrong_order_are_refused() {
     let mut editor = Editor::new(93);
@@ -120,7 +120,7 @@ fn keys_in_the_wrong_order_are_refused() {
     }
 }
 
-/// The bytes of each change of files stay what they are: tags and the order of fields are the format.
+/// The bytes of each change of files are stable: tags and field order are the format.
 #[test]
 fn the_bytes_of_changes_are_pinned() {
     let file = FileMeta {
@@ -179,8 +179,8 @@ fn the_bytes_of_changes_are_pinned() {
     assert_eq!(bytes(Change::Created), [33]);
 }
 
-/// Changes of files that contradict the state are refused and change nothing; a file that moves
-/// leaves its run.
+/// Changes of files that contradict the state are refused and change nothing; a file that moves to
+/// another level leaves its run.
 #[test]
 fn contradictions_about_files_are_refused() {
     let mut editor = Editor::new(94);
@@ -215,7 +215,7 @@ fn contradictions_about_files_are_refused() {
     assert_eq!(state, State::default());
 }
 
-/// A manifest remembers its files when it is opened again.
+/// A reopened manifest has its files.
 #[test]
 fn files_are_remembered() {
     let pool = super::pool(16 << 20);
@@ -232,8 +232,8 @@ fn files_are_remembered() {
     assert_eq!(manifest.with_state(|state| state.files[&number].level), 5);
 }
 
-/// Any bytes decode to a change of files or to an error, and never to one that does not encode to
-/// what decodes to itself.
+/// Arbitrary bytes decode to a change of files or to an error; a decoded change encodes to bytes
+/// that decode to the same change.
 #[test]
 fn hostile_files_are_refused() {
     let mut rng = fastrand::Rng::with_seed(96);
@@ -260,8 +260,8 @@ fn hostile_files_are_refused() {
     assert!(refused > 3000, "{refused} were refused");
 }
 
-/// Levels, ids, sequence numbers and amounts that nothing can have are refused: a reader makes a place for
-/// each level, counts on from ids and numbers, and adds amounts up.
+/// Impossible levels, ids, sequence numbers and amounts are refused: readers have a slot for each
+/// level, count up from ids and numbers, and add up amounts.
 #[test]
 fn impossible_numbers_are_refused() {
     let sound = Editor::new(17).file();
