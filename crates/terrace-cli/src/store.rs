@@ -75,7 +75,16 @@ pub(crate) fn keyspaces(db: &Db) -> Result<Vec<Keyspace>, CliError> {
 
 /// Opens the database at `path` without choosing a keyspace.
 pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db, CliError> {
-    let mut options = options(Options::load(path)?, args);
+    let stored = Options::load(path)?;
+    let named = stored.as_ref().and_then(|stored| stored.pool.path.as_ref());
+    if let (Some(named), Some(None)) = (named, args.pool.as_ref().map(pool_path)) {
+        return Err(CliError::Usage(format!(
+            "the database in {} has the pool {}, and --pool none is for one without: leave it away",
+            path.display(),
+            named.display()
+        )));
+    }
+    let mut options = options(stored, args);
     options.error_if_missing = missing == Missing::Fail;
     let bar = bar("recovering");
     let shown = bar.clone();
@@ -101,6 +110,10 @@ fn options(stored: Option<Options>, args: &StoreArgs) -> Options {
     apply(args, &mut options);
     options
 }
+
+/// Where only the size of a pool is given, memtables and extents are at most one part in so many of it.
+const POOL_PIECES: u64 = 32;
+const PAGE_BYTES: u64 = 4096;
 
 /// Sets every option that the user gave.
 pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
@@ -130,6 +143,14 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     let direct = args.direct_io.map(|direct| direct.reads_and_writes());
     set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
     set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));
+    if let (Some(pool), None) = (args.pool_size, args.memory) {
+        // The default ones may be larger than all of a small pool.
+        let most = (pool / POOL_PIECES / PAGE_BYTES * PAGE_BYTES).max(64 << 10);
+        if args.memtable_size.is_none() {
+            options.front.memtable_bytes = options.front.memtable_bytes.min(most);
+        }
+        options.bottom.extent_bytes = options.bottom.extent_bytes.min(most);
+    }
     if let Some(memory) = args.memory {
         let chosen = Sizes {
             pool_bytes: args.pool_size,

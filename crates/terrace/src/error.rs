@@ -139,7 +139,10 @@ impl Error {
     /// The same of a database that is being made, from which nothing can be deleted.
     pub(crate) fn of_new(self) -> Error {
         Error {
-            message: self.message.replace(ROOM_BY_DELETES, ""),
+            message: self
+                .message
+                .replace(ROOM_BY_DELETES, "")
+                .replace("delete data, ", ""),
             ..self
         }
     }

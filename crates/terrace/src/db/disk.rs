@@ -28,6 +28,8 @@ use crate::stages::names::log_file_name;
 const LOGS: u64 = 4;
 /// A memtable is at most one part in so many of what logs take.
 const MEMTABLES: u64 = 8;
+/// About what a new database takes with the sizes that fit a small disk.
+const NEW_BYTES: u64 = 2 << 20;
 /// A table file is at most one part in so many of the disk.
 const TABLE_FILES: u64 = 32;
 /// The least that a table file is made.
@@ -67,7 +69,8 @@ impl DbBuilder {
         if ground.pool_outlives() {
             self.fit_pool(ground, tables);
         }
-        if !ground.options.design_of_new().keeps_table_files() {
+        let in_files = ground.options.design_of_new().keeps_table_files();
+        if ground.pool_outlives() && !in_files {
             return;
         }
         let Ok(Some(free)) = self.fs.free_bytes(&self.path) else {
@@ -88,7 +91,9 @@ impl DbBuilder {
         }
         let front = &mut ground.options.front;
         let logs_max = (disk / LOGS).max(MEMTABLES * MEMTABLE_BYTES_MIN);
-        front.log_bytes_max = front.log_bytes_max.min(logs_max);
+        if in_files {
+            front.log_bytes_max = front.log_bytes_max.min(logs_max);
+        }
         // With a budget of memory they are as large as that says, and so is what may be in one.
         if ground.options.memory_bytes.is_none() {
             let most = logs_max / MEMTABLES / PAGE_BYTES * PAGE_BYTES;
@@ -149,10 +154,9 @@ impl DbBuilder {
             (false, _) => {
                 let e = e.of_new();
                 let text = format!(
-                    "{e}; a new database begins with a log of a quarter more than front.memtable_bytes ({}), in \
-                     the pool if it has one: with smaller memtables and a smaller pool it takes less \
-                     (--memtable-size and --pool-size, or --memory for both, on the command line)",
-                    human_bytes(self.options.front.memtable_bytes)
+                    "{e}; a new database needs about {} for its first memtable and what names its files: give it a \
+                     disk with more room",
+                    human_bytes(NEW_BYTES)
                 );
                 return Error::new(ErrorKind::Full, text).because(e);
             }
