@@ -13,7 +13,7 @@ use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
 use crate::stages::{Folder, Ground};
 
-/// At first there is an empty repository; the other stages begin with nothing on media.
+/// An empty repository is created first; the other stages need no initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
     create: repository::recover::create,
     links_lost: elastic::recover::links_lost,

@@ -1,11 +1,11 @@
-//! This file is the log files of a database without a pool: made with their space taken, named, used
-//! again when nothing needs what is in them any more, and counted.
+//! The log files of a database without a pool: preallocated, named, reused once their contents are
+//! not needed any more, and counted.
 //!
-//! A log is needed for as long as a memtable, or a table of a buffer in memory, has its entries. The
-//! edit that puts those into named files retires it; then its file may become the file of another log.
+//! A log is needed while a memtable, or a table of a buffer in memory, has its entries. The edit
+//! that puts those into named files retires it; then its file may become the file of another log.
 //!
-//! CRASH: a log file of this database that the manifest does not name had just been made, or was not
-//! needed any more; opening the database removes it. What does not say that it is one stays
+//! CRASH: a log file of this database that the manifest does not name had just been made, or was
+//! not needed any more; opening the database removes it. A file without a log's header stays
 //! (`stages/names.rs`).
 
 use std::collections::BTreeMap;
@@ -25,15 +25,15 @@ use crate::stages::names::{is_log_of, log_file_id, log_file_name};
 use crate::stages::{Folder, Ground};
 use crate::types::{DbId, SeqNo};
 
-/// Files that are kept for logs to come: at least so many, and as many as one drain retires together, which
-/// take a quarter of what logs may.
+/// Files that are kept for future logs: at least the first number, and as many as one drain retires
+/// together, which take a quarter of the bytes for logs.
 ///
-/// A new file costs a writer more than an old one. The system has to find it blocks and clean pages, and
-/// what had not reached the disk of the old one was written for nothing.
-/// BOUND: never more than the second of these, nor, beyond the first, than logs may take together.
+/// A new file costs a writer more than an old one. The system has to allocate blocks and clean
+/// pages for it, and pages of the old one that had not reached the disk were written for nothing.
+/// BOUND: never more than the second number, nor, beyond the first, than logs may take together.
 const IDLE: (u64, u64) = (2, 16);
 
-/// BOUND: of more logs than these that are left unsynced, the oldest is synced when another one comes: each
+/// BOUND: if more logs than this are unsynced, the oldest is synced when another one comes: each
 /// keeps its file open.
 const UNSYNCED: usize = 64;
 
@@ -44,21 +44,21 @@ pub(super) struct LogFiles {
     folder: Folder,
     /// A larger file is not kept for another log.
     kept_bytes_max: u64,
-    /// More files are not kept.
+    /// The maximum number of kept files.
     idle_max: usize,
-    /// What all logs together may take.
+    /// The maximum bytes of all logs together.
     bytes_max: u64,
     reserve: Arc<Reserve>,
     files: Mutex<Files>,
 }
 
-/// A log that nobody writes any more and that is to be synced.
+/// A log that is no longer written and is to be synced.
 #[derive(Clone)]
 struct Unsynced {
-    /// The log itself, not its name: a file that was opened later may not hear of what could not be written,
-    /// and a log whose sync has failed goes on failing (L4).
+    /// The log itself, not its name: a file that was opened later may not report earlier write
+    /// errors, and a log whose sync has failed goes on failing (L4).
     log: Arc<dyn Log>,
-    /// The number behind its last, if it is to be sealed.
+    /// The number after its last, if it is to be sealed.
     next_seq: Option<SeqNo>,
 }
 
@@ -70,13 +70,13 @@ struct Files {
     idle: Vec<PathBuf>,
     /// Logs that are needed, of memtables that have become tables, and not known to be synced.
     unsynced: BTreeMap<u64, Unsynced>,
-    /// No log comes any more.
+    /// Whether no more logs will come.
     closed: bool,
 }
 
 impl LogFiles {
-    /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
-    /// together may take `bytes_max`.
+    /// Manages the log files in `folder`; those of logs that take at most `kept_bytes_max` are
+    /// reused. All logs together may take `bytes_max`.
     pub(super) fn new(
         ground: &Arc<Ground>,
         folder: Folder,
@@ -104,11 +104,11 @@ impl LogFiles {
         self.folder.dir.join(log_file_name(id))
     }
 
-    /// Makes the file of log `id`, with all its space taken: what is refused here for want of room
+    /// Creates the file of log `id`, preallocated: an allocation refused here for lack of space
     /// would be a half-written record later.
     pub(super) fn create(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
         if self.reserve.is_short() {
-            // Files that are kept for other logs may be what it lacks.
+            // Files that are kept for other logs may take the missing space.
             self.remove_idle();
             if !self.reserve.refill() {
                 return Err(io::Error::new(
@@ -122,7 +122,7 @@ impl LogFiles {
             true => self.files.lock().idle.pop(),
             false => None,
         };
-        // A file that is used again has its space.
+        // A reused file has its space.
         let room = old
             .as_ref()
             .map_or_else(|| self.check_room(bytes), |_| Ok(()));
@@ -140,8 +140,9 @@ impl LogFiles {
         log
     }
 
-    /// Returns an error if the disk reports fewer than `bytes` free. A file system may fill the disk before it refuses
-    /// what does not fit, and the jobs that write beside it would find no room meanwhile.
+    /// Returns an error if the disk reports fewer than `bytes` free. A file system may fill the
+    /// disk before it refuses an allocation that does not fit, and concurrent jobs would find no
+    /// space meanwhile.
     fn check_room(&self, bytes: u64) -> io::Result<()> {
         let Folder { fs, dir } = &self.folder;
         match fs.free_bytes(dir) {
@@ -157,9 +158,9 @@ impl LogFiles {
         }
     }
 
-    /// As `create`, on a row of the reserve where the disk has no room.
+    /// Does the same as `create`, on a row of the reserve if the disk has no space.
     pub(super) fn create_on_reserve(&self, id: u64, bytes: u64, row: Row) -> io::Result<FileLog> {
-        // Room that has come back goes to the rows before this one first: without them, no log is retired.
+        // Returned space goes to the rows before this one first: without them, no log is retired.
         self.reserve.refill();
         let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), row));
         let log = FileLog::create(&lender, &self.path(id), (self.db, id), bytes, None)?;
