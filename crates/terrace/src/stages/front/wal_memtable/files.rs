@@ -169,12 +169,12 @@ impl LogFiles {
     }
 
     /// Finds the files of the logs that the manifest names, and removes those of other logs of the
-    /// database. Their ids, and those that others have in names of their files, are not given out again.
+    /// database. Their ids, and those in the names of foreign files, are not reused.
     pub(super) fn find(&self, named: &[u64], ground: &Ground) -> Result<()> {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
-        // Before anything is removed: a manifest that is an older one names too little, and the right one may
-        // come back.
+        // Before anything is removed: an outdated manifest names too few logs, and the right one
+        // may come back.
         let is_there = |id: &u64| names.iter().any(|name| log_file_id(name) == Some(*id));
         if let Some(&lost) = named.iter().find(|id| !is_there(id)) {
             return Err(Error::corruption(format!(
@@ -211,7 +211,8 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Whether the file of log `id` is this database's and begins with a whole record of that log.
+    /// Returns whether the file of log `id` is this database's and begins with a whole record of
+    /// that log.
     fn has_records(&self, id: u64) -> bool {
         let path = self.path(id);
         if !is_log_of(&**self.fs(), &path, self.db) {
@@ -224,7 +225,7 @@ impl LogFiles {
         };
         let fault = |e| Error::io("read the log", &path, e);
         let mut any = false;
-        // The first record is enough. A log that cannot be read is none that hides writes.
+        // The first record is enough. A log that cannot be read hides no writes.
         let _ = replay_file(self.fs(), &path, log, &fault, &mut |_| {
             any = true;
             Err(Error::closed())
@@ -232,13 +233,13 @@ impl LogFiles {
         any
     }
 
-    /// Bytes of the file of log `id`.
+    /// Returns the bytes of the file of log `id`.
     pub(super) fn bytes(&self, id: u64) -> u64 {
         self.files.lock().live.get(&id).copied().unwrap_or(0)
     }
 
-    /// Log `id` is to be synced when the next caller asks for that, and then sealed if `next_seq` is known,
-    /// which follows its last number. It takes no more records.
+    /// Leaves log `id` to be synced by the next caller that requests a sync, and then sealed if
+    /// `next_seq` is known, which follows its last number. It takes no more records.
     pub(super) fn leave_unsynced(
         &self,
         id: u64,
@@ -269,7 +270,7 @@ impl LogFiles {
     fn sync_one(&self, id: u64, left: &Unsynced) -> io::Result<()> {
         let synced = left.log.sync();
         let mut files = self.files.lock();
-        // One that was retired meanwhile may be gone, and nobody needs it.
+        // A log that was retired meanwhile may be gone, and is not needed.
         if files.unsynced.contains_key(&id) {
             synced?;
             files.unsynced.remove(&id);
@@ -278,20 +279,20 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Gives back what a log that takes no more records has not used, if that is much.
+    /// Frees the unused part of a log that takes no more records, if that is much.
     pub(super) fn trim(&self, id: u64, used: u64) {
         let bytes = self.bytes(id);
         if used > bytes / 2 {
             return;
         }
-        // For space only: a failure leaves the file as it is.
+        // For space only: a failure leaves the file unchanged.
         let cut = self.folder.fs.open(&self.path(id), OpenMode::Write);
         if cut.and_then(|file| file.set_len(used)).is_ok() {
             self.files.lock().live.insert(id, used);
         }
     }
 
-    /// Log `id` is not needed any more, and no edit names it.
+    /// Retires log `id`, which is not needed any more and which no edit names.
     pub(super) fn retire(&self, id: u64) {
         let path = self.path(id);
         let mut files = self.files.lock();
@@ -306,11 +307,11 @@ impl LogFiles {
             return;
         }
         drop(files);
-        // What cannot be removed now is removed when the database is opened.
+        // A file that cannot be removed now is removed when the database is opened.
         let _ = self.folder.fs.remove(&path);
     }
 
-    /// Whether there is room for one more file that is kept for logs to come.
+    /// Returns whether there is space to keep one more file for future logs.
     fn may_keep(&self, files: &Files) -> bool {
         let idle = files.idle.len();
         let live: u64 = files.live.values().sum();
@@ -318,18 +319,18 @@ impl LogFiles {
         idle < IDLE.0 as usize || idle < self.idle_max && all <= self.bytes_max
     }
 
-    /// Bytes of the files of all logs that are needed.
+    /// Returns the bytes of the files of all logs that are needed.
     pub(super) fn live_bytes(&self) -> u64 {
         self.files.lock().live.values().sum()
     }
 
-    /// No log comes any more.
+    /// Notes that no more logs will come.
     pub(super) fn close(&self) {
         self.files.lock().closed = true;
         self.remove_idle();
     }
 
-    /// Removes the files that are kept for logs to come.
+    /// Removes the files that are kept for future logs.
     pub(super) fn remove_idle(&self) {
         let idle = std::mem::take(&mut self.files.lock().idle);
         for path in idle {
@@ -338,14 +339,15 @@ impl LogFiles {
     }
 }
 
-/// Says where a log ends that takes no more records, once it is synced: in the log itself, if the number
-/// behind its last is known, and in the manifest. One of which that cannot be said is as good as it was.
+/// Records the end of a log that takes no more records, once it is synced: in the log itself, if
+/// the number after its last is known, and in the manifest. If that fails, the log remains valid
+/// without it.
 pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
     if let Some(next_seq) = next_seq {
         let _ = log.seal(next_seq);
     }
-    // PERSIST: the records before the edit that says where they end. Reversed, a power loss would make a
-    // sound database look damaged.
+    // PERSIST: the records before the edit that names their end. Reversed, a power loss would make
+    // a sound database look damaged.
     if let Some(end) = log.durable_end() {
         ground.manifest.note_log_end(id, end);
     }
