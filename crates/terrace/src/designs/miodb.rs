@@ -1,5 +1,5 @@
-//! MioDB in its DRAM-PM form: Duan et al., "Revisiting Log-Structured Merging for KV Stores in Hybrid
-//! Memory Systems", ASPLOS 2023.
+//! MioDB in its DRAM-PM form: Duan et al., "Revisiting Log-Structured Merging for KV Stores in
+//! Hybrid Memory Systems", ASPLOS 2023.
 //!
 //! The paper's numbers are the defaults of `Options`: memtables of 64 MiB, 8 levels, filters of 16
 //! bits a key. Where this differs from the paper, docs/designs.md says how and why.

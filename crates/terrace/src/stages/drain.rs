@@ -161,7 +161,7 @@ impl EntryCount {
 }
 
 /// Bytes of the pool that drains in progress will free, in proportion to their progress. Drains
-/// free all at once, when they end; slowed writers should not feel that.
+/// free all at once, when they end; the credit smooths the effect on slowed writers.
 #[derive(Clone, Default)]
 pub(crate) struct Credits(Arc<AtomicU64>);
 

@@ -126,10 +126,10 @@ impl Ground {
         self
     }
 
-    /// Grows or shrinks the reserve to its target, if there is space. The row of tables holds the
-    /// largest table file. More, up to a sixteenth of all of them, is kept for a flush of one
-    /// memtable and, if the buffer is memory, for a drain of its largest table, since their logs go
-    /// only when all of that is written.
+    /// Resizes the reserve to its target, if there is space. The row of tables holds the largest
+    /// table file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and,
+    /// if the buffer is memory, for a drain of its largest table, since their logs go only when all
+    /// of that is written.
     ///
     /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file or of
     /// a sixteenth of them all. If logs are in a pool that outlives the process and there is no

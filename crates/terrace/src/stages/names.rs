@@ -1,17 +1,17 @@
 //! The names of the files that stages keep in a database's directory, and the proof that a file is
 //! the database's own.
 //!
-//!
-//! A folder may have files of anybody. So a name alone proves nothing, unless the database's id is in it.
+//! A directory may contain foreign files. So a name alone proves nothing, unless the database's id
+//! is in it.
 //!
 //! Invariants
-//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets its
-//!       own name when it is durable and its header or footer names its database.
-//!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name of
-//!       a foreign file is skipped.
-//!   F3  A file is removed or overwritten only if it is proved ours: by the name of a draft, or by the
-//!       exact name of a log or a table and its contents. So the remains of a damaged file of ours
-//!       stay too; the database never makes another one of that number.
+//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets
+//!       its own name when it is durable and its header or footer names its database.
+//!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name
+//!       of a foreign file is skipped.
+//!   F3  A file is removed or overwritten only if it is proved ours: by the name of a draft, or by
+//!       the exact name of a log or a table and its contents. So the remains of a damaged file of
+//!       ours stay too; the database never makes another one of that number.
 
 use std::path::Path;
 

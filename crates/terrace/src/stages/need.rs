@@ -1,4 +1,4 @@
-//! Need: the urgency of space, and the pressure towards stopping writers.
+//! Need: how urgently space is needed, and how near a stage is to stopping writers.
 
 /// The urgency with which space is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -135,8 +135,8 @@ pub(crate) trait Source: Send + Sync {
     fn cursor(&self) -> Box<dyn Cursor>;
     /// Returns about how many entries, and bytes of them, are between two places.
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
-    /// Checks everything that can be checked, calling `visited` with the number of bytes as they
-    /// are read.
+    /// Checks everything that can be checked, calling `visited` with the number of bytes of each
+    /// read.
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
     /// Returns about how many bytes `verify` will read.
     fn verify_bytes(&self) -> u64;

@@ -68,8 +68,8 @@ impl Absorb {
             drain.credit.restart();
             ranges = drain.range_deletes()?;
         }
-        // The snapshots are read now and not earlier: one that a recent writer came after must be
-        // among them.
+        // The snapshots are read now and not earlier, so that they include one taken just before a
+        // recent write.
         let durable = drain.durable.max(self.body.ground.ranges.durable());
         let begin = || {
             let version = self.body.version();

@@ -9,8 +9,8 @@
 //!
 //! G1  An estimate refuses nothing: a table that cannot be read supersedes nothing, and if drains
 //!     wait for garbage to go, a compaction that reclaims it is due or running.
-//! G2  The last level has no garbage, and neither has a table without an estimate, as after
-//!     opening.
+//! G2  The last level has no garbage, and a table without an estimate, as after opening, counts as
+//!     having none.
 
 use super::Body;
 use super::version::{Run, Version};
@@ -81,7 +81,7 @@ impl Sampler {
     }
 }
 
-/// Returns the size of one entry of a table, if the run may have an older version of a key.
+/// Returns the average size of an entry of a table, if the run may have an older version of a key.
 fn entry_bytes(run: &Run, (keyspace, key): (u32, &[u8]), hash: u64) -> Result<Option<u64>> {
     let Some(table) = run.tables.get(run.position(keyspace, key)) else {
         return Ok(None);
@@ -100,7 +100,7 @@ fn entry_bytes(run: &Run, (keyspace, key): (u32, &[u8]), hash: u64) -> Result<Op
 }
 
 impl Version {
-    /// Returns the bytes of the newest entry of a key below the tables written to `level`, or 0.
+    /// Returns the size of the newest entry of a key below the tables written to `level`, or 0.
     fn older_bytes(&self, level: usize, place: (u32, &[u8]), hash: u64) -> u64 {
         let runs = match level {
             0 => self.runs.as_slice(),

@@ -7,9 +7,9 @@
 //! the next table. Rewriting takes the space of one table, which the reserve keeps, and frees that
 //! of the old table.
 //!
-//! Each table is looked at twice until the buffer has new entries. It is rewritten if an eighth of
-//! its entries is hidden, judged by a few lookups. In a pool on media, if that makes no space for
-//! the drain, it is rewritten for a smaller share that is only just worthwhile.
+//! Each table is examined at most twice until the buffer has new entries. It is rewritten if an
+//! eighth of its entries is hidden, judged by a few lookups. In a pool on media, if that makes no
+//! space for the drain, it is rewritten for a smaller share that is only just worthwhile.
 //!
 //! CRASH: an entry that is left out here is hidden by a durable version above it.
 
@@ -45,7 +45,7 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Returns whether there may be a candidate, given `newest`, the newest number in the buffer.
     pub(super) fn is_due(&mut self, newest: SeqNo) -> bool {
-        // BOUND: each content of the buffer causes one check.
+        // BOUND: once for each newest number in the buffer.
         let is_new = std::mem::replace(&mut self.asked, newest) < newest;
         is_new || !self.numbers.is_empty()
     }

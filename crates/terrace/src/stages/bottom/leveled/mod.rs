@@ -13,8 +13,8 @@
 //! target, tables are merged into the level below. Readers hold a version, which never changes.
 //!
 //! Invariants
-//!   L1  For one key, every version in an older run or a deeper level is older than every version in
-//!       a newer run or a level above.
+//!   L1  For one key, every version in an older run or a deeper level is older than every version
+//!       in a newer run or a level above.
 //!   L2  Tables of one run are disjoint, and all versions of a key in a run are in one table.
 //!   L3  A table belongs to at most one job; its number is then in `busy`.
 //!   L4  A file and its name are durable before an edit names it; it is removed after an edit has
@@ -144,7 +144,7 @@ struct Busy {
     numbers: HashSet<u64>,
     /// For each level, the key after which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
-    /// The state that was searched for tables that range deletes cover.
+    /// The state at the last search for tables that range deletes cover.
     looked: vanish::Looked,
     /// The state that makes compactions smaller on a full disk.
     narrow: narrow::Narrow,

@@ -9,7 +9,7 @@
 //!    same is done when a drain of memtables is refused, since deletes in tables alone free no
 //!    space.
 //! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small:
-//!    each file takes whole blocks, and cutting one run makes fewer than cutting many.
+//!    each file takes whole blocks, and cutting one run makes fewer files than cutting many.
 //! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 then
 //!    has smaller pieces, and a table of a deeper level overlaps less. A piece that is refused is
 //!    cut again, into few parts each time: files take whole blocks, and many small ones would take
@@ -32,8 +32,8 @@ use super::{Body, Busy};
 use crate::error::Result;
 use crate::types::SeqNo;
 
-/// The maximum number of parts of a refused compaction. There are fewer if the files could take a
-/// quarter of the space: each takes up to one block more than its contents.
+/// The maximum number of parts of a refused compaction. There are fewer if the extra blocks of the
+/// files, one for each, could take a quarter of the space.
 const PARTS_MAX: u64 = 32;
 const BLOCK_BYTES: u64 = 4096;
 

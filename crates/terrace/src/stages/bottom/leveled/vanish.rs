@@ -109,8 +109,8 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
         let mut first = table.first();
         let mut count = 0;
         for (keyspace, key) in &cuts {
-            // Nothing of a keyspace comes before an empty key: taken for the whole keyspace, it is
-            // hidden less often.
+            // An empty key has nothing of its keyspace before it; treating that as the whole
+            // keyspace only makes it hidden less often.
             let to = (*keyspace, Last::Before(key));
             count += usize::from(self.has_stretch(first, to, seqs));
             first = (*keyspace, key);

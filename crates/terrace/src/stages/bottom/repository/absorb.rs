@@ -96,8 +96,8 @@ impl Absorb {
         if has_more || self.looked_at.is_none() {
             self.hidden = Some(Hidden::begin());
         }
-        // PERSIST: of the range deletes above the table only those in synced logs. A crash would
-        // lose another one, and not restore the entries that it had hidden.
+        // PERSIST: of the range deletes above the table only those in synced logs. A crash could
+        // lose any other one without restoring the entries that it had hidden.
         let looked_at = ground.ranges.durable();
         self.looked_at = Some(looked_at);
         let durable = drain.durable.max(looked_at);

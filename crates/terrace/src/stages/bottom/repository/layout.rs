@@ -35,9 +35,9 @@ use crate::parts::codec::{self, DecodeError};
 pub(super) const HEADER_BYTES: usize = 64;
 /// The offset of the entry count in the head extent.
 pub(super) const ENTRIES_AT: u64 = 32;
-/// The offset, in the head extent, of the offset of the extent being emptied.
+/// The offset, in the head extent, of the word that names the extent being emptied.
 pub(super) const RECLAIMING_AT: u64 = 40;
-/// The offset, in an extent, of its own offset.
+/// The offset, in an extent, of the word with the extent's offset.
 const OFFSET_AT: usize = 24;
 /// The offset of `used` in an extent.
 pub(super) const USED_AT: u64 = 32;

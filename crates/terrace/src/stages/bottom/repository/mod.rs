@@ -397,7 +397,7 @@ impl Bottom for Repository {
     }
 
     fn pressure(&self) -> Pressure {
-        // The free space of the pool limits its work, and slows writers.
+        // The free space of the pool slows writers already, and accounts for this work.
         Pressure::default()
     }
 

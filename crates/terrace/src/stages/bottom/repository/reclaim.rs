@@ -1,6 +1,6 @@
 //! Space reclamation: extents that are mostly dead are emptied, dropped keyspaces purged.
 //!
-//! The live nodes of an extent are copied to the append position of drains and replace themselves
+//! The live nodes of an extent are copied to where drains append, and the copies take their places
 //! in the list. Then one edit removes the extent, and it returns to the pool when the last view
 //! that could lead into it is gone (P4).
 //!
@@ -103,8 +103,8 @@ pub(super) fn due(body: &Body) -> (u64, u64) {
 }
 
 /// Returns the job that moves the last extent that has a free place nearer to the start of the
-/// pool. Free space is in pieces between extents; so it joins behind them, where it is long enough
-/// for a memtable.
+/// pool. Free space is in pieces between extents; moving extents joins it behind them, where it is
+/// long enough for a memtable.
 ///
 /// Each such job moves data towards the start, so they terminate.
 pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {

@@ -50,7 +50,7 @@ impl Held {
 }
 
 impl Swept {
-    /// Takes the range deletes that were found when the repository was opened.
+    /// Creates the set from the range deletes found when the repository was opened.
     pub(super) fn over(ranges: Vec<RangeDelete>, drained: SeqNo) -> Swept {
         let mut held = Held {
             ranges,

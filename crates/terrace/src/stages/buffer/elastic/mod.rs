@@ -335,7 +335,7 @@ struct NewerTables {
     all: Arc<Tables>,
     survival: Survival,
     tables: Vec<Arc<Table>>,
-    /// Versions above it came later: a snapshot unknown to the drain may separate them.
+    /// Versions above it came later: a snapshot unknown to the drain may not include them.
     seq_max: SeqNo,
     /// Those that drain and hide older versions; newest first.
     drained: Vec<Arc<Table>>,

@@ -367,8 +367,8 @@ impl Memtable {
         )
     }
 
-    /// Searches the place of an entry before it has its number: for any number, it is after the
-    /// place before every version of its key.
+    /// Begins the search for the place of an entry before it has its number: with any number, the
+    /// entry comes after the place before every version of its key.
     #[inline]
     pub(super) fn approach(&self, entry: &LogEntry<'_>) -> Approach {
         let target = Target::first_of(entry.keyspace, entry.key);

@@ -54,8 +54,8 @@ use spare::fits;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
-    /// The extent to which memtables are linked if they are not copied into the pool: one for all,
-    /// which is never written. `None`: each memtable has its own extent, where its flush goes.
+    /// The extent whose offsets memtables use in links if they are not copied into the pool: one
+    /// for all, never written. `None`: each memtable has its own extent, where its flush goes.
     anchor: Option<Arc<Extent>>,
     flush_to: FlushTo,
     ground: Arc<Ground>,
@@ -63,7 +63,8 @@ pub(crate) struct WalMemtable {
     /// Guards sequence numbers, log places and memtable places, and the choice of `active`.
     /// LOCK: first of all locks of the write path.
     commit: Mutex<()>,
-    /// Held by a guard during a write: a reference count would move from core to core.
+    /// Held by a guard during a write: the cache line of a reference count would bounce between
+    /// cores.
     active: ArcSwap<Memtable>,
     /// Whether writing has ended; changed and read under the commit lock.
     closed: AtomicBool,
@@ -268,8 +269,8 @@ impl Front for WalMemtable {
         pending.spare_due = (used - bytes as u64..used).contains(&due);
         drop(commit);
 
-        // The search for its place touches cold nodes, which are loaded while the record is
-        // written.
+        // The search for its place begins here, so that its loads overlap with the writing of the
+        // record.
         let mut next = batch.payload.iter().next().map(|e| memtable.approach(&e));
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;

@@ -171,7 +171,7 @@ impl Replayer {
         Ok(memtable)
     }
 
-    /// Reads a log into a memtable. `read` gets the number of bytes as they are read.
+    /// Reads a log into a memtable. `read` gets the number of bytes of each read.
     fn replay(self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
         let mut memtable = memtable;
         let mut fits = true;
