@@ -58,7 +58,7 @@ pub(crate) struct Ground {
     pub(crate) memory: Arc<Memory>,
     /// Disk space reserved for work that frees space.
     pub(crate) reserve: Arc<Reserve>,
-    /// As stated, except for sizes that do not fit the disk.
+    /// The options as stated, except for sizes that do not fit the disk.
     pub(crate) options: Options,
     pub(crate) stated: Options,
     /// The number of this opening of the database, unique in the process.
@@ -306,7 +306,7 @@ pub(crate) struct DroppedKeyspaces {
     refusals: AtomicU64,
     /// The keyspaces that jobs purge, ascending.
     purged: ArcSwap<Vec<u32>>,
-    /// The same in the order in which they were dropped, for readers that process each once.
+    /// The same keyspaces in the order of their drops, for callers that process each once.
     /// LOCK: held briefly, and while the other list is replaced.
     order: Mutex<Vec<u32>>,
 }

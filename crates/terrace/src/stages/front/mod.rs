@@ -94,9 +94,9 @@ pub(crate) enum Rotated<'f> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deletes {
     None,
-    /// Of single keys.
+    /// Deletes of single keys.
     Single,
-    /// Of ranges, or the memtable takes nothing but deletes.
+    /// Deletes of ranges, or the memtable takes nothing but deletes.
     Ranges,
 }
 

@@ -55,7 +55,7 @@ const HIDDEN_PIECES_MIN: usize = 2;
 /// The dropped keyspaces and range deletes that hide entries from every reader.
 struct Hidden<'a, F> {
     dropped: &'a [u32],
-    /// Returns whether range deletes hide all keys of a stretch of one keyspace, for all numbers
+    /// The check whether range deletes hide all keys of a stretch of one keyspace, for all numbers
     /// between two.
     hides: F,
 }

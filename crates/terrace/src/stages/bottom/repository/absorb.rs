@@ -369,7 +369,7 @@ impl Job for Absorb {
             // PERSIST: the copies and the dead flags before the edit that removes the table.
             // Reversed, a power loss on `Mapped` could lose entries, or bring deleted keys back.
             body.sync(&relinker)?;
-            // It has left out those that it knew of.
+            // The drain has left out the keyspaces that it knew of.
             relinker.purged = relinker.purged.min(self.dropped_before);
         }
         let (forget, seq_last) = (drain.forget, drain.seq_last);

@@ -337,7 +337,7 @@ struct NewerTables {
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot unknown to the drain may not include them.
     seq_max: SeqNo,
-    /// Those that drain and hide older versions; newest first.
+    /// The draining tables that hide older versions, newest first.
     drained: Vec<Arc<Table>>,
     newest_drained: u64,
 }

@@ -113,7 +113,7 @@ pub(super) struct Tables(Mutex<Shown>);
 
 pub(super) struct Shown {
     active: Arc<Memtable>,
-    /// Oldest first.
+    /// Sealed memtables, oldest first.
     sealed: Vec<Waiting>,
 }
 
@@ -153,8 +153,9 @@ impl WalMemtable {
     }
 }
 
-/// Never `Full`, even if the system reports that: it would promise that nothing of the write is
-/// visible and that other writes go on. The record may be in the log, and no write follows it.
+/// Returns the error of a failed append. Never `Full`, even if the system reports that: it would
+/// promise that nothing of the write is visible and that other writes go on. The record may be in
+/// the log, and no write follows it.
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
     ground.sequencer.break_off();
     Error::new(

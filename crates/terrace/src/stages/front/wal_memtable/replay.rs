@@ -49,12 +49,12 @@ pub(super) struct FoundLog {
     exact: Option<Measured>,
 }
 
-/// The bytes of memtables.
+/// The sizes of memtables.
 #[derive(Clone, Copy)]
 struct Measured {
-    /// Of all entries.
+    /// The bytes for all entries.
     all: u64,
-    /// Of the first one.
+    /// The bytes for the first entry.
     first: u64,
 }
 
