@@ -107,7 +107,8 @@ impl Absorb {
         self.retention.ranges = Vec::from_iter(ground.ranges.applicable(durable, None));
     }
 
-    /// Drains for one step. Returns true when the source is empty.
+    /// Drains for one step. Returns true when the source is empty, and `None` while it waits for
+    /// space.
     fn drain_some(&mut self, drain: &mut Drain) -> Result<Option<bool>> {
         if std::mem::take(&mut self.refused) {
             self.look_again(drain);

@@ -153,9 +153,9 @@ impl WalMemtable {
     }
 }
 
-/// Returns the error of a failed append. Never `Full`, even if the system reports that: it would
-/// promise that nothing of the write is visible and that other writes go on. The record may be in
-/// the log, and no write follows it.
+/// Stops all writing and returns the error of a failed append. Never `Full`, even if the system
+/// reports that: it would promise that nothing of the write is visible and that other writes go on.
+/// The record may be in the log, and no write follows it.
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
     ground.sequencer.break_off();
     Error::new(
