@@ -1,5 +1,5 @@
-//! A test design: MioDB's front and buffer over no bottom. It gives no space back, since nothing is ever drained, and
-//! shows that the engine can do without a bottom.
+//! A test design: MioDB's front and buffer without a bottom. It never frees space, since nothing is
+//! drained, and shows that the engine works without a bottom.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::stages::bottom::none::NoBottom;
 use crate::stages::buffer::elastic;
 use crate::stages::{Folder, Ground};
 
-/// The stages begin with nothing on media.
+/// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
     create: |_| Ok(()),
     links_lost: elastic::recover::links_lost,

@@ -1,4 +1,5 @@
-//! What MioDB's two forms share: a log and memtable over the elastic buffer, and something below it.
+//! The part common to MioDB's two forms: a log and memtable over the elastic buffer, and a bottom
+//! below it.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Bottom, Folder, Ground};
 
-/// Opens the stages, the bottom by `open_bottom`. The front comes last: it takes space, and everything
-/// that is live must have been adopted by then.
+/// Opens the stages, the bottom with `open_bottom`. The front comes last: it allocates space, and
+/// all live extents must have been adopted by then.
 pub(super) fn open(
     ground: &Arc<Ground>,
     folder: Folder,

@@ -1,4 +1,4 @@
-//! Every decoder of bytes that stages and parts keep on media, for those who feed them with anything.
+//! All decoders of bytes that stages and parts keep on media, for fuzzing.
 
 use terrace_media::decoder::Decoder;
 

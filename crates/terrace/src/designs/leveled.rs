@@ -1,5 +1,6 @@
-//! The baseline: what LevelDB and RocksDB are. A log and a memtable, flushed to level 0 of a tree of
-//! SSTables (O'Neil et al., "The log-structured merge-tree", 1996; LevelDB's and RocksDB's documents).
+//! The baseline, as in LevelDB and RocksDB: a log and a memtable, flushed to level 0 of a tree of
+//! SSTables (O'Neil et al., "The log-structured merge-tree", 1996; LevelDB's and RocksDB's
+//! documents).
 
 use std::sync::Arc;
 
@@ -10,14 +11,14 @@ use crate::stages::bottom::leveled;
 use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Ground};
 
-/// The stages begin with nothing on media, and none has links in the pool.
+/// No stage needs initial bytes on media, or keeps links in the pool.
 pub(super) const RECIPE: Recipe = Recipe {
     create: |_| Ok(()),
     links_lost: |_| false,
     open: |ground, folder, _, _| open(ground, folder),
 };
 
-/// Opens the stages; the front comes last, since it takes space.
+/// Opens the stages; the front comes last, since it allocates space.
 fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
     let bottom = leveled::recover::recover(ground, &folder, wal_memtable::shape(ground))?;
     let front = wal_memtable::recover::recover(ground, folder, FlushTo::Bottom)?;

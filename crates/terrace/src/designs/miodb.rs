@@ -1,5 +1,5 @@
-//! MioDB in its DRAM-PM form: Duan et al., "Revisiting Log-Structured Merging for KV Stores in Hybrid
-//! Memory Systems", ASPLOS 2023.
+//! MioDB in its DRAM-PM form: Duan et al., "Revisiting Log-Structured Merging for KV Stores in
+//! Hybrid Memory Systems", ASPLOS 2023.
 //!
 //! The paper's numbers are the defaults of `Options`: memtables of 64 MiB, 8 levels, filters of 16
 //! bits a key. Where this differs from the paper, docs/designs.md says how and why.
@@ -13,7 +13,7 @@ use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
 use crate::stages::{Folder, Ground};
 
-/// At first there is an empty repository; the other stages begin with nothing on media.
+/// An empty repository is created first; the other stages need no initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
     create: repository::recover::create,
     links_lost: elastic::recover::links_lost,

@@ -14,7 +14,7 @@ use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable;
 use crate::stages::{Folder, Ground};
 
-/// The stages begin with nothing on media.
+/// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
     create: |_| Ok(()),
     links_lost: elastic::recover::links_lost,

@@ -1,4 +1,4 @@
-//! Designs: which stages, with which numbers, from which paper.
+//! Designs: the stages of each, their sizes, and the papers that they come from.
 //!
 //! | design | front | buffer | bottom |
 //! |---|---|---|---|
@@ -6,7 +6,7 @@
 //! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
 //! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
-//! This folder is the only place that names concrete stages together. A new design is a file with a `RECIPE` here, its
+//! Only this directory combines concrete stages. A new design is a file with a `RECIPE` here, its
 //! line in `Design::recipe`, and its name and shape in `options/design.rs`.
 
 #[cfg(feature = "test-design")]
@@ -25,27 +25,27 @@ use crate::error::Result;
 use crate::options::Design;
 use crate::stages::{Folder, Ground};
 
-/// What the extents of a repository say of themselves, for those who rescue what is in a damaged pool.
+/// The headers of repository extents, for salvaging data from a damaged pool.
 pub(crate) use crate::stages::bottom::repository::salvage as repository_extents;
 
-/// What the stages of a design found when they were opened.
+/// The result of opening the stages of a design.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Opened {
     pub(crate) merges_resumed: u64,
     pub(crate) tables_rebuilt: u64,
 }
 
-/// Called with what is being rebuilt, bytes done and bytes in all.
+/// Receives the name of the part that is being rebuilt, the bytes done and the total.
 pub(crate) type RebuildProgress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
 
-/// How the stages of a design are made and opened.
+/// The functions that create and open the stages of a design.
 struct Recipe {
     create: fn(&Arc<Ground>) -> Result<()>,
     links_lost: fn(&Ground) -> bool,
     open: Open,
 }
 
-/// Opens the stages over what is on media; the flag says that links there are without meaning.
+/// Opens the stages over existing data on media; the flag means that links there are invalid.
 type Open = fn(&Arc<Ground>, Folder, bool, RebuildProgress<'_>) -> Result<(Pipeline, Opened)>;
 
 impl Design {
@@ -59,17 +59,17 @@ impl Design {
         }
     }
 
-    /// Writes what the stages need on media before they can be opened for the first time.
+    /// Writes the bytes that the stages need on media before they are opened for the first time.
     pub(crate) fn create(self, ground: &Arc<Ground>) -> Result<()> {
         (self.recipe().create)(ground)
     }
 
-    /// Whether links in the pool are without meaning and lists must be rebuilt.
+    /// Returns whether links in the pool are invalid, so that lists must be rebuilt.
     pub(crate) fn links_lost(self, ground: &Ground) -> bool {
         (self.recipe().links_lost)(ground)
     }
 
-    /// Opens the stages over what is on media.
+    /// Opens the stages over existing data on media.
     pub(crate) fn open(
         self,
         ground: &Arc<Ground>,

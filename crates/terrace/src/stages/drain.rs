@@ -1,5 +1,5 @@
-//! Drain hand-over: entries on their way from the buffer to the bottom, and the credit for the space that the drain
-//! will give back.
+//! Drain hand-over: entries on their way from the buffer to the bottom, and the credit for the
+//! space that the drain will free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,26 +19,27 @@ pub(crate) struct Drain {
     pub(crate) cursor: MergeCursor,
     /// Versions in newer tables of the buffer.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
-    /// The newest number of what is drained; nothing that stays above is so old.
+    /// The newest number of the drained entries; everything that stays above is newer.
     pub(crate) seq_last: SeqNo,
-    /// Range deletes up to this number are durable: they may hide what is drained.
+    /// Range deletes up to this number are durable: they may hide drained entries.
     pub(crate) durable: SeqNo,
-    /// Removes what was drained, once it is durable in the bottom.
+    /// Removes the drained tables, once their entries are durable in the bottom.
     pub(crate) edit: Edit,
-    /// The logs that have its entries, needed until those outlive the process without them.
+    /// The logs that have its entries, needed until the entries outlive the process without them.
     pub(crate) logs: Vec<u64>,
-    /// The space that it will give back, shown as it goes on.
+    /// The space that it will free, counted as it progresses.
     pub(crate) credit: Credit,
-    /// How many entries the cursor has.
+    /// The number of entries in the cursor.
     pub(crate) count: EntryCount,
-    /// Lets the buffer forget it, once the bottom shows it.
+    /// Lets the buffer forget the drained tables, once the bottom shows their entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
-    /// Gives it back instead, to be drained with others or in smaller parts. `None`: it cannot be.
+    /// Puts the tables back instead, to be drained with others or in smaller parts. `None` if that
+    /// is impossible.
     pub(crate) put_back: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Drain {
-    /// Settles the source and goes to its first entry; again, when the drain begins again.
+    /// Settles the source and goes to its first entry; called again when the drain restarts.
     pub(crate) fn start(&mut self) -> Result<()> {
         if let Some(settle) = self.settle.take() {
             settle()?;
@@ -46,12 +47,12 @@ impl Drain {
         self.count.passed = 0;
         self.cursor.hold();
         self.cursor.seek(&Target::first_of(0, &[]))?;
-        // What is drained belongs to one job: nobody relinks it.
+        // The drained tables belong to one job: nothing relinks them.
         self.cursor.release();
         Ok(())
     }
 
-    /// The range deletes of what is drained, which come behind all other entries; then goes to the
+    /// Returns the range deletes of the drain, which follow all other entries; then goes to the
     /// first entry. For a drain that has started.
     pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
         let mut ranges = Vec::new();
@@ -75,8 +76,8 @@ impl Drain {
         self.cursor.advance()
     }
 
-    /// Passes what is left, and compares how many entries there were: links that are lost look like the end of a
-    /// list, and what is drained is forgotten.
+    /// Passes the remaining entries, and checks the count: lost links look like the end of a list,
+    /// and drained tables are forgotten.
     pub(crate) fn finish(&mut self) -> Result<()> {
         while self.cursor.entry()?.is_some() {
             self.advance()?;
@@ -84,7 +85,7 @@ impl Drain {
         self.count.check()
     }
 
-    /// The number of the newest version of a key in the buffer's newer tables.
+    /// Returns the number of the newest version of a key in the buffer's newer tables.
     pub(crate) fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>> {
         match &self.newer {
             Some(newer) => newer.newest(keyspace, key, hash),
@@ -92,7 +93,7 @@ impl Drain {
         }
     }
 
-    /// The number of the newest version of a key in the buffer.
+    /// Returns the number of the newest version of a key in the buffer.
     pub(crate) fn newest_of_all(
         &self,
         keyspace: u32,
@@ -114,22 +115,22 @@ impl Drain {
     }
 }
 
-/// Durable entries that are newer than all of a drain, and that every reader asks first.
+/// Durable entries that are newer than all of a drain, and that every reader searches first.
 pub(crate) trait NewerVersions: Send {
-    /// The number of the newest version of a key, of those that were there when the drain began.
-    /// May miss one that a merge is replacing.
+    /// Returns the number of the newest version of a key, among those that existed when the drain
+    /// began. May miss one that a merge is replacing.
     fn newest(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
-    /// The same of all tables of the buffer, those included that drain.
+    /// Does the same for all tables of the buffer, including those that drain.
     fn newest_of_all(&self, keyspace: u32, key: &[u8], hash: u64) -> Result<Option<SeqNo>>;
     /// Returns about how many entries all these tables have between two places.
     fn count_between(&self, from: &Target<'_>, to: &Target<'_>) -> Result<u64>;
     /// Returns the newest number that it finds.
     fn seq_max(&self) -> SeqNo;
-    /// Asks all tables from now on that are there now. Returns whether these are others than before.
+    /// Searches the present tables from now on. Returns whether they differ from the previous ones.
     fn look_again(&mut self) -> bool;
 }
 
-/// How many entries there are where data moves from, if that is known, and how many came.
+/// The number of entries in the source of a move, if known, and the number that came.
 #[derive(Debug, Default)]
 pub(crate) struct EntryCount {
     expected: Option<u64>,
@@ -137,7 +138,7 @@ pub(crate) struct EntryCount {
 }
 
 impl EntryCount {
-    /// Exactly `entries` must come.
+    /// Requires exactly `entries`.
     pub(crate) fn of(entries: u64) -> EntryCount {
         EntryCount {
             expected: Some(entries),
@@ -145,7 +146,7 @@ impl EntryCount {
         }
     }
 
-    /// An error where others came than must.
+    /// Returns an error if another number came.
     pub(crate) fn check(&self) -> Result<()> {
         match self.expected {
             Some(expected) if expected != self.passed => Err(Error::corruption(format!(
@@ -159,13 +160,13 @@ impl EntryCount {
     }
 }
 
-/// Bytes of the pool that drains in progress will give back, as far as they have come. Drains give back all
-/// at once, when they end; writers who are slowed should not feel that.
+/// Bytes of the pool that drains in progress will free, in proportion to their progress. Drains
+/// free all at once, when they end; the credit smooths the effect on slowed writers.
 #[derive(Clone, Default)]
 pub(crate) struct Credits(Arc<AtomicU64>);
 
 impl Credits {
-    /// The credit of a drain that has so many entries and will give back so many bytes.
+    /// Opens the credit of a drain that has `entries` and will free `bytes`.
     pub(crate) fn open(&self, bytes: u64, entries: u64) -> Credit {
         Credit {
             credits: self.clone(),
@@ -176,13 +177,13 @@ impl Credits {
         }
     }
 
-    /// The sum of all credits.
+    /// Returns the sum of all credits.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The part of `Credits` that one drain has. Gone with it.
+/// The part of `Credits` that belongs to one drain. Dropped with it.
 #[derive(Default)]
 pub(crate) struct Credit {
     credits: Credits,
@@ -199,7 +200,7 @@ impl Credit {
         self.give();
     }
 
-    /// The drain begins again.
+    /// Resets the credit when the drain restarts.
     pub(crate) fn restart(&mut self) {
         self.passed = 0;
         self.give();
@@ -208,7 +209,7 @@ impl Credit {
     fn give(&mut self) {
         let part = u128::from(self.passed.min(self.entries)) * u128::from(self.bytes);
         let now = (part / u128::from(self.entries.max(1))) as u64;
-        // Wraps where it falls, and the sum with it: each takes back only what it gave.
+        // Wraps if it falls, and so does the sum: each takes back only what it gave.
         let change = now.wrapping_sub(self.given);
         self.credits.0.fetch_add(change, Ordering::Relaxed);
         self.given = now;
@@ -225,7 +226,8 @@ impl Drop for Credit {
 mod tests {
     use super::*;
 
-    /// Credit grows with what has passed, up to what will be given back, and goes when its drain does.
+    /// Credit grows with the entries that have passed, up to the bytes that will be freed, and goes
+    /// with its drain.
     #[test]
     fn credit_follows_the_drain() {
         let credits = Credits::default();

@@ -1,4 +1,4 @@
-//! This file is what every stage stands on: the pool, the manifest, numbers, time, counters.
+//! The common base of all stages: the pool, the manifest, numbers, time, counters.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,14 +29,15 @@ use crate::types::DbId;
 use super::drain::Credits;
 use super::survival::Survival;
 
-/// Bytes of a pool for the small memtables of an opening and of deletes, and for filters of what is flushed.
+/// The bytes of a pool for the small memtables of an opening and of deletes, and for filters of
+/// flushed tables.
 const OPENING_BYTES: u64 = 16 * LOG_BYTES;
 
-/// What every stage stands on.
+/// The common base of all stages.
 pub(crate) struct Ground {
     pub(crate) pool: Pool,
     pub(crate) manifest: Manifest,
-    /// The database that all of it is of.
+    /// The id of the database.
     pub(crate) db: DbId,
     pub(crate) redo: Arc<RedoArea>,
     pub(crate) sequencer: Sequencer,
@@ -45,42 +46,42 @@ pub(crate) struct Ground {
     pub(crate) ranges: LiveRanges,
     pub(crate) time: Time,
     pub(crate) counters: Counters,
-    /// What was written before the database was opened.
+    /// The totals written before the database was opened.
     pub(crate) totals_before: Totals,
-    /// How fast background work may write table files.
+    /// The rate limit of background writes to table files.
     pub(crate) pace: Pace,
-    /// What drains in progress will give back to the pool.
+    /// The bytes that drains in progress will return to the pool.
     pub(crate) credits: Credits,
-    /// What flushes in progress have written of memtables, where these become table files.
+    /// The bytes of memtables that flushes in progress have written, if these become table files.
     pub(crate) flush_credits: Credits,
-    /// What holds the parts of the database within its budget.
+    /// Keeps the parts of the database within the memory budget.
     pub(crate) memory: Arc<Memory>,
-    /// Room on the disk that is kept for getting room back.
+    /// Disk space reserved for work that frees space.
     pub(crate) reserve: Arc<Reserve>,
-    /// As stated, but for sizes that do not fit the disk.
+    /// The options as stated, except for sizes that do not fit the disk.
     pub(crate) options: Options,
     pub(crate) stated: Options,
-    /// Of this opening of the database, and of no other in the process.
+    /// The number of this opening of the database, unique in the process.
     pub(crate) opening: u64,
     ids: AtomicU64,
-    /// The newest entry of this opening that went into no log; 0: there was none. Written under `commit`.
+    /// The newest entry of this opening that is in no log, or 0. Written under `commit`.
     pub(crate) newest_unlogged: AtomicU64,
     /// Numbers in the names of files that are not this database's.
     taken: Mutex<BTreeSet<u64>>,
 }
 
-/// The database's folder: log files, when logs are files, and tables of a bottom on the disk.
+/// The database's directory: log files, if logs are files, and tables of a bottom on the disk.
 #[derive(Clone)]
 pub(crate) struct Folder {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) dir: PathBuf,
 }
 
-/// The last opening.
+/// The number of the last opening.
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 impl Ground {
-    /// The ground of a database whose manifest is open.
+    /// Creates the ground of a database whose manifest is open.
     pub(crate) fn new(
         pool: Pool,
         manifest: Manifest,
@@ -118,20 +119,22 @@ impl Ground {
         }
     }
 
-    /// The same with a reserve on the disk.
+    /// Adds a reserve on the disk.
     pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Ground {
         self.manifest.lend(&reserve);
         self.reserve = reserve;
         self
     }
 
-    /// Makes the reserve as large as it should be now, if there is room. The row of tables has the largest table
-    /// file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and, where the buffer is
-    /// memory, for a drain of its largest table, since their logs go only when all of that is written.
+    /// Resizes the reserve to its target, if there is space. The row of tables holds the largest
+    /// table file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and,
+    /// if the buffer is memory, for a drain of its largest table, since their logs go only when all
+    /// of that is written.
     ///
-    /// BOUND: the room of the manifest, 160 KiB, and five quarters of the largest table file or of a sixteenth of
-    /// them all. Where logs are in a pool that outlives the process and no buffer is, an eighth of all table files more,
-    /// or as many memtables as may be in memory, whichever is less.
+    /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file or of
+    /// a sixteenth of them all. If logs are in a pool that outlives the process and there is no
+    /// buffer, an eighth of all table files more, or as many memtables as may be in memory,
+    /// whichever is less.
     pub(crate) fn keep_reserve(&self) {
         let in_files = !self.pool_outlives();
         let memtable = self.options.front.memtable_bytes;
@@ -142,16 +145,17 @@ impl Ground {
             let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
             // Files differ in size, and a memtable's table is larger than its entries.
             let whole = largest.max(moved.min(all / 16));
-            // A few tables are not worth as much again.
+            // With few tables, the reserve should not be as large as the tables.
             (whole.min(all / 5), all)
         });
-        // Files differ in size. Deletes that come down from the pool retire no logs, so they may not take the row of
-        // tables, which is what gives their room back.
+        // Files differ in size. Deletes that come down from the pool retire no logs, so they may
+        // not take the row of tables, which is needed to free their space.
         let (tables, drains) = match in_files {
             true => (tables + tables / 4, DRAIN_BYTES),
             false => (tables + tables / 8, DRAIN_BYTES + tables / 8),
         };
-        // Without a buffer, deletes wait in memory behind as many memtables of puts as may be sealed.
+        // Without a buffer, deletes wait in memory behind as many memtables of puts as may be
+        // sealed.
         let memtables = match in_files || self.options.design_of_new().keeps_data_in_pool() {
             true => 0,
             false => {
@@ -169,12 +173,12 @@ impl Ground {
         });
     }
 
-    /// What may be read from now on.
+    /// Returns the numbers that may be read from now on.
     pub(crate) fn readable(&self) -> Readable {
         Readable::of(&self.snapshots, &self.sequencer)
     }
 
-    /// What was written in the database's life.
+    /// Returns the totals written in the database's life.
     pub(crate) fn totals(&self) -> Totals {
         self.totals_before.plus(Totals {
             user: self.counters.sum(OpCounter::UserBytes),
@@ -184,7 +188,7 @@ impl Ground {
         })
     }
 
-    /// Counts one wait of a writer, which has ended, and tells of it if it was long.
+    /// Counts one wait of a writer, which has ended, and reports it if it was long.
     pub(crate) fn count_stall(&self, reason: StallReason, waited: Duration) {
         self.counters.stall(reason, waited);
         if waited >= events::STALL_MIN {
@@ -198,8 +202,8 @@ impl Ground {
         }
     }
 
-    /// Writes down what was written, the time that was told, and where logs have ended, if any of it is more
-    /// than is written down.
+    /// Records the totals, the time that was handed out, and the ends of logs, if any of them has
+    /// advanced.
     pub(crate) fn note_totals(&self) -> Result<()> {
         let totals = self.totals();
         let known = self
@@ -213,21 +217,22 @@ impl Ground {
         Ok(self.manifest.commit(Edit { changes })?)
     }
 
-    /// Whatever expires up to this time is absent for every reader there is or will be.
+    /// Returns the horizon: entries that expire up to this time are absent for all present and
+    /// future readers.
     pub(crate) fn horizon(&self) -> Millis {
         self.snapshots.horizon(&self.time)
     }
 
-    /// The change that keeps the time, if there is any.
+    /// Returns the change that records the time, if there is any.
     pub(crate) fn time_told(&self) -> Option<Change> {
         let time = self.time.told();
         (time > 0).then_some(Change::Time { time })
     }
 
-    /// An id for a log and the table that it becomes; never given out twice.
+    /// Returns an id for a log and the table that it becomes; never reused.
     pub(crate) fn next_id(&self) -> u64 {
         let taken = self.taken.lock();
-        // BOUND: every turn passes one of the names that were in the folder.
+        // BOUND: each iteration passes one of the names that were in the directory.
         loop {
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
             if !taken.contains(&id) {
@@ -236,20 +241,20 @@ impl Ground {
         }
     }
 
-    /// Whether what is in the pool outlives the process. Else it is memory, and what must survive is in
-    /// files.
+    /// Returns whether the contents of the pool outlive the process. Otherwise the pool is memory,
+    /// and everything that must survive is in files.
     pub(crate) fn pool_outlives(&self) -> bool {
         self.pool.medium() != Medium::Dram
     }
 
-    /// Returns what of the database outlives the process.
+    /// Returns which part of the database outlives the process.
     pub(crate) fn survival(&self) -> Survival {
         Survival::of(self.options.design_of_new(), self.pool.medium())
     }
 
-    /// Allocates space for data that moves within the pool. On a full device this leaves what an opening and memtables
-    /// of deletes need: a move that took it might not end, and nothing else would give it back.
-    /// `below`: only before this offset.
+    /// Allocates space for data that moves within the pool. On a full device this leaves the space
+    /// that an opening and memtables of deletes need: a move that took it might not end, and
+    /// nothing else would free it. `below`: only before this offset.
     pub(crate) fn alloc_to_move(
         &self,
         bytes: u64,
@@ -271,12 +276,12 @@ impl Ground {
         }
     }
 
-    /// Never gives out `id`: a file has it in its name that is not this database's.
+    /// Excludes `id`: it is in the name of a file that is not this database's.
     pub(crate) fn pass_over(&self, id: u64) {
         self.taken.lock().insert(id);
     }
 
-    /// Gives out no id below `least` any more.
+    /// Excludes all ids below `least`.
     pub(crate) fn skip_ids(&self, least: u64) {
         self.ids.fetch_max(least, Ordering::Relaxed);
     }
@@ -293,45 +298,45 @@ impl From<Totals> for LifeMetrics {
     }
 }
 
-/// Keyspaces that were dropped. A drop refuses calls, becomes durable, and lets jobs purge, in this order:
-/// no call sees a part of the keyspace, and no crash brings a part of it back.
+/// Keyspaces that were dropped. A drop refuses calls, becomes durable, and lets jobs purge, in this
+/// order: no call sees a part of the keyspace, and no crash brings a part of it back.
 #[derive(Default)]
 pub(crate) struct DroppedKeyspaces {
     refused: ArcSwap<Vec<u32>>,
     refusals: AtomicU64,
-    /// Those that jobs purge, ascending.
+    /// The keyspaces that jobs purge, ascending.
     purged: ArcSwap<Vec<u32>>,
-    /// The same in the order in which they were dropped, for those who want to hear of each once.
-    /// LOCK: held for a look, and while the other list is replaced.
+    /// The same keyspaces in the order of their drops, for callers that process each once.
+    /// LOCK: held briefly, and while the other list is replaced.
     order: Mutex<Vec<u32>>,
 }
 
 impl DroppedKeyspaces {
-    /// Whether calls for `keyspace` are refused.
+    /// Returns whether calls for `keyspace` are refused.
     #[inline]
     pub(crate) fn contains(&self, keyspace: u32) -> bool {
         self.refused.load().binary_search(&keyspace).is_ok()
     }
 
-    /// How often a keyspace was refused. A write whose keyspaces were checked after this was read is before
-    /// every drop if it is the same when the write takes its number.
+    /// Returns how often a keyspace was refused. If the count is the same when a write takes its
+    /// number as before its keyspaces were checked, the write is before every drop.
     #[inline]
     pub(crate) fn refusals(&self) -> u64 {
-        // Acquire: whoever has the count sees the keyspaces.
+        // Acquire: a reader of the count sees the keyspaces.
         self.refusals.load(Ordering::Acquire)
     }
 
-    /// Those that jobs purge.
+    /// Returns the keyspaces that jobs purge.
     pub(crate) fn all(&self) -> Arc<Vec<u32>> {
         self.purged.load_full()
     }
 
-    /// How many of them there are.
+    /// Returns their number.
     pub(crate) fn count(&self) -> usize {
         self.order.lock().len()
     }
 
-    /// The next of them after the first `heard`, which are those that whoever asks has heard of.
+    /// Returns the next one after the first `heard`, which the caller has processed.
     pub(crate) fn next(&self, heard: &mut usize) -> Option<u32> {
         let id = self.order.lock().get(*heard).copied()?;
         *heard += 1;
@@ -348,7 +353,7 @@ impl DroppedKeyspaces {
         self.refusals.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes calls again: nothing was dropped.
+    /// Accepts calls again: nothing was dropped.
     pub(crate) fn readmit(&self, keyspace: u32) {
         self.refused.rcu(|ids| {
             let mut ids = Vec::clone(ids);
@@ -357,13 +362,13 @@ impl DroppedKeyspaces {
         });
     }
 
-    /// The drop is durable: jobs purge the keyspace.
+    /// Lets jobs purge the keyspace, when the drop is durable.
     pub(crate) fn insert(&self, keyspace: u32) {
         self.refuse(keyspace);
         let mut order = self.order.lock();
         let mut ids = Vec::clone(&self.purged.load());
         order.extend(add(&mut ids, keyspace));
-        // Before a job that counts hears of it.
+        // Before a job that counts sees it.
         self.purged.store(Arc::new(ids));
     }
 }
@@ -385,7 +390,7 @@ fn add(ids: &mut Vec<u32>, keyspace: u32) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Whoever asks hears of each dropped keyspace once, by as many questions as there are keyspaces, however
+    /// A caller gets each dropped keyspace once, in as many calls as there are keyspaces, however
     /// many were dropped before.
     #[test]
     fn each_drop_is_heard_of_once() {

@@ -1,8 +1,8 @@
 //! Stages: the contracts that a design is composed of, and the hand-overs between them.
 //!
 //! A *front* makes a write durable and readable; a *buffer* holds sorted tables and merges them; a
-//! *bottom* is the home of cold data. Data moves down by two hand-overs: flush (front to buffer) and
-//! drain (buffer to bottom).
+//! *bottom* holds cold data. Data moves down by two hand-overs: flush (front to buffer) and drain
+//! (buffer to bottom).
 //!
 //! ```text
 //!   Front   ----- Sealed ----->  Buffer  --- Drain --->  Bottom      hand-overs
@@ -12,26 +12,27 @@
 //!     +-------- Sources ----------- + ------- Sources ------+         what a view lists, newest first
 //! ```
 //!
-//! Each hand-over is a job of the receiver. It ends in one manifest edit, and only then do the stages *apply* the
-//! change to what readers see: the receiver first, the giver second, so that a view built from the
-//! newest source to the oldest at any moment misses nothing.
+//! Each hand-over is a job of the receiver. It ends in one manifest edit, and only then do the
+//! stages *apply* the change to the state that readers see: the receiver first, the giver second,
+//! so that a view built from the newest source to the oldest at any moment misses nothing.
 //!
 //! The read rule: for one key, every version in an older source is older than every version in a
 //! newer source, so the first source that has the key wins.
 //!
 //! | file | contract |
 //! |---|---|
-//! | `front/mod.rs`, `buffer/mod.rs`, `bottom/mod.rs` | the three stages; their folders hold the implementations |
-//! | `source.rs` | what readers search |
+//! | `front/mod.rs`, `buffer/mod.rs`, `bottom/mod.rs` | the three stages; implementations are in their directories |
+//! | `source.rs` | sources, which readers search |
 //! | `job.rs` | background work in steps, and its end |
 //! | `sealed.rs`, `drain.rs` | the two hand-overs |
 //! | `spare.rs`, `replay.rs` | optional services of a front: memtables made ahead of need, replay of logs |
-//! | `survival.rs` | what outlives the process, and so when a log goes |
+//! | `survival.rs` | the part of a database that outlives the process, which decides when a log goes |
 //! | `need.rs` | how urgently space is needed, and how near a stage is to stopping writers |
-//! | `ground.rs`, `names.rs` | what all stages share: pool, manifest, numbers, time; files in the database's folder |
+//! | `ground.rs`, `names.rs` | state shared by all stages: pool, manifest, numbers, time; files in the database's directory |
 //!
-//! The engine knows these contracts and no stage; a stage knows its neighbours' contracts and no other stage; only
-//! `designs/` names stages together. A new stage is a folder beside the existing ones and a row in a design.
+//! The engine knows these contracts and no stage; a stage knows its neighbours' contracts and no
+//! other stage; only `designs/` names stages together. A new stage is a directory next to the
+//! existing ones and a row in a design.
 
 pub(crate) mod bottom;
 pub(crate) mod buffer;

@@ -1,16 +1,17 @@
-//! This file is the names of the files that stages keep in a database's folder, and the proof that a file is
+//! The names of the files that stages keep in a database's directory, and the proof that a file is
 //! the database's own.
 //!
-//! A folder may have files of anybody. So a name alone proves nothing, unless the database's id is in it.
+//! A directory may contain foreign files. So a name alone proves nothing, unless the database's id
+//! is in it.
 //!
 //! Invariants
-//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets its
-//!       own name when it is durable and says in its header or footer whose it is.
-//!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name of
-//!       a file that is not ours is passed over.
-//!   F3  Nothing is removed or written over that is not proved ours: by the name of a draft, or by the
-//!       exact name of a log or a table and what is in it. So what is left of a file of ours that was
-//!       damaged stays too; the database never makes another one of that number.
+//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets
+//!       its own name when it is durable and its header or footer names its database.
+//!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name
+//!       of a foreign file is skipped.
+//!   F3  A file is removed or overwritten only if it is proved ours: by the name of a draft, or by
+//!       the exact name of a log or a table and its contents. So the remains of a damaged file of
+//!       ours stay too; the database never makes another one of that number.
 
 use std::path::Path;
 
@@ -21,41 +22,42 @@ use crate::parts::log::layout::{LOG_HEADER_BYTES, log_database};
 use crate::parts::sstable::layout::{FOOTER_BYTES, table_owner};
 use crate::types::DbId;
 
-/// The name of the file of table `number`.
+/// Returns the name of the file of table `number`.
 pub(crate) fn table_file_name(number: u64) -> String {
     format!("{number:016}.sst")
 }
 
-/// The number in the name of a table file, if it is exactly that.
+/// Returns the number in the name of a table file, if it is exactly that.
 pub(crate) fn table_file_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".sst")?.parse().ok()?;
     (table_file_name(number) == name).then_some(number)
 }
 
-/// The name of the file of log `id`.
+/// Returns the name of the file of log `id`.
 pub(crate) fn log_file_name(id: u64) -> String {
     format!("wal-{id:016}.log")
 }
 
-/// The id in the name of a log file, if it is exactly that.
+/// Returns the id in the name of a log file, if it is exactly that.
 pub(crate) fn log_file_id(name: &str) -> Option<u64> {
     let id = name.strip_prefix("wal-")?.strip_suffix(".log")?;
     let id = id.parse().ok()?;
     (log_file_name(id) == name).then_some(id)
 }
 
-/// Whether the file at `path`, which has the name of a log, is proved to be one of the database `db`.
+/// Returns whether the file at `path`, which has the name of a log, is proved to be one of the
+/// database `db`.
 pub(crate) fn is_log_of(fs: &dyn FileSystem, path: &Path, db: DbId) -> bool {
     canary::breaks(Canary::ForeignFile) || log_file_owner(fs, path) == Some(db)
 }
 
-/// Whether the file at `path`, which has the name of table `number`, is proved to be that of the
-/// database `db`.
+/// Returns whether the file at `path`, which has the name of table `number`, is proved to be that
+/// of the database `db`.
 pub(crate) fn is_table_of(fs: &dyn FileSystem, path: &Path, db: DbId, number: u64) -> bool {
     canary::breaks(Canary::ForeignFile) || table_file_owner(fs, path) == Some((db, number))
 }
 
-/// The database that the log file at `path` says it belongs to.
+/// Returns the database in the header of the log file at `path`.
 pub(crate) fn log_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
     let file = fs.open(path, OpenMode::Read).ok()?;
     let mut head = [0; LOG_HEADER_BYTES];
@@ -63,7 +65,7 @@ pub(crate) fn log_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
     log_database(&head)
 }
 
-/// The database that the table file at `path` says it belongs to, and its number there.
+/// Returns the database and the number in the footer of the table file at `path`.
 pub(crate) fn table_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<(DbId, u64)> {
     let file = fs.open(path, OpenMode::Read).ok()?;
     let mut footer = [0; FOOTER_BYTES];
@@ -76,7 +78,7 @@ pub(crate) fn table_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<(DbId
 mod tests {
     use super::*;
 
-    /// Only the name that a number has is taken for one.
+    /// Only the exact name of a number is parsed.
     #[test]
     fn a_name_is_exact() {
         for number in [0, 7, 1 << 60, u64::MAX] {

@@ -1,23 +1,25 @@
-//! Need: how badly space is needed, and how near something is to stopping writers.
+//! Need: how urgently space is needed, and how near a stage is to stopping writers.
 
-/// How badly space is needed.
+/// The urgency with which space is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
-    /// Writers rest: what is worth doing only then.
+    /// There are no writers now: work that is worthwhile only then.
     Rest,
     /// Data moves when it is cheapest.
     None,
-    /// The pool fills, or somebody waits for what is in the buffer: move data that need not move yet.
+    /// The pool fills, or a caller waits for the contents of the buffer: data moves that need not
+    /// move yet.
     Space,
-    /// Somebody waits for an empty buffer.
+    /// A caller waits for an empty buffer.
     Everything,
 }
 
-/// How far something is on its way from where writers need not care to where nothing more fits.
+/// The position of a backlog between the point where it has no effect on writers and the point
+/// where nothing more fits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pressure {
-    /// 0: writers go on unslowed. 1: nothing more should come down.
+    /// 0: writers are not slowed. 1: nothing more should come down.
     pub(crate) part: f64,
-    /// How many bytes it is from the one to the other.
+    /// The number of bytes between the two points.
     pub(crate) range: u64,
 }

@@ -1,15 +1,16 @@
-//! Replay contract: how the logs of an earlier opening become sealed memtables.
+//! Replay contract: the logs of an earlier opening become sealed memtables.
 //!
-//! Only a front whose logs become memtables offers it; a front that recovers in place has nothing to replay. Logs are
-//! read on several threads, and sealed in the order of their age.
+//! Only a front whose logs become memtables offers it; a front that recovers in place has nothing
+//! to replay. Logs are read on several threads, and sealed in the order of their age.
 
 use crate::error::Result;
 
 /// The logs that recovery has found.
 pub(crate) trait Replay {
-    /// How many logs are not replayed yet, and their bytes.
+    /// Returns the number of logs that are not replayed yet, and their bytes.
     fn logs_left(&self) -> (usize, u64);
-    /// Takes memory for the replay of the oldest log that is left. The task may run on any thread and beside others.
+    /// Allocates memory for the replay of the oldest log that is left. The task may run on any
+    /// thread and concurrently with others.
     fn begin(&self, size: ReplaySize) -> Result<ReplayStart>;
 }
 
@@ -17,7 +18,8 @@ pub(crate) trait Replay {
 pub(crate) trait ReplayedLog: Send {
     /// Seals the memtable; the oldest one first.
     fn seal(self: Box<Self>) -> Result<ReplaySealed>;
-    /// Gives up what is not sealed: the log is the oldest that is left again, and gets a memtable that is large enough.
+    /// Undoes the part that is not sealed: the log is the oldest that is left again, and gets a
+    /// memtable that is large enough.
     fn undo(self: Box<Self>) -> Result<()>;
 }
 
@@ -29,10 +31,10 @@ pub(crate) struct Replayed {
     pub(crate) bytes: u64,
 }
 
-/// How the replay of a log may begin.
+/// The outcome of beginning the replay of a log.
 pub(crate) enum ReplayStart {
     Task(ReplayTask),
-    /// There is no room for its memtable now, as the error says.
+    /// There is no space for its memtable now; the error has the details.
     Full(crate::error::Error),
     /// There is no log left.
     Done,
@@ -41,20 +43,20 @@ pub(crate) enum ReplayStart {
 /// Replays one log, and calls its argument with the number of bytes of each record that it reads.
 pub(crate) type ReplayTask = Box<dyn FnOnce(&dyn Fn(u64)) -> Result<Box<dyn ReplayedLog>> + Send>;
 
-/// How the sealing of a replayed log ended.
+/// The outcome of sealing a replayed log.
 pub(crate) enum ReplaySealed {
     All(Replayed),
     /// The memtable was too small for all of the log: the rest is to be undone.
     Unfinished(Box<dyn ReplayedLog>),
 }
 
-/// How large the memtable of a replay is.
+/// The size of the memtable of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplaySize {
     /// As large as memtables are, for speed: the log is read once.
     Usual,
-    /// As large as the log's entries are, which are measured first.
+    /// As large as the log's entries, which are measured first.
     Exact,
-    /// Where memtables are not copied, a part of that: the rest comes in another one.
+    /// If memtables are not copied, a part of that: the rest goes to another one.
     Part,
 }

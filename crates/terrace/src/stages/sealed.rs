@@ -17,7 +17,7 @@ use super::drain::{Credits, Drain, EntryCount};
 pub(crate) struct Sealed {
     pub(crate) id: u64,
     pub(crate) entries: u64,
-    /// Bytes of the entries as the front holds them.
+    /// The bytes of the entries in the front.
     pub(crate) bytes: u64,
     pub(crate) seq_first: SeqNo,
     pub(crate) seq_last: SeqNo,
@@ -25,37 +25,38 @@ pub(crate) struct Sealed {
     pub(crate) late: Option<Arc<LateKeys>>,
     /// The logs that have its entries, needed until those are durable elsewhere.
     pub(crate) logs: Vec<u64>,
-    /// Makes a cursor over its entries, after `settle`.
+    /// Creates a cursor over its entries, after `settle`.
     pub(crate) open: Box<dyn Fn() -> Box<dyn Cursor> + Send + Sync>,
     pub(crate) form: Form,
-    /// Waits until every entry is in place. Returns whether each is durable by a log that is synced.
+    /// Waits until every entry is in place. Returns whether each is durable by a log that is
+    /// synced.
     pub(crate) settle: Box<dyn FnOnce() -> Result<bool> + Send>,
     /// Lets the front forget the memtable, once the next stage shows its entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
 
-/// The form in which the next stage can take over a sealed memtable in place of reading its entries. A stage that has
-/// no use for a form opens a cursor.
+/// The form in which the next stage can take over a sealed memtable without reading its entries. A
+/// stage that has no use for a form opens a cursor.
 pub(crate) enum Form {
     Entries,
     List(ListImage),
 }
 
-/// The bytes of a skip list that are to lie in the pool.
+/// The bytes of a skip list that will be in the pool.
 pub(crate) struct ListImage {
     /// The bytes, at the offsets that they will have in the pool.
     pub(crate) region: Region,
-    /// The extent that they are for, whose first offset is theirs.
+    /// The extent that they are for, which begins at their first offset.
     pub(crate) extent: Arc<Extent>,
-    /// They are in the extent already: where the pool is memory, it is where writers put them.
+    /// Whether they are in the extent already: if the pool is memory, writers put them there.
     pub(crate) in_place: bool,
-    /// Whether anybody still reads the list as a memtable.
+    /// Whether the list still has readers as a memtable.
     pub(crate) readers: Arc<Readers>,
 }
 
 impl Sealed {
-    /// The memtable as a drain, for designs without a buffer. What it has of `credits` is how much of the
-    /// memtable is written.
+    /// Converts the memtable to a drain, for designs without a buffer. Its share of `credits` is
+    /// the written part of the memtable.
     pub(crate) fn into_drain(self, credits: &Credits) -> Drain {
         let credit = credits.open(self.bytes, self.entries);
         let seq_last = self.seq_last;
@@ -64,7 +65,7 @@ impl Sealed {
             cursor: MergeCursor::new(vec![(self.open)()]),
             newer: None,
             seq_last,
-            // What of it is applied becomes durable by the edit that applies it.
+            // The applied range deletes become durable by the edit that applies them.
             durable: seq_last,
             edit: Edit {
                 changes: vec![Change::LastSeq { seq: seq_last }],
@@ -78,25 +79,25 @@ impl Sealed {
     }
 }
 
-/// Whether a memtable has readers left: views that were made before it became a table. Where the table
-/// is the same memory, its links must stay as those readers know them until then.
+/// Whether a memtable has readers left: views that were made before it became a table. If the table
+/// is the same memory, its links must not change before they have left.
 #[derive(Default)]
 pub(crate) struct Readers(AtomicBool);
 
 impl Readers {
-    /// Nobody reads the memtable any more, or ever will.
+    /// Notes that the memtable has no readers any more, and will have none.
     pub(crate) fn leave(&self) {
         // Release: pairs with the load, so that their last reads come before the first relink.
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether the last has left.
+    /// Returns whether the last reader has left.
     pub(crate) fn are_gone(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The changes that retire these logs.
+/// Returns the changes that retire these logs.
 pub(crate) fn retired(logs: &[u64]) -> impl Iterator<Item = Change> + '_ {
     logs.iter().map(|&id| Change::LogRetired { id })
 }

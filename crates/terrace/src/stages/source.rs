@@ -1,7 +1,7 @@
-//! Source contract: anything that readers search, and what they ask of it.
+//! Source contract: sources, which readers search, and their operations.
 //!
-//! Every stage shows its data as sources. A view lists them from the newest to the oldest, and the first one that
-//! has a key answers for it.
+//! Every stage shows its data as sources. A view lists them from the newest to the oldest, and the
+//! first one that has a key answers for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(crate) struct Probe<'a> {
     /// The newest sequence number that the read may see.
     pub(crate) at: SeqNo,
     /// Whether the read wants the newest version there is. Then sources below the front ignore
-    /// `at`, since a merge may just have dropped the version that was newest at `at`; the newest one that
-    /// they return may be above `at`, and the read then begins again with a newer number.
+    /// `at`, since a merge may just have dropped the version that was newest at `at`; the newest
+    /// one that they return may be above `at`, and the read then restarts with a newer number.
     pub(crate) latest: bool,
 }
 
 impl<'a> Probe<'a> {
-    /// The place of the newest version that a source below the front may return.
+    /// Returns the place of the newest version that a source below the front may return.
     #[inline]
     pub(crate) fn settled_target(&self) -> Target<'a> {
         let seq = if self.latest { SEQ_MAX } else { self.at };
@@ -42,7 +42,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The place of the newest version that a front may return.
+    /// Returns the place of the newest version that a front may return.
     #[inline]
     pub(crate) fn front_target(&self) -> Target<'a> {
         Target {
@@ -56,7 +56,8 @@ impl<'a> Probe<'a> {
 /// The answer of the newest source that has a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// It counts unless a range delete is newer than the number, or the expiry, if it is not 0, has passed.
+    /// Valid unless a range delete is newer than the number, or the expiry, if it is not 0, has
+    /// passed.
     Value {
         value: Vec<u8>,
         seq: SeqNo,
@@ -66,7 +67,7 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
-    /// Turns the node of the sought key into an answer, its checksum found right.
+    /// Converts the node of the sought key to an answer, after checking its checksum.
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         // All of it will be read, for its checksum and then to be copied.
         prefetch(node.value()?);
@@ -92,7 +93,7 @@ impl Lookup {
 #[derive(Debug)]
 pub(crate) struct Read<'a> {
     pub(crate) probe: Probe<'a>,
-    /// The answer of the newest source that has the key; `None`: ask an older one.
+    /// The answer of the newest source that has the key; `None`: an older source is searched.
     pub(crate) answer: Option<Lookup>,
 }
 
@@ -115,13 +116,13 @@ pub(crate) struct Census {
     pub(crate) bytes: u64,
     pub(crate) tables: u64,
     pub(crate) problems: Vec<String>,
-    /// Keyspaces whose entries nobody may read: filters need not know them.
+    /// Keyspaces whose entries are invisible: filters need not know them.
     pub(crate) dropped: Arc<Vec<u32>>,
 }
 
 /// A sorted set of entries that a reader may consult.
 pub(crate) trait Source: Send + Sync {
-    /// The newest entry for the probe's key that the probe may see.
+    /// Returns the newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
     /// Does the same for those of many reads, ascending by key, that have no answer yet.
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
@@ -130,26 +131,27 @@ pub(crate) trait Source: Send + Sync {
         }
         Ok(())
     }
-    /// A cursor off the source.
+    /// Returns an unpositioned cursor.
     fn cursor(&self) -> Box<dyn Cursor>;
-    /// About how many entries, and bytes of them, lie between two places.
+    /// Returns about how many entries, and bytes of them, are between two places.
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
-    /// Checks everything that can be checked, calling `visited` with bytes as they are read.
+    /// Checks everything that can be checked, calling `visited` with the number of bytes of each
+    /// read.
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));
-    /// About how many bytes `verify` will read.
+    /// Returns about how many bytes `verify` will read.
     fn verify_bytes(&self) -> u64;
-    /// Its entries have no number below the first of these, nor above the second.
+    /// Returns bounds of the sequence numbers of its entries, both inclusive.
     fn seqs(&self) -> (SeqNo, SeqNo) {
         (0, SEQ_MAX)
     }
-    /// The files that the source consists of, for those who copy it; empty for a source in memory or
-    /// in the pool. They stay for as long as the source is held.
+    /// Returns the files that the source consists of, for copying; empty for a source in memory or
+    /// in the pool. They stay as long as the source is held.
     fn files(&self) -> Vec<NamedFile> {
         Vec::new()
     }
 }
 
-/// A table file and what the manifest says of it.
+/// A table file and its metadata in the manifest.
 pub(crate) struct NamedFile {
     pub(crate) path: PathBuf,
     pub(crate) meta: Arc<FileMeta>,

@@ -1,14 +1,14 @@
-//! Survival: what outlives the process, and so when a log may go.
+//! Survival: the part of a database that outlives the process, which decides when a log may go.
 //!
 //! | survival | pool | bottom | the log of an entry goes when the entry is |
 //! |---|---|---|---|
 //! | `Pool` | on a medium | anywhere | in a table in the pool, or below |
 //! | `Files` | memory | table files | in a table file: flushed there, or drained |
-//! | `Logs` | memory | memory | in no place that outlives the process: it stays |
+//! | `Logs` | memory | memory | never: no other place of it outlives the process |
 //!
-//! A wrong answer here loses data only when the power fails or the process is killed. So the rule stands in one place,
-//! and everything that asks when a log goes, what a close has to write out, or what hides an older entry for good,
-//! asks this.
+//! A wrong answer here loses data only when the power fails or the process is killed. So the rule
+//! is in one place, and is used for every decision about when a log goes, which data a close has to
+//! write out, and which entry may hide an older one permanently.
 
 use terrace_media::Medium;
 
@@ -23,7 +23,7 @@ pub(crate) enum Survival {
 }
 
 impl Survival {
-    /// Returns that of a database of `design` whose pool is on `medium`.
+    /// Returns the survival of a database of `design` whose pool is on `medium`.
     pub(crate) fn of(design: Design, medium: Medium) -> Survival {
         match medium {
             Medium::Dax | Medium::Mapped => Survival::Pool,
@@ -32,7 +32,7 @@ impl Survival {
         }
     }
 
-    /// Returns whether an entry that has come down as far as it can needs its log no more.
+    /// Returns whether an entry that is in its last place no longer needs its log.
     pub(crate) fn frees_logs(self) -> bool {
         self != Survival::Logs
     }
@@ -42,7 +42,8 @@ impl Survival {
 mod tests {
     use super::*;
 
-    /// Checks every cell. `Leveled` without a pool has no buffer, but its flushes end in files all the same.
+    /// Checks every cell. `Leveled` without a pool has no buffer, but its flushes end in files all
+    /// the same.
     #[test]
     fn each_design_survives_on_each_medium_as_the_table_says() {
         for medium in [Medium::Dax, Medium::Mapped] {

@@ -1,4 +1,4 @@
-//! A bottom that takes nothing: the buffer is the home of all data.
+//! A bottom that takes nothing: the buffer holds all data.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! | buffer | tables | merging | paper |
 //! |---|---|---|---|
-//! | `elastic` | skip lists on n levels, any number a level | relinks nodes, copies nothing | MioDB, 4.2-4.3 |
+//! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.2-4.3 |
 
 pub(crate) mod elastic;
 
@@ -21,22 +21,22 @@ use super::source::Sources;
 pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
     fn admit(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
-    /// Makes a table of the entries of `batch`, whose keys ascend, all of them with the number `seq`. No log has them,
-    /// and they become visible when the completion of the job is applied.
+    /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
+    /// log has them, and they become visible when the completion of the job is applied.
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;
-    /// Work inside the buffer: merges.
+    /// Returns work inside the buffer: merges.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
-    /// Takes the oldest table that is due for the bottom, and those that follow it by age and are due too, up to
-    /// `bytes_max` together.
+    /// Takes the oldest table that is due for the bottom, and those that follow it by age and are
+    /// due too, up to `bytes_max` together.
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
-    /// Newest first.
+    /// Returns the sources, newest first.
     fn sources(&self) -> Sources;
     /// Returns the number of its newest entry, or 0 if it has none.
     fn newest(&self) -> SeqNo;
-    /// How many tables there are.
+    /// Returns the number of tables.
     fn table_count(&self) -> usize;
-    /// Bytes of their nodes, superseded ones included.
+    /// Returns the bytes of their nodes, superseded ones included.
     fn table_bytes(&self) -> u64;
-    /// Adds what the buffer knows.
+    /// Adds the metrics of the buffer.
     fn measure(&self, metrics: &mut Metrics);
 }

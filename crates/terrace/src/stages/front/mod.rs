@@ -20,13 +20,13 @@ use super::sealed::Sealed;
 use super::source::Sources;
 use super::spare::Spares;
 
-/// How a front took a write.
+/// The outcome of a write to a front.
 pub(crate) enum Written<'f> {
     /// To be published.
     Pending(Pending<'f>),
     /// The memtable with this id is too full; a new one is needed first.
     NeedsRoom(u64),
-    /// A keyspace was dropped since those of the batch were checked.
+    /// A keyspace was dropped since the keyspaces of the batch were checked.
     KeyspaceDropped,
 }
 
@@ -38,15 +38,16 @@ pub(crate) struct Pending<'f> {
     taking: Taking,
     /// The memtable that has it.
     pub(crate) memtable: u64,
-    /// The memtable has just filled so far that a spare should be made.
+    /// Whether the memtable has just filled so far that a spare should be made.
     pub(crate) spare_due: bool,
-    /// It deletes ranges. Whoever sees these reads through a view that has them, so a new view comes first (D1).
+    /// Whether it deletes ranges. Readers see these through a view that has them, so a new view
+    /// comes first (D1).
     pub(crate) needs_view: bool,
     is_published: bool,
 }
 
 impl<'f> Pending<'f> {
-    /// The write that has these numbers.
+    /// Creates the write that has these numbers.
     pub(crate) fn new(sequencer: &'f Sequencer, taking: Taking, memtable: u64) -> Pending<'f> {
         Pending {
             sequencer,
@@ -58,7 +59,7 @@ impl<'f> Pending<'f> {
         }
     }
 
-    /// Makes it visible when all before it are. False: one of these has failed.
+    /// Makes the write visible when all before it are. Returns false if one of these has failed.
     pub(crate) fn publish(mut self) -> bool {
         self.is_published = true;
         // PERSIST: the record is in its log since the front took the write (W3).
@@ -79,13 +80,13 @@ pub(crate) struct WritersHeld<'f> {
     pub(super) _lock: MutexGuard<'f, ()>,
 }
 
-/// The end of the replacement of a memtable.
+/// The outcome of replacing a memtable.
 pub(crate) enum Rotated<'f> {
-    /// There is no spare, or it is too small; without spares, no room.
+    /// There is no spare, or it is too small; without spares, no space.
     NoSpare,
     /// The memtable has been replaced before, or is empty.
     Unneeded,
-    /// It is sealed. The view must show its successor before anybody may write to that.
+    /// It is sealed. The view must show its successor before any write goes to that.
     Sealed(WritersHeld<'f>),
 }
 
@@ -93,28 +94,29 @@ pub(crate) enum Rotated<'f> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deletes {
     None,
-    /// Of single keys.
+    /// Deletes of single keys.
     Single,
-    /// Of ranges, or the memtable takes nothing but deletes.
+    /// Deletes of ranges, or the memtable takes nothing but deletes.
     Ranges,
 }
 
-/// Sizes of a front that other stages and the engine plan with. They never change while the database is open.
+/// Sizes of a front that other stages and the engine use. They never change while the database is
+/// open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrontShape {
-    /// Bytes of a memtable of the usual size.
+    /// The bytes of a memtable of the usual size.
     pub(crate) memtable_bytes: u64,
-    /// How many sealed memtables may wait for their flush.
+    /// The maximum number of sealed memtables that wait for their flush.
     pub(crate) sealed_count_max: usize,
-    /// Bytes of log files that may be needed at one time.
+    /// The bytes of log files that may be needed at one time.
     pub(crate) log_bytes_max: u64,
-    /// Bytes of entries in one batch.
+    /// The maximum bytes of entries in one batch.
     pub(crate) batch_bytes_max: u64,
 }
 
-/// Stage 1: where a write becomes durable and readable.
+/// Stage 1: makes writes durable and readable.
 pub(crate) trait Front: Send + Sync {
-    /// The sizes of the front.
+    /// Returns the sizes of the front.
     fn shape(&self) -> FrontShape;
     /// Takes one batch, if no keyspace was refused since `refusals`.
     fn write(
@@ -123,62 +125,64 @@ pub(crate) trait Front: Send + Sync {
         durability: Durability,
         refusals: u64,
     ) -> Result<Written<'_>>;
-    /// Makes a write visible, and then durable as asked.
+    /// Makes a write visible, and then durable as requested.
     fn publish(&self, pending: Pending<'_>, durability: Durability) -> Result<()>;
-    /// Replaces the memtable by the spare one.
-    /// With the batch that did not fit comes the memtable that it did not fit in: when that has been
-    /// replaced already there is nothing to do.
+    /// Replaces the memtable by the spare one. The batch that did not fit comes with the memtable
+    /// that it did not fit in: if that has been replaced already there is nothing to do.
     fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<Rotated<'_>>;
     /// Holds off every write that would take a number.
     fn hold_off_writers(&self) -> WritersHeld<'_>;
-    /// Takes every number up to `upto` for entries that come in below the front, and returns the first
-    /// of them; they become visible when the caller publishes them. Before that it replaces the
-    /// memtable, as `rotate` does, so that the active one has no entry below `upto`. `None`: there is no
-    /// spare for that, and nothing was taken. The view must show the memtable before anybody may write to it.
+    /// Takes every number up to `upto` for entries that come in below the front, and returns the
+    /// first of them; they become visible when the caller publishes them. Before that it replaces
+    /// the memtable, as `rotate` does, so that the active one has no entry below `upto`. Returns
+    /// `None`, with nothing taken, if there is no spare for that. The view must show the memtable
+    /// before any write goes to it.
     fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>>;
-    /// The deletes in the active memtable, which free nothing before it is flushed.
+    /// Returns the deletes in the active memtable, which free nothing before it is flushed.
     fn active_deletes(&self) -> Deletes;
-    /// Whether at least half of the entries in all memtables are deletes.
+    /// Returns whether at least half of the entries in all memtables are deletes.
     fn has_mostly_deletes(&self) -> bool;
-    /// Whether the active memtable has an entry below `seq`.
+    /// Returns whether the active memtable has an entry below `seq`.
     fn has_active_before(&self, seq: SeqNo) -> bool;
-    /// Whether a sealed memtable has an entry below `seq`.
+    /// Returns whether a sealed memtable has an entry below `seq`.
     fn has_sealed_before(&self, seq: SeqNo) -> bool;
-    /// Work inside the front that makes writers faster, for when there is no other.
+    /// Returns work inside the front that makes writers faster, when there is no other work.
     fn next_job(&self) -> Option<Box<dyn Job>> {
         None
     }
-    /// The memtables made ahead of need; `None` for a front whose `rotate` makes them.
+    /// Returns the memtables made ahead of need; `None` for a front whose `rotate` makes them.
     fn spares(&self) -> Option<&dyn Spares> {
         None
     }
-    /// The oldest sealed memtable that no flush has taken yet.
+    /// Returns the oldest sealed memtable that no flush has taken yet.
     fn next_sealed(&self) -> Result<Option<Sealed>>;
-    /// How many sealed memtables wait for the end of their flush.
+    /// Returns the number of sealed memtables that wait for the end of their flush.
     fn sealed_count(&self) -> usize;
-    /// Bytes that all memtables have in use, the active one and those that wait for the end of their flush.
+    /// Returns the bytes in use in all memtables: the active one and those that wait for the end of
+    /// their flush.
     fn unflushed_bytes(&self) -> u64;
-    /// Whether closing should flush the active memtable: it has entries that no log has, or so many
-    /// that replaying them would make the next opening slow.
+    /// Returns whether closing should flush the active memtable: it has entries that no log has, or
+    /// so many that replaying them would slow the next opening.
     fn wants_flush_to_close(&self) -> bool;
-    /// Makes all logs durable. Returns the number up to which every logged entry is in them.
+    /// Makes all logs durable. Returns the number up to which they contain every logged entry.
     fn sync_logs(&self) -> Result<SeqNo>;
-    /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those that
-    /// have no record.
+    /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those
+    /// that have no record.
     fn close(&self) -> Result<Vec<u64>>;
-    /// Bytes of log files that are needed.
+    /// Returns the bytes of log files that are needed.
     fn log_file_bytes(&self) -> u64;
-    /// These logs are not needed any more, and no edit names them: their places may be used again.
+    /// Notes that these logs are not needed any more, and no edit names them: their places may be
+    /// reused.
     fn logs_retired(&self, logs: &[u64]);
-    /// Writers rest: gives back files that are kept for logs to come.
+    /// Frees the files that are kept for future logs, since there are no writers now.
     fn rest(&self);
-    /// The logs that recovery has found; `None` for a front that recovers in place.
+    /// Returns the logs that recovery has found; `None` for a front that recovers in place.
     fn replay(&self) -> Option<&dyn Replay> {
         None
     }
-    /// Newest first.
+    /// Returns the sources, newest first.
     fn sources(&self) -> Sources;
-    /// Adds what the front knows.
+    /// Adds the metrics of the front.
     fn measure(&self, metrics: &mut Metrics);
 }
 
@@ -186,7 +190,8 @@ pub(crate) trait Front: Send + Sync {
 mod tests {
     use super::*;
 
-    /// Numbers after a hole never become visible, so a write that is lost on its way must end all writing.
+    /// Numbers after a hole never become visible, so a write that is lost on its way must end all
+    /// writing.
     #[test]
     fn a_write_that_is_never_published_stops_the_store() {
         let sequencer = Sequencer::default();

@@ -1,4 +1,5 @@
-//! This file finds what is above a table that is rewritten in place: the newer entries that hide some of its own.
+//! Lookups in the runs above a table that is rewritten in place, to find the newer entries that
+//! hide some of its own.
 
 use std::sync::Arc;
 
@@ -15,13 +16,14 @@ use crate::types::{SeqNo, key_hash};
 /// A table is rewritten if at least one entry in this many is hidden.
 pub(super) const WORTH_ONE_IN: u64 = 8;
 
-/// The runs above a table. They are read beside it in the order of keys, so that each of their tables is opened once.
+/// The runs above a table. They are read alongside it in key order, so that each of their tables is
+/// opened once.
 pub(super) struct Above {
     cursor: MergeCursor,
 }
 
 impl Above {
-    /// Those above `run` of `level`.
+    /// Opens the runs above `run` of `level`.
     pub(super) fn of(version: &Version, place: (u32, u64)) -> Above {
         let cursors = version.above(place).map(|run| {
             let cursor = RunCursor::new(Arc::clone(run), false);
@@ -32,12 +34,12 @@ impl Above {
         }
     }
 
-    /// Goes to the first entry of a key, or behind it.
+    /// Positions the cursor at the first entry of a key, or after it.
     pub(super) fn seek(&mut self, (keyspace, key): Key<'_>) -> Result<()> {
         self.cursor.seek(&Target::first_of(keyspace, key))
     }
 
-    /// Returns the number of the newest entry of a key that lies at or behind the cursor.
+    /// Returns the number of the newest entry of a key that is at or after the cursor.
     pub(super) fn newest(&mut self, (keyspace, key): Key<'_>) -> Result<Option<SeqNo>> {
         // BOUND: the entries up to the key, each once.
         while let Some(entry) = self.cursor.entry()? {
@@ -50,9 +52,9 @@ impl Above {
         Ok(None)
     }
 
-    /// Returns whether at least one entry of a table in `one_in` seems to be hidden, by about twice as many lookups,
-    /// spread evenly over its blocks. Entries are hidden by these runs, and by a drain and newer tables of the buffer if
-    /// one is given.
+    /// Returns whether at least one entry of a table in `one_in` seems to be hidden, from about
+    /// twice as many lookups, spread evenly over its blocks. Entries are hidden by these runs, and
+    /// by a drain and newer tables of the buffer if one is given.
     pub(super) fn hides_much_of(
         &mut self,
         table: &Table,

@@ -1,6 +1,6 @@
-//! This file drains: a sorted stream becomes a run of level 0.
+//! The drain: a sorted stream becomes a run of level 0.
 //!
-//! CRASH: tables that no edit names are removed when the database is opened; the drain begins again.
+//! CRASH: tables that no edit names are removed when the database is opened; the drain restarts.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
 use crate::types::key_hash;
 
-/// After so many tries on a full disk a job gives its sources back, so that another one is chosen by what is there
-/// then. No fewer than the engine counts before it refuses those who wait.
+/// After this many tries on a full disk a job returns its sources, so that the next one is chosen
+/// by the state at that time. Not less than the number of refusals that the engine counts before it
+/// refuses waiting callers.
 const REFUSED_MAX: u32 = 2;
 
-/// Entries and bytes of one step.
+/// The entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
 const STEP_BYTES: usize = 1 << 20;
 
@@ -26,24 +27,25 @@ pub(super) struct Absorb {
     body: Arc<Body>,
     drain: Option<Drain>,
     run: u64,
-    /// `None` until all entries are in place: what snapshots read is asked then.
+    /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
-    /// That of the drain, once its entries are written: it goes with the job, when the pool has its space
-    /// back.
+    /// The credit of the drain, once its entries are written. It ends with the job, when the pool
+    /// gets its space back.
     credit: Credit,
     finished: bool,
-    /// How often the disk had no room for it.
+    /// The number of times that the disk had no space for it.
     refused: u32,
-    /// The rewriting of a table that makes room for the drains after this one, which is given back.
+    /// The rewriting of a table that makes space for later drains; this one is put back.
     hidden: Option<Hidden>,
-    /// The bottom takes no drain for now, so this one makes room only.
+    /// Whether the bottom accepts no drain for now, so that this one only makes space.
     waits: bool,
 }
 
 impl Absorb {
-    /// `waits`: the bottom takes no drain for now, so it is used to make room, and given back.
+    /// Creates the job. `waits`: the bottom accepts no drain for now, so this one makes space and
+    /// is put back.
     pub(super) fn begin(body: &Arc<Body>, drain: Drain, waits: bool) -> Absorb {
-        // Runs of level 0 are ordered by these; drains come one after the other.
+        // Runs of level 0 are ordered by these numbers; drains come one after the other.
         let run = body.ground.next_id();
         Absorb {
             body: Arc::clone(body),
@@ -58,7 +60,7 @@ impl Absorb {
         }
     }
 
-    /// Writes one step's worth. True when the stream is at its end and its last table closed.
+    /// Writes for one step. Returns true when the stream is exhausted and its last table closed.
     fn write_some(&mut self, drain: &mut Drain) -> Result<bool> {
         let mut ranges = Vec::new();
         if self.output.is_none() {
@@ -66,8 +68,8 @@ impl Absorb {
             drain.credit.restart();
             ranges = drain.range_deletes()?;
         }
-        // The snapshots are looked at now and not before: those that a writer of the last moment
-        // came after must be among them.
+        // The snapshots are read now and not earlier, so that they include one taken just before a
+        // recent write.
         let durable = drain.durable.max(self.body.ground.ranges.durable());
         let begin = || {
             let version = self.body.version();
@@ -83,7 +85,7 @@ impl Absorb {
         let output = self.output.get_or_insert_with(begin);
         let (mut entries, mut bytes) = (0, 0);
         let done = loop {
-            // Behind everything else are the range deletes, which go with the tables.
+            // The range deletes follow all other entries, and are written with the tables.
             let entry = drain
                 .cursor
                 .entry()?
@@ -117,7 +119,7 @@ impl Absorb {
         Ok(done)
     }
 
-    /// Returns the number of tries after which the job gives its sources back.
+    /// Returns the number of tries after which the job returns its sources.
     fn tries(&self) -> u32 {
         match self.body.ground.options.background.workers {
             // Without threads each try is another call.
@@ -131,7 +133,8 @@ impl Absorb {
         Step::Retry(why)
     }
 
-    /// Makes room by rewriting a table. Once that is done, the drain is given back, and the next one finds the room.
+    /// Makes space by rewriting a table. Then the drain is put back, and the next one finds the
+    /// space.
     fn make_room(&mut self, mut hidden: Hidden, drain: Drain) -> Result<Step> {
         let progress = match hidden.step(&drain) {
             Err(e) if e.kind() == ErrorKind::Full => {
@@ -142,7 +145,7 @@ impl Absorb {
         };
         match progress {
             Progress::Rewritten(completion) => {
-                // Its table is busy until the job has ended.
+                // The table is busy until the job has ended.
                 self.hidden = Some(hidden);
                 Ok(give_back(drain, completion))
             }
@@ -159,7 +162,8 @@ impl Absorb {
     }
 }
 
-/// Ends the job, and gives its drain back. Less at a time may fit, or newer tables may hide more of it by then.
+/// Ends the job and puts its drain back. A smaller drain may fit, or newer tables may hide more of
+/// it by then.
 fn give_back(mut drain: Drain, completion: Completion) -> Step {
     let put_back = drain.put_back.take();
     drop(drain);
@@ -204,7 +208,7 @@ impl Job for Absorb {
                     self.drain = Some(drain);
                     return Ok(self.refuse(e));
                 }
-                // Callers are told of the refusal only if no table can be rewritten for room.
+                // The refusal is reported to callers only if no table can be rewritten for space.
                 self.hidden = Some(Hidden::begin(&self.body, &mut drain, Some(e))?);
                 self.drain = Some(drain);
                 return Ok(Step::More);
@@ -219,7 +223,7 @@ impl Job for Absorb {
         self.credit = drain.credit;
         let mut edit = drain.edit;
         edit.changes.extend(changes);
-        // What the logs had is in named files from this edit on.
+        // The entries of the logs are in named files from this edit on.
         edit.changes.extend(retired(&drain.logs));
         let (forget, seq_last) = (drain.forget, drain.seq_last);
         Ok(Step::Done(Completion {
@@ -227,7 +231,7 @@ impl Job for Absorb {
             apply: Box::new(move || {
                 body.install(&[], &tables);
                 forget();
-                // Not before what they cover is forgotten above.
+                // Not before the entries that they cover are forgotten above.
                 let ground = &body.ground;
                 ground.ranges.trim(seq_last, &ground.readable());
             }),

@@ -1,14 +1,14 @@
-//! This file compacts: tables of one level are merged with those below that they overlap, and the
+//! Compaction: tables of one level are merged with the tables below that they overlap, and the
 //! result replaces both on the level below.
 //!
-//! A table that overlaps nothing is moved by an edit alone. Of the versions of a key those stay that
-//! a snapshot can read; a tombstone goes when nothing below could come back without it.
+//! A table that overlaps nothing is moved by an edit alone. A merge keeps only the versions that a
+//! snapshot can read, and drops a tombstone when nothing below depends on it.
 //!
-//! A large compaction is split by ranges of keys into jobs that may run side by side. Whichever ends
-//! last hands over what all of them have written, so readers and the manifest see one compaction.
+//! A large compaction is split by key range into jobs that may run concurrently. The last one to
+//! end hands over the output of all of them, so readers and the manifest see one compaction.
 //!
-//! CRASH: the result is named and what it replaces forgotten by one edit. Before it, new tables are
-//! named by nothing and removed when the database is opened.
+//! CRASH: one edit names the result and forgets the inputs. Before it, no edit names the new
+//! tables, and they are removed when the database is opened.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,21 +28,22 @@ use crate::parts::manifest::{Change, Edit};
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::{SeqNo, key_hash};
 
-/// Entries and bytes of one step.
+/// The entries and bytes of one step.
 const STEP_ENTRIES: u32 = 1024;
 const STEP_BYTES: usize = 1 << 20;
 
-/// One compaction: what its parts share.
+/// One compaction: the state that its parts share.
 struct Plan {
     body: Arc<Body>,
     picked: Picked,
-    /// What was live when the compaction began, for all parts. `None` while it waits for room: the version keeps
-    /// files of tables that are gone since, and they may be the room that it waits for.
+    /// The version when the compaction began, for all parts. `None` while the compaction waits for
+    /// space: a version keeps the files of tables that are gone since, which may be the space that
+    /// it waits for.
     /// LOCK: before the body's, which is taken under it.
     version: Mutex<Option<Arc<Version>>>,
-    /// LOCK: held for a look.
+    /// LOCK: held briefly.
     parts: Mutex<Parts>,
-    /// Its jobs end without a result.
+    /// Whether its jobs end without a result.
     given_up: AtomicBool,
 }
 
@@ -56,7 +57,7 @@ struct Parts {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // A job that was cancelled gives its tables back; one that has ended has none that are live.
+        // A cancelled job frees its tables; one that has ended has no live tables left.
         let mut busy = self.body.busy.lock();
         for table in self.picked.tables() {
             busy.numbers.remove(&table.number());
@@ -83,7 +84,7 @@ impl Plan {
         Arc::clone(version.get_or_insert_with(|| self.body.version()))
     }
 
-    /// Whether the tables can change their level as they are.
+    /// Returns whether the tables can change their level without being rewritten.
     fn moves(&self) -> bool {
         let [run] = self.picked.upper.as_slice() else {
             return false;
@@ -91,7 +92,7 @@ impl Plan {
         if self.picked.rewrites {
             return false;
         }
-        // Down to the last level it is rewritten, so that what nobody reads goes.
+        // Tables that go to the last level are rewritten, so that unreadable entries go.
         let last = self.picked.to == self.version().levels.len();
         let stale = run
             .tables
@@ -119,7 +120,7 @@ impl Plan {
         }
     }
 
-    /// How many parts are worth the files that are not full.
+    /// Returns the number of parts that justify one partly filled file each.
     fn part_count(&self) -> usize {
         let options = &self.body.shelf.options;
         let bytes: u64 = self.picked.tables().map(|t| t.meta.bytes).sum();
@@ -166,7 +167,7 @@ impl Plan {
         Ok(range)
     }
 
-    /// The end of the compaction, with what all parts have written.
+    /// Returns the completion of the compaction, with the output of all parts.
     fn complete(&self, written: impl IntoIterator<Item = (Span, Output)>) -> Completion {
         let removed: Vec<u64> = self.picked.tables().map(Table::number).collect();
         let mut entries = 0;
@@ -193,15 +194,15 @@ impl Plan {
     }
 }
 
-/// A job of a compaction: all of it, or a part.
+/// A job of a compaction: the whole compaction or a part of it.
 pub(super) struct Compact {
     plan: Arc<Plan>,
-    /// Ranges that it has to do yet.
+    /// Ranges that are still to be merged.
     left: Vec<Span>,
     current: Option<Range>,
-    /// Whether it is known what the job has to do.
+    /// Whether the job's ranges are known.
     begun: bool,
-    /// How often the disk had no room for it, and what it saw the first time.
+    /// The number of times that the disk had no space for it, and the state at the first time.
     refused: (u32, (Weak<Version>, SeqNo)),
 }
 
@@ -210,13 +211,13 @@ struct Range {
     span: Span,
     cursor: MergeCursor,
     output: Output,
-    /// The runs above, for a table that is rewritten without the entries that they hide.
+    /// The runs above, if a table is rewritten without the entries that they hide.
     above: Option<Above>,
 }
 
 impl Range {
-    /// Merges one step's worth, without what newer entries above hide. True when everything is merged and the last table
-    /// closed.
+    /// Merges for one step, without the entries that newer ones above hide. Returns true when
+    /// everything is merged and the last table closed.
     fn merge_some(&mut self, drain: Option<&Drain>) -> Result<bool> {
         let (mut entries, mut bytes) = (0, 0);
         loop {
@@ -256,7 +257,7 @@ impl Range {
     }
 }
 
-/// The rewriting of one table in place, which is a part of another job. Its table is free again when it is dropped.
+/// The rewriting of one table in place, as part of another job. Dropping it frees its table.
 pub(super) struct Rewriting {
     plan: Plan,
     range: Option<Range>,
@@ -270,8 +271,8 @@ impl Rewriting {
         Ok(Rewriting { plan, range })
     }
 
-    /// Writes one step's worth, without what a drain, newer tables of the buffer, or tables above hide. Returns the change
-    /// of tables once all is written.
+    /// Writes for one step, without the entries that a drain, newer tables of the buffer, or tables
+    /// above hide. Returns the change of tables once everything is written.
     pub(super) fn step(&mut self, drain: &Drain) -> Result<Option<Completion>> {
         if let Some(range) = &mut self.range
             && !range.merge_some(Some(drain))?
@@ -294,7 +295,7 @@ impl Compact {
         }
     }
 
-    /// A job for one more range.
+    /// Creates a job for one more range.
     fn part(&self, span: Span) -> Box<dyn Job> {
         Box::new(Compact {
             plan: Arc::clone(&self.plan),
@@ -305,7 +306,7 @@ impl Compact {
         })
     }
 
-    /// Finds out what there is to do: keeps the first range, and makes jobs of the others.
+    /// Determines the ranges: keeps the first, and returns jobs for the others.
     fn split(&mut self) -> Result<Vec<Box<dyn Job>>> {
         let mut spans = match self.plan.part_count() {
             1 => vec![Span::default()],
@@ -317,7 +318,7 @@ impl Compact {
         Ok(others.into_iter().map(|span| self.part(span)).collect())
     }
 
-    /// Merges one step's worth. True when the job has no range left.
+    /// Merges for one step. Returns true when the job has no range left.
     fn merge_some(&mut self) -> Result<bool> {
         if self.current.is_none() {
             let Some(span) = self.left.last() else {
@@ -338,7 +339,8 @@ impl Compact {
         Ok(self.left.is_empty())
     }
 
-    /// Bytes of tables that this job has written, and the jobs of the same compaction that have ended.
+    /// Returns the bytes of tables written by this job and by the ended jobs of the same
+    /// compaction.
     fn written_bytes(&self) -> u64 {
         let parts = self.plan.parts.lock();
         let ended = parts.written.iter().map(|(_, output)| output.bytes());
@@ -349,9 +351,9 @@ impl Compact {
         current + ended.sum::<u64>()
     }
 
-    /// Begins again from nothing, and so do the ranges that are written: a disk that is full gets
-    /// all of its room back until the compaction can go on. They become ranges of this job, since
-    /// theirs have ended.
+    /// Restarts this job and all ranges that are written: a full disk gets back all of its space
+    /// until the compaction can go on. The written ranges become ranges of this job, since their
+    /// jobs have ended.
     fn give_room_back(&mut self) {
         let aborted = self.current.take().map(|range| range.span);
         *self.plan.version.lock() = None;
@@ -362,7 +364,8 @@ impl Compact {
 }
 
 impl Compact {
-    /// What a compaction is chosen by: the tables, and up to where range deletes above them are durable.
+    /// Returns the state on which the choice of a compaction depends: the tables, and the number up
+    /// to which range deletes above them are durable.
     fn seen(&self) -> (Weak<Version>, SeqNo) {
         let body = &self.plan.body;
         (
@@ -371,8 +374,9 @@ impl Compact {
         )
     }
 
-    /// Whether the job ends here, since another one may fit the disk: there are other tables by now, or range
-    /// deletes that cover some of these, which nothing drops for as long as they are taken.
+    /// Returns whether the job ends here, since another one may fit the disk: the tables have
+    /// changed, or there are range deletes that cover some of these, which cannot be dropped while
+    /// they are busy.
     fn gives_up(&self) -> bool {
         let (count, (version, durable)) = &self.refused;
         if *count > 0 {

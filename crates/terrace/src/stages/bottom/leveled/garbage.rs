@@ -1,14 +1,16 @@
-//! This file estimates garbage: bytes of entries that a newer one in a table above supersedes, which only a
-//! compaction gives back.
+//! Estimates of garbage: bytes of entries that a newer one in a table above supersedes, and that
+//! only a compaction reclaims.
 //!
-//! A table that is written asks the filters of what is older for one of its keys in `EVERY_MAX`, or in fewer. So a
-//! table knows about how many bytes it supersedes, and a version, which sums this up, how much of
-//! it is live. From `garbage_percent` of that on compactions are due; from one and a half times as much
-//! writers are slowed, and soon after held to what compactions give back. New keys cost nothing of this.
+//! While a table is written, the filters of older tables are asked for one of its keys in
+//! `EVERY_MAX` or fewer. So a table knows about how many bytes it supersedes, and a version, which
+//! sums this up, how much of it is live. Compactions are due once garbage reaches `garbage_percent`
+//! of the live bytes; from one and a half times as much writers are slowed, and soon after limited
+//! to the rate at which compactions reclaim. New keys do not count.
 //!
-//! G1  An estimate refuses nothing: a table that cannot be read supersedes nothing, and where drains wait for
-//!     garbage to go, a compaction that gives it back is due or runs.
-//! G2  The last level has no garbage, and a table of which nothing is known, as after an opening, has none.
+//! G1  An estimate refuses nothing: a table that cannot be read supersedes nothing, and if drains
+//!     wait for garbage to go, a compaction that reclaims it is due or running.
+//! G2  The last level has no garbage, and a table without an estimate, as after opening, counts as
+//!     having none.
 
 use super::Body;
 use super::version::{Run, Version};
@@ -18,30 +20,31 @@ use crate::parts::sstable::ReadCounts;
 use crate::stages::{Pressure, Urgency};
 use crate::types::key_hash;
 
-/// One key in so many is looked for in what is older.
+/// One key in this many is looked up in older tables.
 const EVERY_MAX: u64 = 32;
-/// The number of keys to look for in tables that have as many entries as the version. With fewer keys the estimate is
-/// poor, and in a small database looking for each of them is cheap.
+/// The number of keys to look up for tables with as many entries as the version. With fewer keys
+/// the estimate is poor, and in a small database looking up each key is cheap.
 const SAMPLES_MIN: u64 = 8192;
-/// The most that garbage presses up to the point where nothing more comes down.
+/// The maximum pressure of garbage before drains stop.
 const PART_MAX: f64 = 0.98;
 
-/// Counts what a table being written supersedes.
+/// Counts the bytes that a table being written supersedes.
 pub(super) struct Sampler {
-    /// One key in so many is looked for.
+    /// One key in this many is looked up.
     every: u64,
-    /// Keys until the next that is looked for; `None` before the first key.
+    /// The number of keys before the next lookup; `None` before the first key.
     skip: Option<u64>,
     superseded: u64,
-    /// The same of tables that are written, in their order.
+    /// The superseded bytes of each written table, in their order.
     pub(super) tables: Vec<u64>,
 }
 
 impl Sampler {
-    /// That of a table which is written above those of a version, of which `open_files_max` may be open.
+    /// Creates a sampler for a table that is written above those of a version, of which
+    /// `open_files_max` may be open.
     pub(super) fn above(version: &Version, open_files_max: usize) -> Sampler {
         let entries: u64 = version.tables().map(|table| table.meta.entries).sum();
-        // A table that is not open is opened for one look.
+        // A table that is not open is opened for one lookup.
         let every = match version.tables().count() > open_files_max {
             true => EVERY_MAX,
             false => (entries / SAMPLES_MIN).clamp(1, EVERY_MAX),
@@ -60,7 +63,7 @@ impl Sampler {
             self.skip = Some(skip - 1);
             return;
         }
-        // Gaps as keys have them, so that no pattern of keys is missed or met at each.
+        // Gaps come from hashes, so that a pattern of keys is neither always missed nor always hit.
         let hash = key_hash(keyspace, key);
         let drawn = (hash >> 32) % (2 * self.every - 1);
         let first = self.skip.replace(drawn).is_none();
@@ -72,13 +75,13 @@ impl Sampler {
         self.superseded += (drawn + 1) * version.older_bytes(level, (keyspace, key), hash);
     }
 
-    /// The table is closed.
+    /// Notes that the table is closed.
     pub(super) fn close_table(&mut self) {
         self.tables.push(std::mem::take(&mut self.superseded));
     }
 }
 
-/// What one entry of a table takes, if the run may have an older version of a key.
+/// Returns the average size of an entry of a table, if the run may have an older version of a key.
 fn entry_bytes(run: &Run, (keyspace, key): (u32, &[u8]), hash: u64) -> Result<Option<u64>> {
     let Some(table) = run.tables.get(run.position(keyspace, key)) else {
         return Ok(None);
@@ -97,7 +100,7 @@ fn entry_bytes(run: &Run, (keyspace, key): (u32, &[u8]), hash: u64) -> Result<Op
 }
 
 impl Version {
-    /// Bytes of the newest entry of a key below what is written to `level`; 0 if there is none.
+    /// Returns the size of the newest entry of a key below the tables written to `level`, or 0.
     fn older_bytes(&self, level: usize, place: (u32, &[u8]), hash: u64) -> u64 {
         let runs = match level {
             0 => self.runs.as_slice(),
@@ -110,7 +113,8 @@ impl Version {
         found.unwrap_or(0)
     }
 
-    /// Bytes that tables supersede: those of level 0, and of each level below it but the last.
+    /// Returns the bytes that tables supersede: those of level 0, and of each level below it but
+    /// the last.
     pub(super) fn superseded(&self) -> impl Iterator<Item = u64> {
         let above_last = self.levels.len() - 1;
         let upper = self.runs.iter().map(|run| run.superseded()).sum();
@@ -119,26 +123,26 @@ impl Version {
     }
 }
 
-/// How much of the tables is garbage, and how much may be.
+/// The garbage in the tables, and its limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Garbage {
     pub(super) bytes: u64,
-    /// From here on compactions are due.
+    /// Compactions are due from here on.
     pub(super) due: u64,
-    /// From here on writers are slowed.
+    /// Writers are slowed from here on.
     slow: u64,
-    /// Here they come to a crawl, and drains are no larger than they must be.
+    /// Writers are nearly stopped here, and drains are as small as possible.
     stop: u64,
 }
 
-/// How far a value is from one number to another; 1 and more behind the second.
+/// Returns the position of a value between two numbers; 1 and more above the second.
 fn part(value: u64, from: u64, to: u64) -> f64 {
     value.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64
 }
 
 impl Garbage {
-    /// Of `all` bytes of tables as many are superseded, but not of the keys of the `largest` run; a drain has
-    /// `drains` bytes at least and at most.
+    /// Computes the limits. Of `all` bytes of tables, `superseded` are garbage, but none of the
+    /// keys of the `largest` run; `drains` are the least and most bytes of a drain.
     fn of(all: u64, largest: u64, superseded: u64, percent: u32, drains: (u64, u64)) -> Garbage {
         let bytes = superseded.min(all.saturating_sub(largest));
         let live = all - bytes;
@@ -153,9 +157,9 @@ impl Garbage {
         }
     }
 
-    /// How much compactions are due, 1 and more: they are.
+    /// Returns the score of compactions for garbage; they are due from 1 on.
     pub(super) fn score(&self, urgency: Urgency) -> f64 {
-        // Writers that rest do not mind, and what they leave behind is there for long.
+        // Resting writers are not disturbed, and garbage left now stays for long.
         let due = match urgency {
             Urgency::Rest => self.due / 3,
             _ => self.due,
@@ -163,11 +167,11 @@ impl Garbage {
         self.bytes as f64 / due.max(1) as f64
     }
 
-    /// What it makes of writers.
+    /// Returns the pressure on writers.
     pub(super) fn pressure(&self) -> Pressure {
         let range = self.stop - self.slow;
-        // A drain that was larger than its room, or a machine that is short of processor time, is left so much;
-        // then nothing comes down before a compaction ends.
+        // A drain that was larger than its limit, or a machine short of processor time, may go this
+        // far beyond; after that no drain runs before a compaction ends.
         let most = match self.bytes < self.stop + range {
             true => PART_MAX,
             false => 1.0,
@@ -178,21 +182,22 @@ impl Garbage {
         }
     }
 
-    /// How near it is to slowing them.
+    /// Returns how near garbage is to slowing writers.
     pub(super) fn haste(&self) -> f64 {
         part(self.bytes, self.due, self.slow)
     }
 
-    /// Bytes of a drain whose share `superseding` supersedes something, so that it fits before the stop.
+    /// Returns the bytes of a drain that fits before the stop, if the share `superseding` of it
+    /// supersedes something.
     pub(super) fn room_for_drain(&self, superseding: f64) -> u64 {
         let room = self.stop.saturating_sub(self.bytes) as f64;
-        // Behind the decimal point there is nothing to divide by.
+        // Smaller shares would divide by nearly nothing.
         (room / superseding.max(0.01)) as u64
     }
 }
 
 impl Body {
-    /// The garbage of a version.
+    /// Returns the garbage of a version.
     pub(super) fn garbage(&self, version: &Version) -> Garbage {
         let bytes = || {
             let runs = version.runs.iter().chain(&version.levels);
@@ -200,7 +205,7 @@ impl Body {
         };
         Garbage::of(
             bytes().sum(),
-            // A key is there once in a run.
+            // A key occurs once in a run.
             bytes().max().unwrap_or(0),
             version.superseded().sum(),
             self.shelf.options.garbage_percent,
@@ -208,7 +213,7 @@ impl Body {
         )
     }
 
-    /// Bytes that the next drain should have at most.
+    /// Returns the maximum size in bytes of the next drain.
     pub(super) fn drain_bytes_now(&self) -> u64 {
         let version = self.version();
         let newest = version.runs.first();
@@ -229,7 +234,7 @@ mod tests {
         Garbage::of(live + garbage, live, garbage, 20, (64 * MIB, 256 * MIB))
     }
 
-    /// Up to a fifth of the live data nothing is due, at rest up to a fifteenth.
+    /// Nothing is due up to a fifth of the live data, at rest up to a fifteenth.
     #[test]
     fn compactions_are_due_from_a_share_on() {
         let gib = 1 << 30;
@@ -239,8 +244,8 @@ mod tests {
         assert!(garbage(gib, gib / 14).score(Urgency::Rest) > 1.0);
     }
 
-    /// Writers are slowed from three tenths on and stopped only far behind that, and a drain that supersedes fits
-    /// before the point where they crawl.
+    /// Writers are slowed from three tenths on and stopped only far above that, and a drain that
+    /// supersedes entries fits before the point where they are nearly stopped.
     #[test]
     fn writers_are_slowed_towards_the_bound() {
         for live in [0, MIB, 512 * MIB, 8 << 30] {

@@ -1,15 +1,17 @@
-//! This file rewrites tables without what newer tables of the buffer hide, where the disk has no room for a drain.
+//! Rewriting of tables without the entries that newer tables of the buffer hide, when the disk has
+//! no space for a drain.
 //!
-//! Deletes come down behind the puts before them. If those have no room, the deletes that would make it never come down.
-//! So a drain that was refused rewrites one table in place, without the entries that newer ones hide, and is given back:
-//! the next drain finds the room, or rewrites the next table. Rewriting takes the room of one table, which the reserve
-//! keeps, and gives back that of the table.
+//! Deletes are drained after the puts before them. If the puts have no space, the deletes that
+//! would make it never come down. So a drain that was refused rewrites one table in place, without
+//! the entries that newer ones hide, and is put back: the next drain finds the space, or rewrites
+//! the next table. Rewriting takes the space of one table, which the reserve keeps, and frees that
+//! of the old table.
 //!
-//! Each table is looked at twice until something new has come into the buffer. It is rewritten if an eighth of its
-//! entries is hidden, by a few that are looked up; and in a pool on media, if that makes no room for the drain, if a part
-//! is hidden that is only just worth it.
+//! Each table is examined at most twice until the buffer has new entries. It is rewritten if an
+//! eighth of its entries is hidden, judged by a few lookups. In a pool on media, if that makes no
+//! space for the drain, it is rewritten for a smaller share that is only just worthwhile.
 //!
-//! CRASH: what is left out here is hidden by a durable version above it.
+//! CRASH: an entry that is left out here is hidden by a durable version above it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +25,8 @@ use crate::parts::key::Target;
 use crate::stages::{Completion, Drain};
 use crate::types::SeqNo;
 
-/// The least that is worth rewriting a table for: as much is written this many times before it is given back.
+/// The smallest share of hidden entries that justifies rewriting a table: this many bytes are
+/// written for each one freed.
 const LEAST_ONE_IN: u64 = 32;
 
 /// The tables that may have entries which the buffer hides.
@@ -31,18 +34,18 @@ const LEAST_ONE_IN: u64 = 32;
 pub(super) struct Candidates {
     /// The newest number in the buffer when they were found.
     seq: SeqNo,
-    /// One entry in this many has to be hidden in one of them.
+    /// A table needs one hidden entry in this many.
     one_in: u64,
-    /// Their numbers, those with most entries of the buffer between their keys last.
+    /// The numbers of the tables, those with most entries of the buffer in their key range last.
     numbers: Vec<u64>,
-    /// The newest number in the buffer when it was last asked whether there may be others.
+    /// The newest number in the buffer at the last check for other candidates.
     asked: SeqNo,
 }
 
 impl Candidates {
-    /// Whether there may be one, since the buffer's newest number is `newest`.
+    /// Returns whether there may be a candidate, given `newest`, the newest number in the buffer.
     pub(super) fn is_due(&mut self, newest: SeqNo) -> bool {
-        // BOUND: what the buffer has is asked for once.
+        // BOUND: once for each newest number in the buffer.
         let is_new = std::mem::replace(&mut self.asked, newest) < newest;
         is_new || !self.numbers.is_empty()
     }
@@ -60,11 +63,11 @@ impl Candidates {
     }
 }
 
-/// Makes room for the drains after one that was refused.
+/// Makes space for the drains after one that was refused.
 pub(super) struct Hidden {
     body: Arc<Body>,
     rewriting: Option<Rewriting>,
-    /// Why the drain was refused. `None`: the bottom takes none for now.
+    /// The reason why the drain was refused. `None`: the bottom accepts none for now.
     why: Option<Error>,
 }
 
@@ -73,12 +76,13 @@ pub(super) enum Progress {
     More,
     /// A table was rewritten.
     Rewritten(Completion),
-    /// No table is worth it, and the drain was refused with this error.
+    /// No table is worthwhile, and the drain was refused with this error.
     Nothing(Option<Error>),
 }
 
 impl Hidden {
-    /// Finds the tables that may have something to give back, unless the buffer has nothing new since that was done.
+    /// Finds the tables that may have something to free, unless the buffer has nothing new since
+    /// the last search.
     pub(super) fn begin(body: &Arc<Body>, drain: &mut Drain, why: Option<Error>) -> Result<Hidden> {
         if let Some(newer) = &mut drain.newer {
             newer.look_again();
@@ -97,7 +101,7 @@ impl Hidden {
         })
     }
 
-    /// Looks at a table, or writes one step's worth of it.
+    /// Examines a table, or writes one step of it.
     pub(super) fn step(&mut self, drain: &Drain) -> Result<Progress> {
         if let Some(rewriting) = &mut self.rewriting {
             let rewritten = rewriting.step(drain)?;
@@ -110,7 +114,8 @@ impl Hidden {
         let one_in = hidden.one_in;
         let Some(table) = hidden.take(&version, numbers) else {
             drop(busy);
-            // In a pool in memory deletes are not refused meanwhile: their logs are on the reserve.
+            // With a pool in memory deletes are not refused meanwhile: their logs are on the
+            // reserve.
             let is_last_way = self.why.is_some() && self.body.ground.pool_outlives();
             return match is_last_way && one_in < LEAST_ONE_IN {
                 true => self.look_for_less(drain),
@@ -121,14 +126,14 @@ impl Hidden {
         drop(busy);
         let rewriting = Rewriting::begin(&self.body, &table)?;
         let mut above = Above::of(&version, (table.meta.level, table.meta.run));
-        // Dropped, it gives the table back.
+        // Dropping it frees the table.
         self.rewriting = above
             .hides_much_of(&table, Some(drain), one_in)?
             .then_some(rewriting);
         Ok(Progress::More)
     }
 
-    /// Finds the tables that are only just worth it, since others have made no room for the drain.
+    /// Finds the tables that are only just worthwhile, since others made no space for the drain.
     fn look_for_less(&self, drain: &Drain) -> Result<Progress> {
         let numbers = find(&self.body, drain, LEAST_ONE_IN)?;
         let hidden = &mut self.body.busy.lock().hidden;
@@ -136,14 +141,15 @@ impl Hidden {
         Ok(Progress::More)
     }
 
-    /// Gives up the table that is being rewritten, since the disk has refused it, for another one.
+    /// Gives up the table that is being rewritten, since the disk has refused it; another one
+    /// follows.
     pub(super) fn pass_over(&mut self, why: Error) {
         self.rewriting = None;
         self.why = Some(why);
     }
 }
 
-/// Returns the numbers of the tables between whose keys the buffer has many entries.
+/// Returns the numbers of the tables with many entries of the buffer in their key range.
 fn find(body: &Body, drain: &Drain, one_in: u64) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     for table in body.version().tables() {

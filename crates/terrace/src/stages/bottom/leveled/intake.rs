@@ -1,7 +1,7 @@
-//! This file takes sorted entries that come in past the stages above: they become a run of level 0.
+//! Intake of sorted entries that bypass the stages above: they become a run of level 0.
 //!
-//! Where such a run is alone on level 0 and overlaps nothing, compaction moves its tables down by edits
-//! alone.
+//! If such a run is alone on level 0 and overlaps nothing, compaction moves its tables down by
+//! edits alone.
 //!
 //! CRASH: tables that no edit names are removed when the database is opened.
 
@@ -24,10 +24,10 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
-        // Its number among the runs is drawn when it is complete.
+        // The number of the run is drawn when it is complete.
         let mut output = Output::new(body, body.version(), (0, 0), Vec::new(), Vec::new());
         output.end_loan();
-        // What it hides may come down from above before it is complete.
+        // The entries that it hides may come down from above before it is complete.
         output.keep_expired();
         Run {
             output,
@@ -64,7 +64,7 @@ impl Intake for Run {
     }
 
     fn complete(mut self: Box<Self>) -> Completion {
-        // Above every run that is there: whatever has a number already is older.
+        // Above every existing run: everything that already has a number is older.
         self.output.rename_run(self.body.ground.next_id());
         let entries = self.output.entries();
         let (tables, changes) = self.output.finish();

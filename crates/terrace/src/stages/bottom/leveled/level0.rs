@@ -1,5 +1,5 @@
-//! The share of level 0 that one compaction takes: all of it, its oldest runs, or a piece that shares no key with the
-//! rest.
+//! The part of level 0 that one compaction takes: all of it, its oldest runs, or a piece that
+//! shares no key with the rest.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::picked::{Picked, span};
 use super::version::{Run, Table, Version};
 
-/// All of level 0, or its oldest runs if there are more than `runs_max`, and what they overlap on the
-/// base. What is newer than the runs that move stays above them.
+/// Picks all of level 0, or its oldest runs if there are more than `runs_max`, and the tables that
+/// they overlap on the base. Runs newer than those that move stay above them.
 pub(super) fn whole(
     version: &Version,
     base: usize,
@@ -34,9 +34,10 @@ pub(super) fn whole(
     })
 }
 
-/// Tables of level 0 that share no key with its other tables, and what they overlap on the level that takes them.
+/// Tables of level 0 that share no key with its other tables, and the tables that they overlap on
+/// the level below.
 struct Piece<'a> {
-    /// Each with the place of its run.
+    /// Each table with the position of its run.
     upper: Vec<(usize, &'a Table)>,
     lower: &'a [Table],
 }
@@ -70,10 +71,12 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Returns what of level 0 to compact instead of `whole`, if that takes more than `fits`: the largest piece that fits
-/// together with what it overlaps below. If none does, the smallest piece is tried, and cut when the disk refuses it.
+/// Returns the part of level 0 to compact instead of `whole`, if that takes more than `fits`: the
+/// largest piece that fits together with the tables that it overlaps below. If none does, the
+/// smallest piece is tried, and cut when the disk refuses it.
 ///
-/// The older runs are looked at alone where all together give no piece that fits: what is newer stays above.
+/// If all runs together give no piece that fits, only the older runs are considered: newer ones
+/// stay above.
 pub(super) fn fitting(whole: Picked, version: &Version, fits: u64, busy: &HashSet<u64>) -> Picked {
     if whole.bytes() <= fits {
         return whole;

@@ -13,12 +13,12 @@
 //! target, tables are merged into the level below. Readers hold a version, which never changes.
 //!
 //! Invariants
-//!   L1  For one key, every version in an older run or a deeper level is older than every version in
-//!       a newer run or a level above.
+//!   L1  For one key, every version in an older run or a deeper level is older than every version
+//!       in a newer run or a level above.
 //!   L2  Tables of one run are disjoint, and all versions of a key in a run are in one table.
 //!   L3  A table belongs to at most one job; its number is then in `busy`.
-//!   L4  A file is durable, and its name too, before an edit names it; it is removed after an edit has
-//!       forgotten it, when no version has it any more.
+//!   L4  A file and its name are durable before an edit names it; it is removed after an edit has
+//!       forgotten it, when no version holds it any more.
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
@@ -69,7 +69,7 @@ use crate::types::{Compression, DbId, SeqNo};
 use source::RunSource;
 use version::{Table, Version};
 
-/// Where tables are, and what is kept of them in memory.
+/// The location of tables, and their state in memory.
 pub(super) struct Shelf {
     db: DbId,
     fs: Arc<dyn FileSystem>,
@@ -97,7 +97,7 @@ impl Shelf {
         }
     }
 
-    /// How blocks of `level` are compressed.
+    /// Returns the compression of blocks of `level`.
     fn compression(&self, level: u32) -> Compression {
         match level {
             0 | 1 => self.options.compression_upper,
@@ -105,7 +105,7 @@ impl Shelf {
         }
     }
 
-    /// How a table of `level` is written.
+    /// Returns the options of tables written to `level`.
     fn table_options(&self, level: u32) -> SstOptions {
         let options = &self.options;
         SstOptions {
@@ -127,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Takes what the names of tables need off the cache, where there is a budget for memory.
+    /// Charges the block cache for the names of tables, if there is a memory budget.
     fn charge_names(&self, version: &Version) -> Option<Pin<CachedBlock>> {
         let limited = self.blocks.memory().is_limited();
         limited.then(|| self.blocks.charge(version.names_bytes() as usize))
@@ -138,19 +138,19 @@ impl Shelf {
     }
 }
 
-/// Which tables jobs work on.
+/// The tables that jobs work on.
 #[derive(Default)]
 struct Busy {
     numbers: HashSet<u64>,
-    /// For each level, the key behind which its next compaction looks for a table.
+    /// For each level, the key after which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
-    /// What was looked at for tables that range deletes cover.
+    /// The state at the last search for tables that range deletes cover.
     looked: vanish::Looked,
     /// The state that makes compactions smaller on a full disk.
     narrow: narrow::Narrow,
     /// Tables that a drain rewrites on a full disk.
     hidden: hidden::Candidates,
-    /// Ranges that are to go down, until nobody waits for that any more.
+    /// Ranges that are to be moved down, while a caller waits for them.
     requests: Vec<Weak<RangeRequest>>,
 }
 
@@ -164,9 +164,9 @@ struct Body {
     front: FrontShape,
     shelf: Arc<Shelf>,
     version: ArcSwap<Version>,
-    /// LOCK: held for a look; never while a file is read.
+    /// LOCK: held briefly; never while a file is read.
     busy: Mutex<Busy>,
-    /// What the version's names take off the block cache, where there is a budget for memory.
+    /// The charge of the version's names on the block cache, if there is a memory budget.
     /// LOCK: one version is made at a time.
     installing: Mutex<Option<Pin<CachedBlock>>>,
     /// Bytes of tables written for each level.
@@ -206,18 +206,20 @@ impl Body {
         self.version.load_full()
     }
 
-    /// For whoever chooses tables for a job: which are taken, and the version whose tables the others are.
+    /// Returns the busy tables, locked, and the version, for choosing the tables of a job.
     fn choosing(&self) -> (MutexGuard<'_, Busy>, Arc<Version>) {
         let early = canary::breaks(Canary::VersionEarly).then(|| self.version());
         canary::linger(Canary::VersionEarly);
         let busy = self.busy.lock();
-        // LOCK: the version after the lock: a job installs what it made before it gives its tables
-        // back. The other way round, tables that are just gone would be found free, and removed twice.
+        // LOCK: the version is loaded after the lock: a job installs its result before it frees its
+        // tables. The other way round, tables that are just gone would be found free, and removed
+        // twice.
         (busy, early.unwrap_or_else(|| self.version()))
     }
 
-    /// Returns the range deletes that jobs may apply to the tables of a version: those in its tables, and those in
-    /// synced logs. A power loss could take any other one and not bring back the entries that it had hidden.
+    /// Returns the range deletes that jobs may apply to the tables of a version: those in its
+    /// tables, and those in synced logs. A power loss could take any other one without restoring
+    /// the entries that it had hidden.
     fn lasting_ranges(&self, version: &Version) -> Vec<Applicable> {
         let live = &self.ground.ranges;
         let of_tables = version.ranges.clone().map(Applicable::lasting);
@@ -225,8 +227,8 @@ impl Body {
         of_tables.into_iter().chain(above).collect()
     }
 
-    /// How far level 0 has come from the first of two numbers of runs to the second, or the debt
-    /// from the first of two numbers of bytes to the second, whichever is further.
+    /// Returns the position of level 0 between two numbers of runs, or of the debt between two
+    /// numbers of bytes, whichever is further.
     fn between(&self, runs: (usize, usize), debt: (u64, u64)) -> Pressure {
         let version = self.version();
         let memtable = self.front.memtable_bytes;
@@ -245,8 +247,8 @@ impl Body {
     }
 
     fn drain_bytes_max(&self) -> u64 {
-        // Larger runs are fewer: less is rewritten, and readers ask fewer. But the pool, and logs, get
-        // nothing back before all of a run is written.
+        // Larger runs are fewer: less is rewritten, and readers search fewer. But the pool and logs
+        // get nothing back before all of a run is written.
         let options = &self.ground.options;
         let mut quarter = options.pool.size_bytes / 4;
         if options.pool.path.is_none() {
@@ -255,8 +257,8 @@ impl Body {
         quarter.max(options.table_bytes_max())
     }
 
-    /// Makes the next version. The files of `removed` go when nobody reads them any more, but those
-    /// that are `added` as tables of another level.
+    /// Installs the next version. The files of `removed` go when they have no reader left, except
+    /// those that are `added` as tables of another level.
     fn install(&self, removed: &[u64], added: &[Table]) {
         let stays = |number: &u64| added.iter().any(|table| table.number() == *number);
         let gone: Vec<u64> = removed.iter().copied().filter(|n| !stays(n)).collect();

@@ -1,20 +1,22 @@
-//! This file makes compactions smaller where the disk has no room for them.
+//! Compactions made smaller when the disk has no space for them.
 //!
-//! A compaction writes its result before the tables that it replaces go, so a large one needs much room at once. When
-//! the disk refuses it, five things make a smaller one of it, in this order:
+//! A compaction writes its result before its input tables go, so a large one needs much space at
+//! once. When the disk refuses it, five measures make a smaller one of it, in this order:
 //!
-//! 1. Tables that range deletes hide in part are rewritten without what is hidden.
+//! 1. Tables that range deletes partly hide are rewritten without the hidden entries.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
-//! 3. Tables are rewritten without what newer entries of those above them hide, if that is much. The same is done
-//!    when a drain of memtables is refused, since deletes in tables give no room back by themselves.
-//! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small: each file takes whole
-//!    blocks, and cutting one run makes fewer than cutting many.
-//! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 has smaller pieces then,
-//!    and a table of a deeper level overlaps less. What is refused again is cut again, into few parts each time: files
-//!    take whole blocks, and many small ones would take more room than they make.
+//! 3. Tables are rewritten without the entries that newer ones above hide, if these are many. The
+//!    same is done when a drain of memtables is refused, since deletes in tables alone free no
+//!    space.
+//! 4. Tables of several runs of level 0 that overlap are merged into one run, if they are small:
+//!    each file takes whole blocks, and cutting one run makes fewer files than cutting many.
+//! 5. Tables are cut: each is rewritten as several, which all end at the same keys. Level 0 then
+//!    has smaller pieces, and a table of a deeper level overlaps less. A piece that is refused is
+//!    cut again, into few parts each time: files take whole blocks, and many small ones would take
+//!    more space than they free.
 //!
-//! Rewriting takes the room of one table, which the reserve keeps, and gives back that of the table. So as long as the
-//! reserve is whole, a full disk compacts its way through any amount of data.
+//! Rewriting takes the space of one table, which the reserve keeps, and frees that of the old
+//! table. So as long as the reserve is whole, a full disk can compact any amount of data.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -30,35 +32,36 @@ use super::{Body, Busy};
 use crate::error::Result;
 use crate::types::SeqNo;
 
-/// A refused compaction is cut into so many parts at most, and into fewer where as many files as that makes of its
-/// tables could take a quarter of the room: each takes one block more than it has.
+/// The maximum number of parts of a refused compaction. There are fewer if the extra blocks of the
+/// files, one for each, could take a quarter of the space.
 const PARTS_MAX: u64 = 32;
 const BLOCK_BYTES: u64 = 4096;
 
 /// A table to be rewritten in place.
 struct Rewrite {
     number: u64,
-    /// Keys, ascending, before which a new table begins.
+    /// The keys, ascending, before which a new table begins.
     cuts: Arc<[Place]>,
 }
 
 /// The state that makes compactions smaller on a full disk.
 pub(super) struct Narrow {
-    /// The most bytes of tables that a compaction of level 0 takes. A refusal lowers it to what had room, and each
-    /// compaction that ends raises it by an eighth: one that is too large fills the disk before it is refused.
+    /// The maximum bytes of tables in a compaction of level 0. A refusal lowers it to the size that
+    /// fitted, and each compaction that ends raises it by an eighth: a compaction that is too large
+    /// fills the disk before it is refused.
     pub(super) fits: u64,
     rewrites: Vec<Rewrite>,
     /// The numbers of tables of level 0 to be merged into one run, newest run first.
     gathered: Vec<Vec<u64>>,
-    /// The newest number in tables when it was last asked of which of them much is hidden.
+    /// The newest number in tables at the last search for tables with many hidden entries.
     hidden_to: SeqNo,
-    /// The table that is being rewritten, for as long as it is busy. One at a time, since the reserve has the room of
-    /// one.
+    /// The table that is being rewritten, while it is busy. One at a time, since the reserve has
+    /// space for one.
     rewriting: Option<u64>,
 }
 
 impl Rewrite {
-    /// That of a table which becomes no more tables than it must.
+    /// Rewrites a table into as few tables as possible.
     fn whole(number: u64) -> Rewrite {
         Rewrite {
             number,
@@ -86,8 +89,8 @@ impl Narrow {
     }
 }
 
-/// Returns the next table to rewrite for room, each at most once and only while it is live. True beside it: other
-/// compactions wait until all of these are rewritten.
+/// Returns the next table to rewrite for space, each at most once and only while it is live. The
+/// flag is true if other compactions wait until all of these are rewritten.
 pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked>, bool) {
     if let Some(picked) = gathered(version, busy) {
         return (Some(picked), true);
@@ -119,12 +122,13 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     )
 }
 
-/// Returns the compaction that merges tables of level 0 into one run, once they are free; none if one is gone.
+/// Returns the compaction that merges tables of level 0 into one run, once they are free; `None` if
+/// one is gone.
 fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
     let Busy {
         narrow, numbers, ..
     } = busy;
-    // The compaction that was refused may hold them for a moment yet.
+    // The refused compaction may still hold them for a moment.
     if narrow
         .gathered
         .iter()
@@ -149,14 +153,14 @@ fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
 }
 
 impl Body {
-    /// Prepares a compaction that fits where the disk has refused `picked` after `written` bytes. Returns whether there
-    /// is one; the refused compaction then ends.
+    /// Prepares a compaction that fits after the disk has refused `picked` after `written` bytes.
+    /// Returns whether there is one; the refused compaction then ends.
     pub(super) fn narrow(&self, picked: &Picked, written: u64) -> Result<bool> {
         if picked.rewrites || picked.to == 0 {
             // Another table may be smaller.
             return Ok(!self.busy.lock().narrow.rewrites.is_empty());
         }
-        // Others may have filled the disk, and this much is there for tables alone.
+        // Other files may have filled the disk, and this much is kept for tables alone.
         let fits = written.max(self.ground.reserve.held_for_tables());
         let hidden = vanish::hidden_in_part(self, picked.tables())?;
         let rewrites = match hidden.is_empty() {
@@ -170,14 +174,15 @@ impl Body {
         Ok(found)
     }
 
-    /// Notes that tables of which much seems to be hidden by what is above them are to be rewritten, and returns whether
-    /// there are any. Deletes of keys on the last level would otherwise free nothing until compactions have carried them all
-    /// the way.
+    /// Schedules the rewriting of tables that seem to have many entries hidden by tables above, and
+    /// returns whether there are any. Otherwise deletes of keys on the last level would free
+    /// nothing until compactions have carried them all the way.
     pub(super) fn rewrites_hidden(&self) -> Result<bool> {
         let (mut busy, version) = self.choosing();
         let seq = version.tables().map(|table| table.meta.seq_last).max();
         let hidden: u64 = version.superseded().sum();
-        // BOUND: once for what has come, since a rewritten table has nothing that is hidden by it.
+        // BOUND: once for each new number, since a rewritten table has nothing left that is hidden
+        // by it.
         if seq.is_none_or(|seq| seq <= busy.narrow.hidden_to)
             || hidden < self.ground.reserve.held_for_tables() / WORTH_ONE_IN
         {
@@ -197,12 +202,12 @@ impl Body {
         Ok(found)
     }
 
-    /// Notes that the tables of level 0 in a compaction are to be merged into one run, if they are of several runs and
-    /// take no more room than fits.
+    /// Schedules the merge of the tables of level 0 in a compaction into one run, if they are of
+    /// several runs and take no more space than fits.
     fn gathers(&self, refused: &Picked, fits: u64) -> bool {
         let upper = &refused.upper;
         let bytes: u64 = upper.iter().map(|run| run.bytes()).sum();
-        // BOUND: the runs become one, and another drain comes only when there is room.
+        // BOUND: the runs become one, and another drain comes only when there is space.
         if refused.from() > 0 || refused.to == 0 || upper.len() < 2 || bytes > fits {
             return false;
         }
@@ -213,10 +218,11 @@ impl Body {
         true
     }
 
-    /// Notes what fits where a compaction of level 0 did not, and returns whether another one comes next.
+    /// Notes the size that fits after a compaction of level 0 did not, and returns whether another
+    /// one comes next.
     fn fits_in_pieces(&self, refused: &Picked, fits: u64) -> bool {
         let (mut busy, version) = self.choosing();
-        // BOUND: it only falls until a compaction ends, so the same ones are not refused by turns.
+        // BOUND: it only falls until a compaction ends, so the same ones are not refused in turn.
         busy.narrow.fits = fits.min(busy.narrow.fits);
         let fits = busy.narrow.fits;
         let numbers = |picked: &Picked| picked.tables().map(Table::number).collect();
@@ -231,14 +237,14 @@ impl Body {
     }
 }
 
-/// Returns the tables of a compaction that reach over a key at which it should be cut, the largest first: the files that
-/// come of them take a little more room, and small ones need less.
+/// Returns the tables of a compaction that span a key at which it should be cut, the largest first:
+/// the resulting files take a little more space, and small ones need less.
 fn cut(picked: &Picked, fits: u64) -> Result<Vec<Rewrite>> {
     let tables = picked.tables().count() as u64;
     let parts_max = (fits / 4 / (tables * BLOCK_BYTES)).clamp(2, PARTS_MAX);
     let parts = picked.bytes().div_ceil((fits / 4 * 3).max(1));
     let parts = parts.clamp(2, parts_max) as usize;
-    // Tables of level 0 overlap all others, so that where each begins says nothing.
+    // Tables of level 0 overlap all others, so their first keys alone say little.
     let cuts = split::cuts(picked, parts, 2 * parts)?;
     let inside = |table: &Table| {
         let cuts = cuts.iter();

@@ -1,7 +1,8 @@
-//! This file turns a sorted stream of entries into tables: what a drain and a compaction share.
+//! The output of drains and compactions: a sorted stream of entries becomes tables.
 //!
-//! Versions that nobody can read are left out, and tombstones where nothing is left below that they
-//! could hide. Tables are cut between keys, so that one table of a run has all versions of a key.
+//! Versions that no reader can see are left out, and so are tombstones if nothing is left below
+//! that they could hide. Tables are cut between keys, so that one table of a run has all versions
+//! of a key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,11 +25,11 @@ use crate::parts::retain::{Kept, Retention};
 use crate::parts::sstable::{self, Finished, NewEntry, SstWriter};
 use crate::types::{EntryKind, SeqNo};
 
-/// Tables of the level below that one new table may overlap, in table sizes: what compacting it
-/// later will cost at most.
+/// The tables of the level below that one new table may overlap, in table sizes: the maximum cost
+/// of compacting it later.
 const OVERLAP_MAX: u64 = 12;
 
-/// What a writer takes is counted in steps of so many bytes.
+/// The unit in which a writer's memory is counted.
 const COUNTED_BYTES: u64 = 64 << 10;
 
 /// Tables being written.
@@ -36,20 +37,22 @@ pub(super) struct Output {
     body: Arc<Body>,
     level: u32,
     run: u64,
-    /// What was live when the job began. Nothing arrives below the tables that a job works on but
-    /// by that job, so this stays right about what a tombstone may hide.
+    /// The version when the job began. Nothing but the job itself adds data below the tables that
+    /// it works on, so this stays correct about the entries that a tombstone may hide.
     version: Arc<Version>,
     retention: Retention,
-    /// Fragments of the range deletes that somebody needs, to be written with the tables that they are over.
+    /// Fragments of the range deletes that are still needed, to be written with the tables that
+    /// they are over.
     ranges: Vec<RangeDelete>,
-    /// Keys, ascending, before which a new table begins.
+    /// The keys, ascending, before which a new table begins.
     cuts: Arc<[Place]>,
-    /// Where the last table ended that was closed, exclusively.
+    /// The exclusive end of the last closed table.
     cut: Option<(u32, Vec<u8>)>,
-    /// Where tables are written. A full disk gives up room that is kept for them, until `loan_ends`.
+    /// The file system for tables. On a full disk it uses the space that is reserved for them,
+    /// until `loan_ends`.
     fs: Arc<dyn FileSystem>,
     loan_ends: Arc<AtomicBool>,
-    /// It ends with the first value: nothing goes when the tables are named.
+    /// Whether the loan ends with the first value: naming the tables frees nothing.
     lends_to_deletes: bool,
     writer: Option<SstWriter>,
     done: Vec<(FileMeta, Vec<RangeDelete>)>,
@@ -60,17 +63,17 @@ pub(super) struct Output {
     any: bool,
     entries: u64,
     sampler: Sampler,
-    /// Bytes of the table being written that the pace knows of.
+    /// Bytes of the table being written that the pace has counted.
     charged: u64,
-    /// What the writer takes of the memory.
+    /// The writer's share of the memory.
     lease: Lease,
-    /// The files are not this output's any more.
+    /// Whether the files no longer belong to this output.
     is_left: bool,
 }
 
 impl Output {
-    /// Tables for `level`; for level 0, of the run `run`. `ranges` are the range deletes of what is
-    /// written, `hides` those that may hide entries.
+    /// Creates the output of tables for `level`, and for level 0 of the run `run`. `ranges` are the
+    /// range deletes among the entries, `hides` those that may hide entries.
     pub(super) fn new(
         body: &Arc<Body>,
         version: Arc<Version>,
@@ -80,9 +83,9 @@ impl Output {
     ) -> Output {
         let stripes = body.ground.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
-        // All range deletes that come with the entries. One with nothing below is not written, so it must hide what it
-        // covers here. `hides` may lack it: a set keeps the newest over each piece of the key space, and a newer one
-        // that is not durable yet is not applied.
+        // All range deletes that come with the entries. One with nothing below is not written, so
+        // it must hide the entries that it covers here. `hides` may lack it: a set keeps the newest
+        // over each piece of the key space, and a newer one that is not durable yet is not applied.
         let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
         if own.len() > 0 {
             hides.push(Applicable::lasting(Arc::new(own)));
@@ -125,10 +128,10 @@ impl Output {
         output
     }
 
-    /// The fragments of range deletes that hide something, here or below.
+    /// Returns the fragments of range deletes that hide something, here or below.
     fn needed(&self, mut ranges: Vec<RangeDelete>) -> Vec<RangeDelete> {
         ranges.retain(|r| !self.retention.is_dropped(r.keyspace));
-        // Of those over one piece that no snapshot tells apart, the newest does for all.
+        // Of those over one piece that no snapshot distinguishes, the newest suffices.
         let readable = Readable::after(self.retention.stripes.clone());
         let mut fragments = fragment(ranges, Keep::Readable(&readable));
         fragments.retain(|r| {
@@ -145,7 +148,7 @@ impl Output {
         fragments
     }
 
-    /// From now on a new table begins before each of these keys, which ascend.
+    /// Begins a new table before each of these keys, which ascend.
     pub(super) fn cut_at(mut self, cuts: &Arc<[Place]>) -> Output {
         self.cuts = Arc::clone(cuts);
         self
@@ -155,17 +158,17 @@ impl Output {
         &self.body.shelf
     }
 
-    /// Whether the next entry is of the key of the last.
+    /// Returns whether the next entry has the key of the last.
     pub(super) fn same_key(&self, entry: &EntryView<'_>) -> bool {
         self.any && entry.keyspace == self.keyspace && entry.key == self.key.as_slice()
     }
 
-    /// Returns whether a newer version, which a stage above has, hides this one from every reader.
+    /// Returns whether a newer version in a stage above hides this one from every reader.
     pub(super) fn is_superseded(&self, newer: Option<SeqNo>, seq: SeqNo) -> bool {
         self.retention.is_superseded(newer, seq)
     }
 
-    /// Whether the table being written is as large as one should be.
+    /// Returns whether the table being written has its full size.
     pub(super) fn is_full(&self) -> bool {
         let Some(writer) = &self.writer else {
             return false;
@@ -173,12 +176,12 @@ impl Output {
         let wanted = self.shelf().options.table_bytes;
         let keys_max = self.body.ground.memory.limits.keys_bytes;
         writer.estimated_bytes() >= wanted || writer.keys_bytes() >= keys_max || {
-            // Looked at only when the table is worth a file of its own.
+            // Checked only when the table is worth its own file.
             writer.estimated_bytes() >= wanted / 4 && self.overlap_below() >= OVERLAP_MAX * wanted
         }
     }
 
-    /// Bytes on the level below that the table being written overlaps so far.
+    /// Returns the bytes on the level below that the table being written overlaps.
     fn overlap_below(&self) -> u64 {
         let (Some(writer), below) = (&self.writer, self.level as usize + 1) else {
             return 0;
@@ -194,14 +197,14 @@ impl Output {
         tables.iter().map(|t| t.meta.bytes).sum()
     }
 
-    /// From now on nothing is taken for expired. A tombstone goes where nothing below needs it, and who
-    /// calls this does not know yet what will be below.
+    /// Treats nothing as expired from now on. A tombstone goes if nothing below needs it, and the
+    /// caller does not know yet what will be below.
     pub(super) fn keep_expired(&mut self) {
         self.retention.horizon = 0;
     }
 
-    /// Lets deletes take room of the reserve, and puts only while deletes wait behind them: the output replaces no files
-    /// and retires no logs.
+    /// Lets deletes use the reserve, and puts only while deletes wait behind them: the output
+    /// replaces no files and retires no logs.
     pub(super) fn lend_to_deletes(&mut self) {
         let lender = self
             .body
@@ -213,12 +216,12 @@ impl Output {
         self.lends_to_deletes = !self.body.ground.reserve.are_drains_wanted();
     }
 
-    /// From now on a full disk gives up nothing.
+    /// Stops using the reserve on a full disk.
     pub(super) fn end_loan(&self) {
         self.loan_ends.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the next entry. Returns the bytes that it brought.
+    /// Takes the next entry. Returns the number of bytes that it added.
     pub(super) fn offer(&mut self, entry: &EntryView<'_>, value: Value<'_>) -> Result<usize> {
         let same_key = self.same_key(entry);
         if !same_key {
@@ -263,7 +266,7 @@ impl Output {
             self.body.ground.pace.charge(more);
             self.charged += more;
             if held != self.lease.bytes() {
-                // Jobs are counted, and bounded by what they are given to do.
+                // Jobs are counted, and bounded by their input.
                 let _ = self.lease.set(held);
             }
         }
@@ -273,7 +276,7 @@ impl Output {
         Ok(entry.key.len() + value.bytes.len())
     }
 
-    /// The table being written; begins one.
+    /// Returns the table being written, and begins one if there is none.
     fn writer(&mut self) -> Result<Option<&mut SstWriter>> {
         if self.writer.is_none() {
             self.body.ground.manifest.check_files()?;
@@ -286,7 +289,7 @@ impl Output {
         Ok(self.writer.as_mut())
     }
 
-    /// What range deletes are over since the last table ended, and before `next`.
+    /// Returns the range deletes from the end of the last table up to `next`.
     fn ranges_until(&self, next: Option<(u32, &[u8])>) -> Vec<RangeDelete> {
         let low = self
             .cut
@@ -301,22 +304,22 @@ impl Output {
         before.filter_map(|r| r.cut(low, next)).collect()
     }
 
-    /// The next key after where the last table ended before which a new one begins.
+    /// Returns the next cut key after the end of the last table.
     fn next_cut(&self) -> Option<&Place> {
         let ended = |place: &Place| self.cut.as_ref().is_some_and(|cut| place <= cut);
         self.cuts.get(self.cuts.partition_point(ended))
     }
 
-    /// The key, at or before that of an entry, before which a new table begins.
+    /// Returns the cut key at or before the key of an entry.
     pub(super) fn cut_before(&self, entry: &EntryView<'_>) -> Option<Place> {
         let cut = self.next_cut()?;
         let key = (cut.0, cut.1.as_slice());
         (key <= (entry.keyspace, entry.key)).then(|| cut.clone())
     }
 
-    /// Makes the table being written durable, with the range deletes up to the key that is `next`.
+    /// Makes the table being written durable, with the range deletes up to the key `next`.
     pub(super) fn close_table(&mut self, next: Option<(u32, &[u8])>) -> Result<()> {
-        // BOUND: the place where the last table ended moves behind one cut each turn.
+        // BOUND: each iteration moves the end of the last table past one cut.
         while let Some((keyspace, key)) = self.next_cut().cloned() {
             if next.is_some_and(|next| next <= (keyspace, key.as_slice())) {
                 break;
@@ -326,7 +329,7 @@ impl Output {
         self.close_piece(next)
     }
 
-    /// As `close_table`, where no cut lies before `next`.
+    /// Does the same as `close_table`, if there is no cut before `next`.
     fn close_piece(&mut self, next: Option<(u32, &[u8])>) -> Result<()> {
         let ranges = self.ranges_until(next);
         if !ranges.is_empty()
@@ -370,7 +373,7 @@ impl Output {
             (place(begin), end)
         });
         let begin = ranges.as_ref().map(|(begin, _)| begin.clone());
-        // A table of range deletes alone stands where they begin.
+        // A table of range deletes alone is placed where they begin.
         let (first, last) = entries
             .or(begin.map(|b| (b.clone(), b)))
             .unwrap_or_default();
@@ -394,29 +397,30 @@ impl Output {
         }
     }
 
-    /// Makes the tables written so far those of another run of level 0.
+    /// Moves the tables written so far to another run of level 0.
     pub(super) fn rename_run(&mut self, run: u64) {
         self.run = run;
         self.done.iter_mut().for_each(|(meta, _)| meta.run = run);
     }
 
-    /// Bytes of the tables written so far.
+    /// Returns the bytes of the tables written so far.
     pub(super) fn bytes(&self) -> u64 {
         let open = self.writer.as_ref().map_or(0, SstWriter::estimated_bytes);
         let done = self.done.iter().map(|(meta, _)| meta.bytes);
         open + done.sum::<u64>()
     }
 
-    /// Entries written so far.
+    /// Returns the entries written so far.
     pub(super) fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// The tables that were written, and the changes that name them. The last one is closed.
+    /// Returns the tables that were written, and the changes that name them. The last one is
+    /// closed.
     pub(super) fn finish(&mut self) -> (Vec<Table>, Vec<Change>) {
         let shelf = Arc::clone(self.shelf());
         let done = std::mem::take(&mut self.done);
-        // The number of the run too, which may have been drawn after those of all tables: given out again
+        // The number of the run too, which may have been drawn after those of all tables: reused
         // after a crash, it would make one run of two.
         let last = |meta: &FileMeta| meta.number.max(meta.run);
         let next = done.iter().map(|(meta, _)| last(meta) + 1).max();
@@ -433,12 +437,13 @@ impl Output {
         (tables.collect(), changes)
     }
 
-    /// Leaves every file where it is.
+    /// Leaves all files in place.
     pub(super) fn leave(&mut self) {
         self.is_left = true;
     }
 
-    /// Begins again from nothing: removes everything that was written; what cannot be removed is left for recovery.
+    /// Restarts with nothing written: removes all files; those that cannot be removed are left for
+    /// recovery.
     pub(super) fn abandon(&mut self) {
         if let Some(writer) = self.writer.take() {
             let _ = writer.abandon();
@@ -446,7 +451,7 @@ impl Output {
         for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
-        // Before others take what it was written on.
+        // Before other files take the freed space.
         if self.body.ground.reserve.is_short() {
             self.body.ground.reserve.refill();
         }
@@ -461,7 +466,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // A job that was cancelled leaves no files. What `finish` gave away is not here any more.
+        // A cancelled job leaves no files. Those that `finish` returned are no longer here.
         if !self.is_left {
             self.abandon();
         }

@@ -1,9 +1,10 @@
-//! This file picks what to compact: the level that exceeds its size most, and tables of it.
+//! The choice of compactions: the level that exceeds its target most, and tables of it.
 //!
-//! Sizes are set from below: the last level is as large as its data, each level above it a
-//! `growth`-th of the one below, up to the first whose target is no larger than `level1_bytes`. That
-//! one, the *base*, takes what leaves level 0, and levels between the two are empty. So at most about
-//! a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic level sizes).
+//! Targets are set from below: the last level is as large as its data, each level above it a
+//! `growth`-th of the one below, up to the first whose target is no larger than `level1_bytes`.
+//! That one, the *base*, takes the output of level 0, and levels between the two are empty. So at
+//! most about a ninth of the data is above the last level, whatever its amount (RocksDB's dynamic
+//! level sizes).
 
 use std::cell::LazyCell;
 use std::collections::HashSet;
@@ -18,7 +19,8 @@ use crate::parts::expiry::Millis;
 use crate::stages::Urgency;
 use crate::types::SeqNo;
 
-/// The level that takes what leaves level 0, and the target of every level; index 0 is unused.
+/// Returns the level that takes the output of level 0, and the target of every level; index 0 is
+/// unused.
 pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Vec<u64>) {
     let depth = version.levels.len();
     let mut targets = vec![u64::MAX; depth + 1];
@@ -38,8 +40,8 @@ pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Ve
         target = (target / options.growth).max(1);
         targets[base] = target.max(options.level1_bytes / options.growth);
     }
-    // What is still above, after the data has shrunk, is newer than all below it: nothing from level
-    // 0 may pass it (L1), and it has to leave.
+    // Data that is still above, after the database has shrunk, is newer than all below it: nothing
+    // from level 0 may pass it (L1), and it has to move down.
     let first = (1..=depth).find(|&level| version.level(level).bytes() > 0);
     for slot in &mut targets[1..base] {
         *slot = 0;
@@ -47,9 +49,9 @@ pub(super) fn targets(version: &Version, options: &LeveledOptions) -> (usize, Ve
     (base.min(first.unwrap_or(depth)), targets)
 }
 
-/// How much each level wants to be compacted: above 1 it should be. Level 0 first.
+/// Returns the score of each level, level 0 first; a level is due above 1.
 ///
-/// `garbage` says how much compactions are due for its sake: they begin where most comes from.
+/// `garbage` is the score of garbage: such compactions begin at the level with most of it.
 fn scores(
     version: &Version,
     options: &LeveledOptions,
@@ -73,7 +75,7 @@ fn scores(
     scores
 }
 
-/// Bytes that compactions have to move before every level fits its target.
+/// Returns the bytes that compactions have to move before every level fits its target.
 pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
     let (_, targets) = targets(version, options);
     let mut debt = 0u64;
@@ -88,8 +90,8 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
 }
 
 impl Body {
-    /// The compaction that is wanted most, its tables marked busy; `None` when there is none, or
-    /// others work on what it would need. For `Everything`, level 0 is compacted however few runs it has.
+    /// Returns the most urgent compaction, with its tables marked busy, or `None` if there is none
+    /// or its tables are busy. For `Everything`, level 0 is compacted even if it has few runs.
     pub(super) fn pick(&self, urgency: Urgency) -> Option<Picked> {
         let everything = urgency == Urgency::Everything;
         let (mut busy, version) = self.choosing();
@@ -137,8 +139,9 @@ impl Body {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
             }
-            // On a full disk tables are rewritten in place without what is hidden. Moved down, they would give back no
-            // more, and those that have no room would be cut into small ones, which take more.
+            // On a full disk tables are rewritten in place without hidden entries. Moved down, they
+            // would free no more, and those that have no space would be cut into small ones, which
+            // take more.
             if level > 0 && *is_full {
                 continue;
             }
@@ -171,17 +174,18 @@ impl Body {
 
 type Numbers = HashSet<u64>;
 
-/// A table that may have entries of dropped keyspaces beside others, below level 0: it is written anew
-/// without them. Once for each, since it is known then to have none.
+/// Returns a table below level 0 that may have entries of dropped keyspaces among others, to be
+/// rewritten without them. Each is rewritten once, since it is then known to have none.
 fn pick_dropped(version: &Version, dropped: &Arc<Vec<u32>>, busy: &Numbers) -> Option<Picked> {
     let mut tables = version.levels.iter().flat_map(|run| &run.tables);
     let table = tables.find(|t| !busy.contains(&t.number()) && t.may_have_dropped(dropped))?;
     Some(Picked::rewriting(table))
 }
 
-/// A table with range deletes, or half of whose entries have expired, though its level needs no
-/// compaction: without one what they hide, or they themselves, would stay for as long as nothing else is
-/// written there. Only what no snapshot is older than, so that it leaves the last level without them.
+/// Returns a table with range deletes, or half of whose entries have expired, though its level
+/// needs no compaction: otherwise the range deletes and the entries that they hide would stay until
+/// something else is written there. Only tables with nothing newer than the oldest snapshot, so
+/// that they leave the last level without them.
 fn pick_stale(
     version: &Version,
     oldest: Option<SeqNo>,
@@ -212,7 +216,7 @@ fn pick_stale(
     None
 }
 
-/// A table of the level above `to`, if it is free and its place below is.
+/// Picks a table of the level above `to`, if it and the tables that it overlaps below are free.
 fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Picked> {
     let (first, last) = table.reach();
     let lower = version.level(to).overlapping(first, last);
@@ -223,8 +227,8 @@ fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Opti
     Some(Picked::one(to, table, lower))
 }
 
-/// The first table behind the key where the last compaction of the level ended, from there in a
-/// circle, that is free and whose place below is free.
+/// Picks a table in a circle, from the key where the last compaction of the level ended; it and the
+/// tables that it overlaps below must be free.
 fn pick_table(
     version: &Version,
     level: usize,

@@ -1,4 +1,4 @@
-//! The input of one compaction: the tables that it takes, and where its result goes.
+//! The input of one compaction: its tables, and the place of its result.
 
 use std::sync::Arc;
 
@@ -10,24 +10,25 @@ pub(super) type Place = (u32, Vec<u8>);
 
 /// The input of one compaction.
 pub(super) struct Picked {
-    /// The level that gets the result.
+    /// The level of the result.
     pub(super) to: usize,
-    /// The run of level 0 that gets the result, or 0 for deeper levels.
+    /// The run of level 0 for the result, or 0 for deeper levels.
     pub(super) run: u64,
-    /// Runs of level 0, or one with the tables picked; newest first.
+    /// Runs of level 0, or one run with the picked tables; newest first.
     pub(super) upper: Vec<Arc<Run>>,
     /// The tables of `to` that they overlap.
     pub(super) lower: Arc<Run>,
-    /// They are written anew even where they could stay as they are.
+    /// Whether they are rewritten even if they could stay unchanged.
     pub(super) rewrites: bool,
-    /// Keys, ascending, before which a new table begins.
+    /// The keys, ascending, before which a new table begins.
     pub(super) cuts: Arc<[Place]>,
-    /// Entries that newer ones in tables above hide are left out, in the rewriting of one table.
+    /// Whether entries that newer ones in tables above hide are left out, in the rewriting of one
+    /// table.
     pub(super) leaves_hidden: bool,
 }
 
 impl Picked {
-    /// One table, to be merged with some of another level.
+    /// Merges one table with tables of another level.
     pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
         Picked {
             to,
@@ -40,8 +41,8 @@ impl Picked {
         }
     }
 
-    /// Merges tables of several runs of level 0 into one of them, which has the number `run`. No other table of these
-    /// runs has a key between theirs.
+    /// Merges tables of several runs of level 0 into one of them, which has the number `run`. No
+    /// other table of these runs has a key between theirs.
     pub(super) fn into_run(run: u64, upper: Vec<Vec<Table>>) -> Picked {
         Picked {
             to: 0,
@@ -70,7 +71,8 @@ impl Picked {
         }
     }
 
-    /// The same without what tables above hide, and with a new table before each of these keys, which ascend.
+    /// Leaves out the entries that tables above hide, and begins a new table before each of these
+    /// keys, which ascend.
     pub(super) fn for_room(self, cuts: Arc<[Place]>) -> Picked {
         Picked {
             cuts,
@@ -79,25 +81,25 @@ impl Picked {
         }
     }
 
-    /// The level of the tables that are merged with those of `to`.
+    /// Returns the level of the tables that are merged with those of `to`.
     pub(super) fn from(&self) -> u32 {
         let mut tables = self.upper.iter().flat_map(|run| &run.tables);
         tables.next().map_or(0, |table| table.meta.level)
     }
 
-    /// Bytes of all tables.
+    /// Returns the bytes of all tables.
     pub(super) fn bytes(&self) -> u64 {
         self.tables().map(|t| t.meta.bytes).sum()
     }
 
-    /// Every table that the compaction takes.
+    /// Returns all tables of the compaction.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let runs = self.upper.iter().chain([&self.lower]);
         runs.flat_map(|run| &run.tables)
     }
 }
 
-/// The first and the last key of some tables.
+/// Returns the first and the last key of some tables.
 pub(super) fn span<'a>(tables: impl Iterator<Item = &'a Table>) -> Option<(Key<'a>, Key<'a>)> {
     tables.fold(None, |span, table| {
         let (first, last) = table.reach();

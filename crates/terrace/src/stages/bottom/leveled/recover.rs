@@ -1,4 +1,5 @@
-//! This file opens the bottom: the manifest names the tables, and other tables of the database go.
+//! Opening of the bottom: the manifest names the tables, and other tables of the database are
+//! removed.
 
 use std::sync::Arc;
 
@@ -8,10 +9,11 @@ use crate::error::{Error, Result};
 use crate::stages::names::{is_table_of, table_file_number};
 use crate::stages::{Folder, FrontShape, Ground};
 
-/// Opens the bottom over the tables that the manifest names; `front` are the sizes of what comes down.
+/// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage
+/// above.
 ///
 /// CRASH: a table of this database that is not named had just been written, or was not removed yet.
-/// What does not say that it is one stays, and its number is not given out.
+/// A file without its header stays, and its number is not reused.
 pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
     let options = &ground.options.bottom.leveled;
     let shelf = Shelf::new(
@@ -28,7 +30,8 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
         .fs
         .list(&shelf.dir)
         .map_err(|e| Error::io("list", &shelf.dir, e))?;
-    // Before anything is removed: a manifest that is an older one names too little, and the right one may come back.
+    // Before anything is removed: an outdated manifest names too few tables, and the right one may
+    // come back.
     if let Some(lost) = metas
         .iter()
         .find(|meta| !found.contains(&file_name(meta.number)))
@@ -58,7 +61,8 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
         }
     }
     for meta in &metas {
-        // Of folders too whose edits did not say so: two runs with one number would be one run.
+        // Also for directories whose edits did not record it: two runs with one number would be one
+        // run.
         ground.skip_ids(meta.run + 1);
     }
     let mut tables = Vec::with_capacity(metas.len());

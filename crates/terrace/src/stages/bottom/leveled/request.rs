@@ -1,23 +1,23 @@
-//! This file finds what is left to do for a range of keys that a user wants compacted.
+//! The remaining work for a range of keys that a user wants compacted.
 //!
-//! Everything in the range goes, level by level, to the deepest level that has tables. There, tables
-//! that have kept tombstones, for snapshots that may be gone, are written anew. What came after the
-//! request does not count, so requests end while writers go on.
+//! Everything in the range moves, level by level, to the deepest level that has tables. There,
+//! tables that have kept tombstones, for snapshots that may be gone, are rewritten. Entries written
+//! after the request do not count, so requests end while writers go on.
 
 use super::version::{Run, Table, Version};
 use crate::stages::RangeRequest;
 
-/// What comes next for a request.
+/// The next work for a request.
 pub(super) enum Due {
     /// Level 0 has entries of the range.
     Runs,
-    /// So have these tables of a level that is not the deepest.
+    /// These tables of a level that is not the deepest have entries of the range.
     Tables(usize, Vec<Table>),
-    /// These of the deepest one may have tombstones that nobody needs.
+    /// These tables of the deepest level may have tombstones that are no longer needed.
     Rewrites(Vec<Table>),
 }
 
-/// The tables of a run that have entries of the range from before the request.
+/// Returns the tables of a run that have entries of the range from before the request.
 fn concerned<'a>(run: &'a Run, request: &'a RangeRequest) -> impl Iterator<Item = &'a Table> {
     let first = (request.first.0, request.first.1.as_slice());
     let last = (request.last.0, request.last.1.as_slice());
@@ -25,7 +25,7 @@ fn concerned<'a>(run: &'a Run, request: &'a RangeRequest) -> impl Iterator<Item 
     tables.filter(|table| table.meta.seq_first <= request.seq)
 }
 
-/// What comes next; `None` when nothing is left.
+/// Returns the next work, or `None` when nothing is left.
 pub(super) fn due(version: &Version, request: &RangeRequest) -> Option<Due> {
     if version
         .runs

@@ -1,4 +1,5 @@
-//! This file reads runs: a point read asks one table of each, a cursor walks one after the other.
+//! Reads of runs: a point read searches one table of each, a cursor walks one table after the
+//! other.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use crate::parts::sstable::{Answer, MultiRead, ReadCounts, SstCursor};
 use crate::stages::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
-/// A run as readers see it.
+/// A run as a source.
 pub(super) struct RunSource(pub(super) Arc<Run>);
 
-/// What an answer of a table says to a reader.
+/// Converts the answer of a table.
 fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
     let Answer::Entry(found) = answer else {
         return Ok(Lookup::Deleted);
     };
     match EntryKind::from_raw(found.kind) {
-        // The table has the expiry of any put beside it.
+        // The table stores the expiry of any put alongside it.
         Some(EntryKind::Put) => Ok(Lookup::Value {
             value: found.value().to_vec(),
             seq: found.seq,
@@ -40,7 +41,7 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
 }
 
 impl ReadStats {
-    /// Adds what so many reads of one table did.
+    /// Adds the counts of `reads` reads of one table.
     fn count(&mut self, counts: &ReadCounts, reads: u64) {
         self.filter_saved += counts.filter_saved;
         self.sources += reads - counts.filter_saved.min(reads);
@@ -67,8 +68,8 @@ impl Source for RunSource {
     }
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
-        // The reads of one table are asked together: neighbours share a block, and what comes from
-        // the file comes in few pieces. With a budget for memory, so many together as may be held.
+        // The reads of one table are done together: neighbours share a block, and the file is read
+        // in few pieces. With a memory budget, only as many together as may be held.
         let Some(first) = self.0.tables.first() else {
             return Ok(());
         };
@@ -204,12 +205,12 @@ pub(super) struct RunCursor {
     at: usize,
     cursor: Option<SstCursor>,
     fill_cache: bool,
-    /// What a read ahead may fetch at once, when it is not the default.
+    /// The maximum bytes of a read ahead, if it is not the default.
     ahead_bytes: Option<usize>,
 }
 
 impl RunCursor {
-    /// A cursor off the run. `fill_cache`: blocks that it reads are cached.
+    /// Creates an unpositioned cursor. `fill_cache`: blocks that it reads are cached.
     pub(super) fn new(run: Arc<Run>, fill_cache: bool) -> RunCursor {
         RunCursor {
             run,
@@ -226,7 +227,8 @@ impl RunCursor {
         self
     }
 
-    /// Enters the table at a position, off its entries; off the run when there is none.
+    /// Enters the table at a position, before its entries; the cursor is exhausted if there is
+    /// none.
     fn enter(&mut self, at: usize) -> Result<bool> {
         if self.at == at && self.cursor.is_some() {
             return Ok(true);
@@ -244,9 +246,9 @@ impl RunCursor {
         Ok(true)
     }
 
-    /// From the end of a table to the first entry behind it.
+    /// Moves from the end of a table to the first entry after it.
     fn skip_ends(&mut self) -> Result<()> {
-        // BOUND: each turn passes a table.
+        // BOUND: each iteration passes a table.
         while let Some(cursor) = &self.cursor {
             if cursor.entry()?.is_some() {
                 return Ok(());
@@ -285,7 +287,7 @@ impl Cursor for RunCursor {
         let tables = &run.tables;
         // The last table with an entry before the target.
         let after = tables.partition_point(|t| t.first() < (target.keyspace, target.key));
-        // BOUND: each turn goes one table back.
+        // BOUND: each iteration goes one table back.
         for at in (0..after).rev() {
             if !self.enter(at)? {
                 break;
@@ -297,8 +299,8 @@ impl Cursor for RunCursor {
             if cursor.entry()?.is_some() {
                 return Ok(());
             }
-            // Fewer entries than asked for: the start of this table is a place before the target,
-            // unless an earlier table has more to give.
+            // Fewer entries than asked for: the start of this table is before the target, unless an
+            // earlier table has more.
             if at > 0 {
                 cursor.seek_to_first()?;
                 return Ok(());
@@ -324,7 +326,7 @@ impl Cursor for RunCursor {
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {
         let (low, high) = ((from.keyspace, from.key), (to.keyspace, to.key));
         let tables = &self.run.tables[self.run.position(low.0, low.1)..];
-        // A place behind the first version of a key has that key before it.
+        // A place after the first version of a key has that key before it.
         let before = |place: (u32, &[u8])| place < high || place == high && to.seq < SEQ_MAX;
         let inside = tables.iter().take_while(|t| before(t.first()));
         let mut newer = inside.filter(|t| t.meta.seq_last > than);
@@ -333,7 +335,7 @@ impl Cursor for RunCursor {
             None => Newer::No,
             Some(table) if last && before(table.last()) => Newer::Key(table.last().1.to_vec()),
             Some(table) if !last && table.first() > low => Newer::Key(table.first().1.to_vec()),
-            // In the midst of a table: what is newer in it nobody knows.
+            // In the middle of a table: which of its entries are newer is not known.
             Some(_) => Newer::Unknown,
         }
     }

@@ -1,7 +1,7 @@
-//! This file splits a large compaction into ranges of keys of about equal size.
+//! Splitting of a large compaction into key ranges of about equal size.
 //!
-//! Only tables that are large against the parts have their index read; of the others the first key
-//! says enough.
+//! Only tables that are large compared to the parts have their index read; for the others the first
+//! key suffices.
 
 use super::picked::{Picked, Place};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::parts::key::Target;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::sstable::ReadCounts;
 
-/// Places at which a part may end, for each part: more of them, more even parts.
+/// Candidate split points for each part: more of them make more even parts.
 const SAMPLES_PER_PART: usize = 8;
 
 /// A range of keys: all versions of a key are in one.
@@ -18,12 +18,12 @@ const SAMPLES_PER_PART: usize = 8;
 pub(super) struct Span {
     /// `None`: from the first key.
     from: Option<Place>,
-    /// `None`: to the last; else up to this key and without it.
+    /// The exclusive end; `None`: to the last key.
     to: Option<Place>,
 }
 
 impl Span {
-    /// The place of the first entry that may be in the range.
+    /// Returns the place of the first entry that may be in the range.
     pub(super) fn start(&self) -> Target<'_> {
         match &self.from {
             Some((keyspace, key)) => Target::first_of(*keyspace, key),
@@ -31,7 +31,7 @@ impl Span {
         }
     }
 
-    /// The part of a range delete that is in the range.
+    /// Returns the part of a range delete that is in the range.
     pub(super) fn cut(&self, range: &RangeDelete) -> Option<RangeDelete> {
         let from = self
             .from
@@ -44,14 +44,14 @@ impl Span {
         range.cut(from, to)
     }
 
-    /// Whether an entry lies behind the range.
+    /// Returns whether an entry is after the range.
     pub(super) fn ends_before(&self, entry: &EntryView<'_>) -> bool {
         let to = self.to.as_ref();
         to.is_some_and(|(keyspace, key)| (entry.keyspace, entry.key) >= (*keyspace, key.as_slice()))
     }
 }
 
-/// Ranges that together are everything, `parts` at most, in the order of their keys.
+/// Returns at most `parts` ranges that together cover everything, in key order.
 pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
     let mut spans = Vec::new();
     let mut from = None;
@@ -67,8 +67,8 @@ pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
     Ok(spans)
 }
 
-/// Ascending keys, fewer than `parts`, with about as many bytes between any two. Each table is looked at in so many
-/// pieces.
+/// Returns ascending keys, fewer than `parts`, with about as many bytes between any two. Each table
+/// is sampled in `pieces` pieces.
 pub(super) fn cuts(picked: &Picked, parts: usize, pieces: usize) -> Result<Vec<Place>> {
     // The first key of a piece of a table, and the bytes of the piece.
     let mut samples: Vec<(Place, u64)> = Vec::new();

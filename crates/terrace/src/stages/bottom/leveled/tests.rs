@@ -1,4 +1,4 @@
-//! Tests of what is compacted when: targets of levels, and picks.
+//! Tests of the choice of compactions: targets of levels, and picks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
     Table::new(shelf, meta, Vec::new())
 }
 
-/// A version with so many bytes on each level below level 0.
+/// Returns a version with these bytes on the levels below level 0.
 fn version(sizes: &[u64]) -> Version {
     let shelf = shelf();
     let sizes = sizes.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
@@ -106,7 +106,7 @@ fn targets_follow_from_the_last_level() {
     assert_eq!((targets_of[1], targets_of[2]), (0, 0));
 }
 
-/// Where the data has shrunk and an upper level still has some, level 0 does not pass it.
+/// If the data has shrunk and an upper level still has some, level 0 does not pass it.
 #[test]
 fn level_0_never_passes_newer_data() {
     let version = version(&[0, 50 * MIB, 0, 0, 0, 10 * MIB]);
@@ -127,8 +127,8 @@ fn fixed_sizes_go_up_from_level_1() {
     assert_eq!(targets_of[1..3], [8 << 30, 80 << 30]);
 }
 
-/// Runs of level 0 stay newest first, whatever the order in which they are added, and a run that has
-/// lost its tables is gone.
+/// Runs of level 0 stay newest first, in whatever order they are added, and a run without tables is
+/// gone.
 #[test]
 fn runs_are_newest_first() {
     let shelf = shelf();
@@ -147,8 +147,8 @@ fn runs_are_newest_first() {
     assert!(!reaches(1, 9), "level 0 is above");
 }
 
-/// Where so many runs may not be compacted at one time, the oldest are, and only all of them together; none
-/// is left out that is older than one that moves.
+/// If there are too many runs for one compaction, the oldest are picked, and only all of them
+/// together; none is left out that is older than one that moves.
 #[test]
 fn the_oldest_runs_are_picked_where_all_are_too_many() {
     let shelf = shelf();
@@ -165,15 +165,15 @@ fn the_oldest_runs_are_picked_where_all_are_too_many() {
     assert_eq!(picked(9, &[]), Some((1..=9).collect()));
     assert_eq!(picked(4, &[]), Some(vec![1, 2, 3, 4]));
     assert_eq!(picked(4, &[9]), Some(vec![1, 2, 3, 4]));
-    // While the oldest is on its way down nothing may pass it.
+    // While the oldest is moving down nothing may pass it.
     assert_eq!(picked(4, &[1]), None);
     assert_eq!(picked(usize::MAX, &[9]), None);
 }
 
-/// A table: number, level, run, first and last key, and where its range deletes end.
+/// A table: number, level, run, first and last key, and the end of its range deletes.
 type Row = (u64, u32, u64, u8, u8, Option<u8>);
 
-/// The version of these tables.
+/// Returns the version of these tables.
 fn pieces_of(tables: &[Row]) -> Version {
     let shelf = shelf();
     let tables = tables
@@ -187,7 +187,7 @@ fn pieces_of(tables: &[Row]) -> Version {
     Version::of(6, &tables.collect::<Vec<_>>())
 }
 
-/// The numbers of the tables that are picked of level 0 where `fits` bytes fit.
+/// Returns the numbers of the tables that are picked from level 0 if `fits` bytes fit.
 fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Vec<u64> {
     let whole = level0::whole(version, 6, usize::MAX, &HashSet::new()).unwrap();
     let busy = busy.iter().copied().collect();
@@ -197,8 +197,8 @@ fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Vec<u64> {
     numbers
 }
 
-/// Runs that are cut at the same keys are compacted piece by piece, the largest that fits first; a table that range
-/// deletes end at the first key of another does not reach into it.
+/// Runs that are cut at the same keys are compacted piece by piece, the largest that fits first; a
+/// table whose range deletes end at the first key of another does not overlap it.
 #[test]
 fn level_0_is_compacted_in_pieces() {
     let version = pieces_of(&[
@@ -213,13 +213,13 @@ fn level_0_is_compacted_in_pieces() {
     assert_eq!(numbers_of_piece(&version, 59, &[]), [2, 4, 5, 6]);
     assert_eq!(numbers_of_piece(&version, 39, &[]), [1, 3]);
     assert_eq!(numbers_of_piece(&version, 59, &[5]), [1, 3]);
-    // Of the oldest run alone, which may pass below what is newer.
+    // Of the oldest run alone, which may move below newer runs.
     assert_eq!(numbers_of_piece(&version, 19, &[]), [1]);
-    // No piece fits: the smaller one of all runs is to be cut.
+    // No piece fits: the smaller piece of all runs is to be cut.
     assert_eq!(numbers_of_piece(&version, 9, &[]), [1, 3]);
 }
 
-/// A new run that reaches over all pieces stays above, and the older ones go down in pieces below it.
+/// A new run that spans all pieces stays above, and the older ones go down in pieces below it.
 #[test]
 fn a_run_that_is_not_cut_stays_above() {
     let version = pieces_of(&[
@@ -230,7 +230,7 @@ fn a_run_that_is_not_cut_stays_above() {
     ]);
     assert_eq!(numbers_of_piece(&version, 40, &[]), [1, 2, 3, 4]);
     assert_eq!(numbers_of_piece(&version, 39, &[]), [1, 3]);
-    // Never a newer run without an older one under it.
+    // Never a newer run without an older one below it.
     assert_eq!(numbers_of_piece(&version, 39, &[1]), [2]);
     assert_eq!(numbers_of_piece(&version, 9, &[]), [2]);
 }

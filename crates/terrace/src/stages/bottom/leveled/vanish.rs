@@ -1,16 +1,17 @@
-//! This file drops tables that range deletes cover whole, or that have nothing but what dropped keyspaces
-//! had: nothing of them is read or written.
+//! Dropping of tables that range deletes cover entirely, or that hold only entries of dropped
+//! keyspaces, without reading or writing them.
 //!
-//! A table goes when one range delete that is durable, newer than all of it and that no snapshot
-//! tells apart from it covers all its keys, and all that range deletes of its own cover. Durable is what
-//! another table has, and what a synced log has: so on a disk that is full a range delete gives room back before
-//! anything is written for it. What the table hid further down is hidden by the same range delete, which stays
-//! for as long as anything below it is left.
+//! A table goes when one range delete covers all its keys and all that its own range deletes cover;
+//! that range delete must be durable, newer than the whole table, and not separated from it by a
+//! snapshot. Range deletes in other tables and in synced logs are durable: so on a full disk a
+//! range delete frees space before anything is written for it. Entries further down that the table
+//! hid are hidden by the same range delete, which stays as long as anything below it is left.
 //!
-//! Where a compaction finds the disk full, tables of it that are covered in part are rewritten first, one at a time:
-//! each takes less room than the table had, and gives back that of the table.
+//! If a compaction finds the disk full, its tables that are partly covered are rewritten first, one
+//! at a time: each takes less space than the old table, whose space it frees.
 //!
-//! CRASH: one edit forgets the tables; a file that stays behind is removed when the database is opened.
+//! CRASH: one edit forgets the tables; a file that stays behind is removed when the database is
+//! opened.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -26,34 +27,36 @@ use crate::parts::sstable::ReadCounts;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
 
-/// What was looked at without finding anything: nothing changes until one of these does.
+/// The state of the last search that found nothing: it is not repeated until one of these changes.
 #[derive(Default)]
 pub(super) struct Looked {
     version: Weak<Version>,
     oldest: Option<SeqNo>,
     dropped: Arc<Vec<u32>>,
     busy: usize,
-    /// Up to where range deletes above are durable.
+    /// The number up to which range deletes above are durable.
     durable: SeqNo,
 }
 
-/// Tables that are covered whole.
+/// Tables that are covered entirely.
 pub(super) struct Vanish {
     body: Arc<Body>,
     tables: Vec<Table>,
 }
 
-/// BOUND: a table that spans more keyspaces is not looked at one by one.
+/// BOUND: the keyspaces of a table that spans more are not checked one by one.
 const KEYSPACES_MAX: u32 = 64;
 
-/// The number of pieces that a table is examined in, and the number of hidden ones from which it is rewritten.
+/// The number of pieces in which a table is examined, and the number of hidden ones from which it
+/// is rewritten.
 const PIECES: usize = 16;
 const HIDDEN_PIECES_MIN: usize = 2;
 
 /// The dropped keyspaces and range deletes that hide entries from every reader.
 struct Hidden<'a, F> {
     dropped: &'a [u32],
-    /// Whether range deletes hide all keys of a stretch of one keyspace, with all numbers between two.
+    /// The check whether range deletes hide all keys of a stretch of one keyspace, for all numbers
+    /// between two.
     hides: F,
 }
 
@@ -62,15 +65,15 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
         self.dropped.binary_search(&keyspace).is_ok()
     }
 
-    /// Whether no read sees anything between two keys, with all numbers between `seqs`. `to` is where the keys of the
-    /// last keyspace end.
+    /// Returns whether no read sees anything between two keys, for all numbers between `seqs`. `to`
+    /// is where the keys of the last keyspace end.
     fn has_stretch(
         &self,
         first: Key<'_>,
         (last, to): (u32, Last<'_>),
         seqs: (SeqNo, SeqNo),
     ) -> bool {
-        // A range delete ends with its keyspace, so each keyspace has its own.
+        // A range delete ends with its keyspace, so each keyspace needs its own.
         let within = |keyspace: u32| {
             let from = if keyspace == first.0 { first.1 } else { &[] };
             let to = if keyspace == last {
@@ -83,7 +86,7 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
         last - first.0 < KEYSPACES_MAX && (first.0..=last).all(within)
     }
 
-    /// Whether no read sees anything of a table.
+    /// Returns whether no read sees anything of a table.
     fn has_table(&self, table: &Table) -> bool {
         let meta = &table.meta;
         let seqs = (meta.seq_first, meta.seq_last);
@@ -96,7 +99,7 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
             && table.ranges.iter().all(own)
     }
 
-    /// Whether no read sees anything of enough pieces of a table that it should be rewritten.
+    /// Returns whether so many pieces of a table are hidden that it should be rewritten.
     fn has_pieces(&self, table: &Table) -> Result<bool> {
         let meta = &table.meta;
         let seqs = (meta.seq_first, meta.seq_last);
@@ -106,7 +109,8 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
         let mut first = table.first();
         let mut count = 0;
         for (keyspace, key) in &cuts {
-            // Before an empty key there is nothing of its keyspace: taken for the whole, it is hidden less often.
+            // An empty key has nothing of its keyspace before it; treating that as the whole
+            // keyspace only makes it hidden less often.
             let to = (*keyspace, Last::Before(key));
             count += usize::from(self.has_stretch(first, to, seqs));
             first = (*keyspace, key);
@@ -117,7 +121,8 @@ impl<F: Fn(Key<'_>, Last<'_>, (SeqNo, SeqNo)) -> bool> Hidden<'_, F> {
     }
 }
 
-/// Whether one of `ranges` hides all keys of a stretch, with all numbers between two.
+/// Returns a function that checks whether one of `ranges` hides all keys of a stretch, for all
+/// numbers between two.
 fn hides_by(
     ranges: &[Applicable],
     stripes: &Stripes,
@@ -128,8 +133,8 @@ fn hides_by(
     }
 }
 
-/// Returns the numbers of the tables to rewrite because much of them is hidden, the smallest table first. A rewritten
-/// table has nothing that the same range deletes hide, so it is not found twice.
+/// Returns the numbers of the tables to rewrite because much of them is hidden, the smallest table
+/// first. A rewritten table has nothing that the same range deletes hide, so it is not found twice.
 pub(super) fn hidden_in_part<'a>(
     body: &Body,
     tables: impl Iterator<Item = &'a Table>,
@@ -151,7 +156,7 @@ pub(super) fn hidden_in_part<'a>(
     Ok(found.into_iter().map(|(_, number)| number).collect())
 }
 
-/// Whether some table would be hidden if these range deletes were durable.
+/// Returns whether some table would be hidden if these range deletes were durable.
 pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) -> bool {
     // A snapshot that holds a table today may be gone before the range delete has come down.
     let stripes = Stripes::default();
@@ -164,7 +169,7 @@ pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) 
     version.tables().any(|table| hidden.has_table(table))
 }
 
-/// The job that drops what is covered whole; its tables are marked busy.
+/// Returns the job that drops entirely covered tables, which are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     let (mut busy, version) = body.choosing();
     let dropped = body.ground.dropped.all();
@@ -195,7 +200,7 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
         hides: hides_by(&ranges, &stripes),
     };
     let free = |table: &&Table| !busy.numbers.contains(&table.number());
-    // Of a dropped keyspace no snapshot reads.
+    // No snapshot reads a dropped keyspace.
     let gone = |table: &&Table| table.is_dropped(&dropped) || hidden.has_table(table);
     let tables: Vec<Table> = version
         .tables()

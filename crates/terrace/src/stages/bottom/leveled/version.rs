@@ -1,7 +1,7 @@
-//! This file is the tables that are live at one moment, by level, and the files behind them.
+//! Versions: the tables that are live at one moment, by level, and the files behind them.
 //!
 //! A version never changes; a job that ends makes the next one. A file is removed when the last
-//! version that has it is gone, and the manifest does not name it any more.
+//! version that holds it is gone and the manifest no longer names it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ pub(super) use crate::stages::names::table_file_name as file_name;
 
 use super::Shelf;
 
-/// A file, for as long as a version has it.
+/// A file, while a version holds it.
 pub(super) struct Handle {
     shelf: Arc<Shelf>,
     number: u64,
-    /// The manifest does not name it any more.
+    /// Whether the manifest no longer names it.
     obsolete: AtomicBool,
 }
 
@@ -29,14 +29,14 @@ impl Drop for Handle {
         if *self.obsolete.get_mut() {
             self.shelf.open.forget(self.number);
             self.shelf.blocks.forget(self.number);
-            // CRASH: a file that stays is named by nothing; opening the database removes it.
+            // CRASH: no edit names a file that stays; opening the database removes it.
             let _ = self.shelf.fs.remove(&self.shelf.path(self.number));
         }
     }
 }
 
-/// What a live table takes beside its keys: its metadata, its handle, its places in two versions and in
-/// two states of the manifest.
+/// The memory of a live table in addition to its keys: its metadata, its handle, its places in two
+/// versions and in two states of the manifest.
 const TABLE_BYTES: u64 =
     (size_of::<FileMeta>() + size_of::<Handle>() + 3 * size_of::<Table>()) as u64 + 256;
 
@@ -46,10 +46,10 @@ pub(super) struct Table {
     pub(super) meta: Arc<FileMeta>,
     /// Its range deletes.
     pub(super) ranges: Arc<Vec<RangeDelete>>,
-    /// Keyspaces that had been dropped when it was written, so that nothing of them is in it. None of them is
-    /// known for a table that was found when the database was opened.
+    /// Keyspaces that had been dropped when it was written, so that it has no entries of them.
+    /// Empty for a table that was found when the database was opened.
     without: Arc<Vec<u32>>,
-    /// About how many bytes of older tables its entries supersede; 0 where that is not known.
+    /// About how many bytes of older tables its entries supersede; 0 if unknown.
     superseded: u64,
     handle: Arc<Handle>,
 }
@@ -70,31 +70,31 @@ impl Table {
         }
     }
 
-    /// The same table, which supersedes so many bytes of older ones.
+    /// Sets the bytes of older tables that the table supersedes.
     pub(super) fn superseding(mut self, bytes: u64) -> Table {
         self.superseded = bytes;
         self
     }
 
-    /// About how many bytes of older tables its entries supersede.
+    /// Returns about how many bytes of older tables its entries supersede.
     pub(super) fn superseded(&self) -> u64 {
         self.superseded
     }
 
-    /// The same table, of which nothing is in keyspaces that had been dropped.
+    /// Marks the table as having no entries of these dropped keyspaces.
     pub(super) fn written_without(mut self, dropped: &Arc<Vec<u32>>) -> Table {
         self.without = Arc::clone(dropped);
         self
     }
 
-    /// Those of `dropped`, ascending keyspaces, between the first and the last entry.
+    /// Returns those of `dropped`, ascending keyspaces, between the first and the last entry.
     fn dropped_inside<'a>(&self, dropped: &'a [u32]) -> &'a [u32] {
         let from = dropped.partition_point(|id| *id < self.meta.first.0);
         let to = dropped.partition_point(|id| *id <= self.meta.last.0);
         &dropped[from..to.max(from)]
     }
 
-    /// Whether entries of dropped keyspaces may be in it.
+    /// Returns whether entries of dropped keyspaces may be in it.
     pub(super) fn may_have_dropped(&self, dropped: &Arc<Vec<u32>>) -> bool {
         if Arc::ptr_eq(&self.without, dropped) {
             return false;
@@ -105,7 +105,7 @@ impl Table {
             .any(|id| self.without.binary_search(&id).is_err())
     }
 
-    /// Whether all that it has is of dropped keyspaces.
+    /// Returns whether the table holds nothing but dropped keyspaces.
     pub(super) fn is_dropped(&self, dropped: &[u32]) -> bool {
         let all = self.meta.last.0 - self.meta.first.0 + 1;
         self.dropped_inside(dropped).len() == all as usize
@@ -116,7 +116,7 @@ impl Table {
         self.meta.number
     }
 
-    /// The same file as a table of another level.
+    /// Returns the same file as a table of another level.
     pub(super) fn moved_to(&self, level: u32) -> Table {
         let meta = FileMeta {
             level,
@@ -132,7 +132,7 @@ impl Table {
         }
     }
 
-    /// The open table.
+    /// Returns the open table.
     pub(super) fn open(&self) -> Result<Arc<SsTable>> {
         let shelf = &self.handle.shelf;
         let number = self.number();
@@ -153,29 +153,29 @@ impl Table {
         })
     }
 
-    /// The memory that reads of the table are a part of.
+    /// Returns the memory that reads of the table count towards.
     pub(super) fn memory(&self) -> &Memory {
         self.handle.shelf.blocks.memory()
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.handle.shelf.path(self.number())
     }
 
-    /// Lets the file go once nobody reads it.
+    /// Lets the file be removed once it has no readers.
     fn retire(&self) {
         self.handle.obsolete.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the table may have entries or range deletes between two keys, both included.
+    /// Returns whether the table may have entries or range deletes between two keys, both included.
     fn overlaps(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> bool {
         let (begin, end) = self.reach();
         begin <= last && end >= first
     }
 
-    /// The keys between which the table's entries and range deletes are. Where a range delete ends there,
-    /// the second one is not itself among them: taken for one of them it costs nothing but room.
+    /// Returns the bounds of the table's entries and range deletes. If a range delete ends at the
+    /// second key, that key is not itself among them; including it costs only space.
     pub(super) fn reach(&self) -> (Key<'_>, Key<'_>) {
         match &self.meta.reach {
             Some((begin, end)) => ((begin.0, &begin.1), (end.0, &end.1)),
@@ -183,49 +183,50 @@ impl Table {
         }
     }
 
-    /// Whether all that the table has, range deletes too, lies before a key.
+    /// Returns whether all of the table, range deletes included, is before a key.
     pub(super) fn ends_before(&self, key: Key<'_>) -> bool {
         let end = self.reach().1;
-        // Behind the last entry it is where a range delete ends, which is outside.
+        // A reach that ends after the last entry is the exclusive end of a range delete.
         end < key || end == key && end > self.last()
     }
 
-    /// Whether the table reaches further than another.
+    /// Returns whether the table reaches further than another.
     pub(super) fn ends_behind(&self, other: &Table) -> bool {
         let (end, its) = (self.reach().1, other.reach().1);
         end > its || end == its && end == self.last()
     }
 
-    /// Whether the table has something on both sides of a key; the key itself is on the second.
+    /// Returns whether the table has something on both sides of a key; the key itself is on the
+    /// second.
     pub(super) fn reaches_over(&self, key: Key<'_>) -> bool {
         self.reach().0 < key && !self.ends_before(key)
     }
 
-    /// Keyspace and key of the first entry.
+    /// Returns keyspace and key of the first entry.
     pub(super) fn first(&self) -> (u32, &[u8]) {
         (self.meta.first.0, &self.meta.first.1)
     }
 
-    /// Keyspace and key of the last entry.
+    /// Returns keyspace and key of the last entry.
     pub(super) fn last(&self) -> (u32, &[u8]) {
         (self.meta.last.0, &self.meta.last.1)
     }
 }
 
-/// Disjoint tables in the order of their keys.
+/// Disjoint tables in key order.
 #[derive(Default)]
 pub(super) struct Run {
     /// 0 for the run of a level below the first.
     pub(super) id: u64,
     pub(super) tables: Vec<Table>,
-    /// Those of all tables: every look at the pressure asks for them, and the run never changes.
+    /// The bytes of all tables: each query of the pressure reads them, and the run never changes.
     bytes: u64,
     /// Bytes of older tables that those of the run supersede.
     superseded: u64,
 }
 
 impl Run {
-    /// The run of some tables of a level below the first.
+    /// Creates the run of some tables of a level below the first.
     pub(super) fn of(tables: Vec<Table>) -> Run {
         Run::with(0, tables)
     }
@@ -247,19 +248,19 @@ impl Run {
         self.superseded
     }
 
-    /// Two neighbours that are not disjoint (L2), if there are any.
+    /// Returns two neighbours that are not disjoint (L2), if there are any.
     pub(super) fn overlap(&self) -> Option<(&Table, &Table)> {
         let mut pairs = self.tables.windows(2);
         let pair = pairs.find(|pair| pair[0].last() >= pair[1].first())?;
         Some((&pair[0], &pair[1]))
     }
 
-    /// The position of the first table that ends at or after a key.
+    /// Returns the position of the first table that ends at or after a key.
     pub(super) fn position(&self, keyspace: u32, key: &[u8]) -> usize {
         self.tables.partition_point(|t| t.last() < (keyspace, key))
     }
 
-    /// The tables that may have entries or range deletes between two keys.
+    /// Returns the tables that may have entries or range deletes between two keys.
     pub(super) fn overlapping(&self, first: (u32, &[u8]), last: (u32, &[u8])) -> &[Table] {
         let from = self.tables.partition_point(|t| t.reach().1 < first);
         let count = self.tables[from..]
@@ -285,12 +286,12 @@ pub(super) struct Version {
     pub(super) runs: Vec<Arc<Run>>,
     /// Level 1 and those below it.
     pub(super) levels: Vec<Arc<Run>>,
-    /// The range deletes of all tables, as readers ask them.
+    /// The range deletes of all tables, as readers query them.
     pub(super) ranges: Option<Arc<Spans>>,
 }
 
 impl Version {
-    /// The version of these tables, with `depth` levels below level 0.
+    /// Creates the version of these tables, with `depth` levels below level 0.
     pub(super) fn of(depth: usize, tables: &[Table]) -> Version {
         let empty = Version {
             runs: Vec::new(),
@@ -300,7 +301,7 @@ impl Version {
         empty.edited(&[], tables)
     }
 
-    /// The version without some files and with some tables more.
+    /// Returns the version without some files and with additional tables.
     pub(super) fn edited(&self, removed: &[u64], added: &[Table]) -> Version {
         let mut runs: Vec<Arc<Run>> = Vec::new();
         for run in &self.runs {
@@ -345,7 +346,7 @@ impl Version {
         version
     }
 
-    /// Bytes of memory that the tables' names take, with those of the version before and of the
+    /// Returns the memory of the tables' names, with those of the previous version and of the
     /// manifest; their range deletes are counted elsewhere.
     pub(super) fn names_bytes(&self) -> u64 {
         let key = |(_, key): &(u32, Vec<u8>)| key.capacity() as u64;
@@ -358,8 +359,8 @@ impl Version {
         self.tables().map(table).sum()
     }
 
-    /// Returns the version without the runs of level 0 that are not older than `run` of `level`: what a writer of
-    /// that run may find below its tables.
+    /// Returns the version without the runs of level 0 that are not older than `run` of `level`:
+    /// the data that a writer of that run may find below its tables.
     pub(super) fn below(&self, (level, run): (u32, u64)) -> Version {
         let older = self
             .runs
@@ -372,25 +373,25 @@ impl Version {
         }
     }
 
-    /// The runs above `run` of `level`.
+    /// Returns the runs above `run` of `level`.
     pub(super) fn above(&self, (level, run): (u32, u64)) -> impl Iterator<Item = &Arc<Run>> {
         let runs = self.runs.iter();
         let newer = runs.filter(move |other| level > 0 || other.id > run);
         newer.chain(&self.levels[..(level as usize).saturating_sub(1)])
     }
 
-    /// The run of a level below level 0.
+    /// Returns the run of a level below level 0.
     pub(super) fn level(&self, level: usize) -> &Arc<Run> {
         &self.levels[level - 1]
     }
 
-    /// Every table, newest data first.
+    /// Returns all tables, newest data first.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let runs = self.runs.iter().chain(&self.levels);
         runs.flat_map(|run| &run.tables)
     }
 
-    /// Lets the files with these numbers go.
+    /// Lets the files with these numbers be removed.
     pub(super) fn retire(&self, removed: &[u64]) {
         let tables = self.tables();
         tables
@@ -398,7 +399,7 @@ impl Version {
             .for_each(Table::retire);
     }
 
-    /// Whether a table older than what is written to `level` may have keys between two.
+    /// Returns whether a table older than those written to `level` may have keys between two.
     pub(super) fn reaches_below(
         &self,
         level: usize,

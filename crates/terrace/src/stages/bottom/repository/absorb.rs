@@ -1,7 +1,7 @@
-//! This file drains: entries of a table are copied into the repository, in key order, and replace
-//! what they supersede (MioDB, 4.4: lazy-copy compaction with in-place update).
+//! The drain: entries of a table are copied into the repository, in key order, and replace the
+//! entries that they supersede (MioDB, 4.4: lazy-copy compaction with in-place update).
 //!
-//! CRASH: a drain that is interrupted begins again. What it had copied is found by key and sequence
+//! CRASH: an interrupted drain restarts. Entries that it had copied are found by key and sequence
 //! number and not copied twice; the table is removed from the manifest only at the end.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::parts::skiplist::node::height_for;
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
-/// Entries and bytes of one step.
+/// The entries and bytes of one step.
 const STEP_ENTRIES: u32 = 64;
 const STEP_BYTES: usize = 256 * 1024;
 
@@ -34,7 +34,7 @@ pub(super) struct Absorb {
     body: Arc<Body>,
     drain: Option<Drain>,
     retention: Retention,
-    /// The number of dropped keyspaces that `retention` knows at least.
+    /// The minimum number of dropped keyspaces that `retention` knows.
     dropped_before: usize,
     /// Range deletes that are in the list now.
     brought: Vec<RangeDelete>,
@@ -44,28 +44,28 @@ pub(super) struct Absorb {
     keyspace: u32,
     kept: Option<SeqNo>,
     started: bool,
-    /// The last step has found no room.
+    /// Whether the last step found no space.
     refused: bool,
-    /// The number up to which range deletes were durable when it last looked at them.
+    /// The number up to which range deletes were durable at the last look.
     looked_at: Option<SeqNo>,
-    /// The walk that takes out of the list what newer tables hide, if it goes on.
+    /// The walk that removes from the list the entries that newer tables hide, if it is running.
     hidden: Option<Hidden>,
     entries: u64,
 }
 
-/// What became of one entry.
+/// The outcome of placing one entry.
 enum Placed {
     Yes(usize),
-    /// The pool has no room for a node of this many bytes.
+    /// The pool has no space for a node of this many bytes.
     PoolFull(usize),
 }
 
 impl Absorb {
     pub(super) fn begin(body: Arc<Body>, drain: Drain) -> Absorb {
-        // Before the first of its entries comes in.
+        // Before its first entry comes in.
         body.ages.raise(drain.seq_last);
         Absorb {
-            // Before the list, which has these and maybe more.
+            // Before the list of dropped keyspaces, which has these and maybe more.
             dropped_before: body.ground.dropped.count(),
             retention: Retention {
                 stripes: body.ground.snapshots.stripes(),
@@ -88,26 +88,27 @@ impl Absorb {
         }
     }
 
-    /// Looks again at what need not be copied: deletes that have come since may be all that gives a full pool
-    /// its room back.
+    /// Checks again which entries need not be copied: deletes that have come since may be all that
+    /// frees space in a full pool.
     fn look_again(&mut self, drain: &mut Drain) {
         let ground = &self.body.ground;
         let has_more = drain.newer.as_mut().is_some_and(|it| it.look_again());
         if has_more || self.looked_at.is_none() {
             self.hidden = Some(Hidden::begin());
         }
-        // PERSIST: of range deletes above the table only those in synced logs. A crash would take another one,
-        // and not give back what it had hidden.
+        // PERSIST: of the range deletes above the table only those in synced logs. A crash could
+        // lose any other one without restoring the entries that it had hidden.
         let looked_at = ground.ranges.durable();
         self.looked_at = Some(looked_at);
         let durable = drain.durable.max(looked_at);
-        // After that: a snapshot that comes later has each of these range deletes. Of the table it has all,
-        // as every snapshot since the drain began.
+        // After that: a later snapshot includes each of these range deletes. It includes all of the
+        // table's, as does every snapshot since the drain began.
         self.retention.stripes = ground.snapshots.stripes();
         self.retention.ranges = Vec::from_iter(ground.ranges.applicable(durable, None));
     }
 
-    /// Drains one step's worth. True when the source is empty.
+    /// Drains for one step. Returns true when the source is empty, and `None` while it waits for
+    /// space.
     fn drain_some(&mut self, drain: &mut Drain) -> Result<Option<bool>> {
         if std::mem::take(&mut self.refused) {
             self.look_again(drain);
@@ -167,13 +168,13 @@ impl Absorb {
         self.entries += u64::from(count);
         body.awaited.store(awaited, Ordering::Relaxed);
         self.refused = awaited > 0;
-        // The engine runs a job that waits when more range deletes become durable. Those that became durable between
-        // the last look and now would be missed, so the next step looks at them first.
+        // The engine runs a waiting job when more range deletes become durable. Those that became
+        // durable since the last look would be missed, so the next step checks them first.
         let waits = self.refused && Some(body.ground.ranges.durable()) <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }
 
-    /// Puts the entry under the cursor into the list, unless nobody can read it.
+    /// Puts the entry under the cursor into the list, unless no reader can see it.
     fn place(
         &mut self,
         body: &Body,
@@ -189,8 +190,8 @@ impl Absorb {
             return Ok(Placed::Yes(0));
         }
         let hash = key_hash(entry.keyspace, entry.key);
-        // A version that a newer table hides would be copied only to be superseded. What it
-        // supersedes here stays until the newer version comes, which hides that as well.
+        // A version that a newer table hides would be copied only to be superseded. The entries
+        // that it supersedes here stay until the newer version comes, which hides those as well.
         let newer = drain.newest(entry.keyspace, entry.key, hash)?;
         if self.retention.is_superseded(newer, entry.seq) {
             return Ok(Placed::Yes(0));
@@ -268,19 +269,19 @@ impl Absorb {
         Ok(Placed::Yes(size))
     }
 
-    /// Removes the older versions that the list still has of the key just drained.
+    /// Removes the older versions of the drained key from the list.
     fn finish_key(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
         let Some(mut newer) = self.kept.take() else {
             return Ok(());
         };
-        // From just behind the last version drained.
+        // From directly after the last version drained.
         let after = Target {
             keyspace: self.keyspace,
             key: &self.key,
             seq: newer - 1,
         };
         let fingers = fingers_at(&mut self.fingers, relinker, body, &after)?;
-        // BOUND: one turn for each version of one key.
+        // BOUND: one iteration for each version of one key.
         loop {
             let off = fingers.following();
             if off == 0 {
@@ -297,8 +298,8 @@ impl Absorb {
                 }
                 relinker.unlink_dead(&body.list, fingers)?;
             } else {
-                // A snapshot reads it. It is garbage all the same once that snapshot is gone, and a
-                // reclaim will then drop it.
+                // A snapshot reads it. It is garbage once that snapshot is gone, and a reclaim will
+                // then drop it.
                 newer = node.header.seq;
                 relinker.space.retain(off, node.header.node_bytes() as u64);
                 if !relinker.has_room() {
@@ -319,7 +320,8 @@ impl Absorb {
     }
 }
 
-/// The job's fingers, moved to `target`; found anew when another job has changed the list.
+/// Returns the job's fingers, moved to `target`; they are searched again if another job has changed
+/// the list.
 fn fingers_at<'f>(
     fingers: &'f mut Option<(Fingers, u64)>,
     relinker: &mut super::Relinker,
@@ -368,7 +370,7 @@ impl Job for Absorb {
             // PERSIST: the copies and the dead flags before the edit that removes the table.
             // Reversed, a power loss on `Mapped` could lose entries, or bring deleted keys back.
             body.sync(&relinker)?;
-            // It has left out those that it knew of.
+            // The drain has left out the keyspaces that it knew of.
             relinker.purged = relinker.purged.min(self.dropped_before);
         }
         let (forget, seq_last) = (drain.forget, drain.seq_last);
@@ -376,8 +378,8 @@ impl Job for Absorb {
         Ok(Step::Done(Completion {
             edit: drain.edit,
             apply: Box::new(move || {
-                // Here before they are trimmed above, and not trimmed before what they cover is forgotten
-                // there (D1).
+                // Added here before they are trimmed above, and not trimmed before the entries that
+                // they cover are forgotten there (D1).
                 let readable = body.ground.readable();
                 body.ranges.add(brought, &readable);
                 forget();
@@ -390,7 +392,7 @@ impl Job for Absorb {
     }
 }
 
-/// The end of a keyspace in the sort order.
+/// Returns the end of a keyspace in the sort order.
 pub(super) fn end_of_keyspace(keyspace: u32) -> Target<'static> {
     Target::first_of(keyspace + 1, &[])
 }

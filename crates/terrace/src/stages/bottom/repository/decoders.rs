@@ -1,4 +1,4 @@
-//! The decoders of repository extents, for those who feed them with anything.
+//! The decoders of repository extents, for fuzzing.
 
 use terrace_media::decoder::{Decoder, Seen, same};
 

@@ -1,8 +1,8 @@
-//! This file gathers the nodes that a batch copies into the repository, and writes them in one piece.
+//! Nodes that a batch copies into the repository, gathered to be written in one piece.
 //!
-//! Nodes that follow one another in the list are mostly copied one after the other. As long as their
-//! bytes are in DRAM a link from one to the next costs nothing; and nodes that lie side by side
-//! share the line at their border.
+//! Nodes that are neighbours in the list are mostly copied one after the other. While their bytes
+//! are in DRAM a link from one to the next costs nothing, and adjacent nodes share the cache line
+//! at their border.
 
 use terrace_media::Purpose;
 
@@ -22,16 +22,16 @@ pub(super) struct Fresh {
     runs: Vec<Run>,
 }
 
-/// Nodes side by side.
+/// Adjacent nodes.
 struct Run {
-    /// Where they belong in the pool.
+    /// Their offset in the pool.
     off: u64,
-    /// Where their bytes begin in the buffer; they end where the next run's begin.
+    /// The start of their bytes in the buffer; they end where the next run's begin.
     start: usize,
 }
 
 impl Fresh {
-    /// Adds a node that belongs at `off`.
+    /// Adds a node for the offset `off`.
     pub(super) fn push(&mut self, off: u64, node: &NewNode<'_>, links: &[u64]) {
         let start = self.bytes.len();
         let adjoins = |run: &Run| run.off + (start - run.start) as u64 == off;
@@ -47,10 +47,10 @@ impl Fresh {
         self.bytes.resize(start + node.bytes(), 0);
     }
 
-    /// Changes a word of a node that is not yet written. False: there is none at `off`.
+    /// Changes a word of a node that is not yet written. Returns false if there is none at `off`.
     fn patch(&mut self, off: u64, value: u64) -> bool {
         let mut end = self.bytes.len();
-        // BOUND: a step copies so many nodes, and most of them lie side by side.
+        // BOUND: a step copies a limited number of nodes, most of them adjacent.
         for run in self.runs.iter().rev() {
             if off >= run.off && off < run.off + (end - run.start) as u64 {
                 let at = run.start + (off - run.off) as usize;
@@ -62,7 +62,8 @@ impl Fresh {
         false
     }
 
-    /// Streams all nodes to their places, to be fenced by the caller. False: there are none.
+    /// Streams all nodes to their places, to be fenced by the caller. Returns false if there are
+    /// none.
     pub(super) fn write(&mut self, space: &Space, purpose: Purpose) -> Result<bool> {
         let mut end = self.bytes.len();
         let any = end > 0;

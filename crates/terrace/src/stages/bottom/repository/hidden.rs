@@ -1,5 +1,6 @@
-//! This file takes nodes out of the repository that newer tables of the buffer hide. A drain does so for the keys that it
-//! brings. But while it waits for space, tables behind it may hide the nodes whose space it needs.
+//! Removal of nodes from the repository that newer tables of the buffer hide. A drain removes those
+//! of its own keys. But while it waits for space, tables behind it may hide the nodes whose space
+//! it needs.
 //!
 //! CRASH: a node that is dead here is hidden by a durable version above it, which drains later.
 
@@ -13,12 +14,12 @@ use crate::parts::retain::Retention;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::stages::Drain;
 
-/// Nodes looked at in one step.
+/// Nodes visited in one step.
 const STEP_NODES: u32 = 128;
 
 /// A walk over the repository.
 pub(super) struct Hidden {
-    /// The place from which on it has not looked.
+    /// The place from which the walk continues.
     at: (u32, Vec<u8>),
 }
 
@@ -29,7 +30,7 @@ impl Hidden {
         }
     }
 
-    /// Looks at some nodes. True: those were the last.
+    /// Visits some nodes. Returns true if they were the last.
     pub(super) fn step(
         &mut self,
         body: &Body,

@@ -22,42 +22,42 @@
 //! |  8 |    8 | length   | bytes of the extent                                      |
 //! | 16 |    4 | checksum | crc32c of bytes 0..16                                    |
 //! | 20 |    4 | zero     |                                                          |
-//! | 24 |    8 | offset   | where in the pool it begins; 0: an earlier build did not say |
+//! | 24 |    8 | offset   | where in the pool it begins; 0: written by an earlier build |
 //! | 32 |    8 | used     | bytes from the start; changes through the redo area      |
 //! | 40 |    8 | dead     | bytes of nodes that are superseded; through the redo area |
-//! | 48 |    8 | synced   | on `Mapped`: what of `used` a power loss cannot take; else 0 |
+//! | 48 |    8 | synced   | on `Mapped`: the part of `used` that survives a power loss; else 0 |
 //! | 56 |    8 | expiring | nodes that expire: KiB of them, rounded up, in the low 24 bits, and |
 //! |    |      |          | the second since 1970 when the last does above them; through the redo area |
 
 use crate::parts::codec::{self, DecodeError};
 
-/// Size of either header.
+/// The size of either header.
 pub(super) const HEADER_BYTES: usize = 64;
-/// Where the entry count is in the head extent.
+/// The offset of the entry count in the head extent.
 pub(super) const ENTRIES_AT: u64 = 32;
-/// Where the offset of the extent being emptied is in the head extent.
+/// The offset, in the head extent, of the word that names the extent being emptied.
 pub(super) const RECLAIMING_AT: u64 = 40;
-/// Where an extent says at which offset it begins.
+/// The offset, in an extent, of the word with the extent's offset.
 const OFFSET_AT: usize = 24;
-/// Where `used` is in an extent.
+/// The offset of `used` in an extent.
 pub(super) const USED_AT: u64 = 32;
-/// Where `dead` is in an extent.
+/// The offset of `dead` in an extent.
 pub(super) const DEAD_AT: u64 = 40;
-/// Where `synced` is in an extent.
+/// The offset of `synced` in an extent.
 pub(super) const SYNCED_AT: u64 = 48;
-/// Where `expiring` is in an extent.
+/// The offset of `expiring` in an extent.
 pub(super) const EXPIRING_AT: u64 = 56;
 
 const KIB_BITS: u32 = 24;
 
-/// The word of nodes that expire: their bytes, and when the last of them does, in milliseconds.
+/// Encodes the bytes of nodes that expire, and the time in milliseconds when the last of them does.
 pub(super) fn encode_expiring(bytes: u64, last: u64) -> u64 {
     let kib = bytes.div_ceil(1024).min((1 << KIB_BITS) - 1);
     let second = last.div_ceil(1000).min(u64::MAX >> KIB_BITS);
     second << KIB_BITS | kib
 }
 
-/// Bytes and the last expiry, each rounded up.
+/// Decodes the bytes and the last expiry, each rounded up.
 pub(super) fn decode_expiring(word: u64) -> (u64, u64) {
     let kib = word & ((1 << KIB_BITS) - 1);
     (kib * 1024, (word >> KIB_BITS).saturating_mul(1000))
@@ -86,12 +86,13 @@ fn encode(magic: [u8; 4], length: u64, word: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// The header of a head extent without entries.
+/// Returns the header of a head extent without entries.
 pub(super) fn encode_head() -> [u8; HEADER_BYTES] {
     encode(HEAD_MAGIC, 0, 0)
 }
 
-/// The header of an extent at `off` without nodes; `synced` is where the word of that name counts.
+/// Returns the header of an extent at `off` without nodes; `synced` is whether the word of that
+/// name is used.
 pub(super) fn encode_extent(off: u64, length: u64, synced: bool) -> [u8; HEADER_BYTES] {
     let mut bytes = encode(EXTENT_MAGIC, length, HEADER_BYTES as u64);
     bytes[OFFSET_AT..OFFSET_AT + 8].copy_from_slice(&off.to_le_bytes());
@@ -119,9 +120,9 @@ pub(super) fn check_head(bytes: &[u8], at: u64) -> Result<(), DecodeError> {
     check(bytes, at, HEAD_MAGIC, 0)
 }
 
-/// Checks that `bytes`, found at `at`, begin the extent of `length` bytes that lies there. Another extent's
-/// page in its place would be believed otherwise, with its `used`: nodes behind that would count as none, and
-/// be overwritten.
+/// Checks that `bytes`, found at `at`, begin the extent of `length` bytes there. Otherwise a page
+/// of another extent would be accepted with its `used`: nodes after that would be ignored and
+/// overwritten.
 pub(super) fn check_extent(bytes: &[u8], at: u64, length: u64) -> Result<(), DecodeError> {
     check(bytes, at, EXTENT_MAGIC, length)?;
     match extent_offset(bytes) {
@@ -135,7 +136,7 @@ pub(super) fn check_extent(bytes: &[u8], at: u64, length: u64) -> Result<(), Dec
     }
 }
 
-/// Where the extent that `bytes` begin says that it lies; `None`: it does not say.
+/// Returns the offset in the header of an extent; `None` if it has none.
 pub(super) fn extent_offset(bytes: &[u8]) -> Option<u64> {
     let word = bytes.get(OFFSET_AT..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*word)).filter(|said| *said != 0)

@@ -1,17 +1,17 @@
-//! Repository: one huge skip list in the pool, the last home of every key (MioDB, 4.4).
+//! Repository: one huge skip list in the pool, the last place of every key (MioDB, 4.4).
 //!
 //! A drain copies entries in key order to the end of the repository's extents and links them. A new
-//! version takes the place of the old one, and a tombstone vanishes with what it deletes, unless
-//! a snapshot still reads the old version. Space comes back by extents: when half of one is
-//! dead, the live rest is copied on and the extent returns to the pool, so the repository stays
-//! within about twice its live data whatever the sizes of the values are.
+//! version replaces the old one, and a tombstone vanishes with the entries that it deletes, unless
+//! a snapshot still reads the old version. Space is reclaimed by extents: when half of one is dead,
+//! its live nodes are copied and the extent returns to the pool, so the repository stays within
+//! about twice its live data for values of any size.
 //!
 //! Invariants
 //!   P1  Links, flags and header words change only through the one redo slot, under `relinker`.
 //!   P2  A node is copied and durable before a link leads to it.
 //!   P3  A superseded node is marked dead in the same batch that unlinks it, so that no rebuild
 //!       brings it back after the tombstone that deleted it is gone.
-//!   P4  An extent is given back only when no view that could lead into it is left.
+//!   P4  An extent is freed only when no view that could lead into it is left.
 //!
 //! Bytes: layout.rs. After a crash: recover.rs.
 
@@ -61,8 +61,8 @@ use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
 use space::Space;
 use sweep::Swept;
 
-/// Stores that one change may need: links that the fingers leave on the way and links of a tower,
-/// flags, header words; and what the fingers still owe when the batch ends.
+/// The maximum stores of one change: links that the fingers leave on the way and links of a tower,
+/// flags, header words; and the stores that the fingers still owe when the batch ends.
 const CHANGE_STORES: usize = 3 * HEIGHT_MAX + 4;
 
 /// The bottom of one database.
@@ -70,17 +70,17 @@ pub(crate) struct Repository {
     body: Arc<Body>,
 }
 
-/// What jobs and views share.
+/// The state that jobs and views share.
 pub(super) struct Body {
     ground: Arc<Ground>,
     list: SkipList,
     gate: Gate,
     ages: Arc<Ages>,
     ranges: Swept,
-    /// The requested compactions, each with the count of removed extents at which it ends, or `None` until range deletes
-    /// have been applied.
+    /// The requested compactions, each with the count of removed extents at which it ends, or
+    /// `None` until range deletes have been applied.
     requests: Mutex<Vec<(Weak<RangeRequest>, Option<u64>)>>,
-    /// Bytes of the extent that a drain waits for, if the pool has no room for it.
+    /// The bytes of the extent that a drain waits for, if the pool has no space for it.
     awaited: AtomicU64,
     /// LOCK: taken before the gate; held for one step of a job.
     relinker: Mutex<Relinker>,
@@ -88,29 +88,29 @@ pub(super) struct Body {
     head: Arc<Extent>,
 }
 
-/// Who may change the repository: one job's step at a time.
+/// The right to change the repository, held for one step of a job.
 pub(super) struct Relinker {
     slot: RedoSlot,
     space: Space,
     entries: u64,
     /// Nodes that the batch will link, not yet written.
     fresh: Fresh,
-    /// How many batches have changed the list: fingers of an earlier batch are stale.
+    /// The number of batches that have changed the list: fingers of an earlier batch are stale.
     batches: u64,
     /// The extent that a reclaim job is emptying, until its removal is durable.
     reclaiming: Option<u64>,
-    /// What the head's word for it was last set to.
+    /// The last value of the head's word for it.
     reclaiming_word: u64,
-    /// An extent that was being emptied when the database went down.
+    /// An extent that was being emptied when the database stopped.
     resume: Option<u64>,
-    /// Copies of the nodes of that extent, and where their originals are. The originals are not
-    /// marked dead, since the copies may not be durable yet; so whatever kills a copy before the
-    /// extent is removed kills its original too (P3).
+    /// Copies of the nodes of that extent, and the offsets of their originals. The originals are
+    /// not marked dead, since the copies may not be durable yet; so killing a copy before the
+    /// extent is removed must kill its original too (P3).
     moved: HashMap<u64, u64>,
     /// Originals of copies that are dead already.
     moved_dead: Vec<u64>,
-    /// How many of the dropped keyspaces have been looked for since the last drain that may have brought nodes
-    /// of them.
+    /// The number of dropped keyspaces that were searched for since the last drain that may have
+    /// brought nodes of them.
     purged: usize,
 }
 
@@ -139,19 +139,21 @@ impl Relinker {
         self.slot.commit()
     }
 
-    /// How many entries the list has, and which batch was the last; `None` while changes are planned.
+    /// Returns the number of entries in the list, and of the last batch; `None` while changes are
+    /// planned.
     fn at_rest(&self) -> Option<(u64, u64)> {
         let rests = self.slot.is_empty() && self.space.words_changed() == 0;
         rests.then_some((self.entries, self.batches))
     }
 
-    /// Whether another change fits in the batch.
+    /// Returns whether another change fits in the batch.
     fn has_room(&self) -> bool {
         self.slot
             .has_room(CHANGE_STORES + self.space.words_changed() + 2)
     }
 
-    /// Takes space for `node` and plans its bytes, with `links`. Its offset; `None`: the pool is full.
+    /// Allocates space for `node` and plans its bytes, with `links`. Returns its offset, or `None`
+    /// if the pool is full.
     fn append(
         &mut self,
         body: &Body,
@@ -166,12 +168,12 @@ impl Relinker {
         Ok(off)
     }
 
-    /// Plans all that `fingers` owe.
+    /// Plans all stores that `fingers` owe.
     fn settle(&mut self, fingers: &mut Fingers) {
         fingers.settle(&mut self.plan());
     }
 
-    /// Where fingers plan: links of nodes that are not yet written change in their bytes.
+    /// Returns the plan for fingers: links of nodes that are not yet written change in their bytes.
     fn plan(&mut self) -> FreshPlan<'_> {
         FreshPlan {
             fresh: &mut self.fresh,
@@ -179,7 +181,7 @@ impl Relinker {
         }
     }
 
-    /// Marks the node at `off` dead, of which there is a copy.
+    /// Marks the node at `off` dead, after it was copied.
     fn bury(&mut self, list: &SkipList, off: u64) -> Result<(), DecodeError> {
         let bytes = list.node(off)?.header.node_bytes() as u64;
         let link = link_word(list.region(), off, 0)?.load(Ordering::Acquire);
@@ -207,8 +209,8 @@ impl Relinker {
 }
 
 impl Body {
-    /// Makes the nodes and flags of every extent durable against power loss on `Mapped`; nothing
-    /// needs it on other media.
+    /// Makes the nodes and flags of every extent durable against power loss on `Mapped`; other
+    /// media do not need it.
     fn sync(&self, relinker: &Relinker) -> Result<()> {
         if self.ground.pool.medium() != Medium::Mapped {
             return Ok(());
@@ -245,9 +247,9 @@ impl Body {
 impl Source for Body {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         stats.sources += 1;
-        // No frontier is needed here: an unlinked node keeps its links (S3), what it leads to was
-        // in the list when it was unlinked, and a key linked behind it since came from a source
-        // that the reader has asked already or was written after the read began.
+        // No frontier is needed here. An unlinked node keeps its links (S3), and they lead to nodes
+        // that were in the list when it was unlinked; a key linked after it since then came from a
+        // source that the reader has searched already or was written after the read began.
         let off = self.list.seek(&probe.settled_target())?.node;
         if off == 0 {
             return Ok(None);
@@ -305,7 +307,7 @@ impl Source for Body {
             && before == self.relinker.lock().at_rest()
             && entries != expected
         {
-            // A link that is lost looks like the end of the list.
+            // A lost link looks like the end of the list.
             problems.push(format!(
                 "repository: {entries} entries are linked of the {expected} that it has"
             ));
@@ -328,7 +330,7 @@ impl Source for Body {
 
 impl Bottom for Repository {
     fn drain_bytes_max(&self) -> u64 {
-        // What is drained is in the pool twice until the drain ends.
+        // Drained data is in the pool twice until the drain ends.
         self.body.ground.options.table_bytes_max()
     }
 
@@ -340,7 +342,7 @@ impl Bottom for Repository {
     }
 
     fn intake(&self, _seq: SeqNo) -> Option<Box<dyn Intake>> {
-        // Entries are linked one by one, and plain reads see each as soon as it is.
+        // Entries are linked one by one, and plain reads see each immediately.
         None
     }
 
@@ -379,14 +381,14 @@ impl Bottom for Repository {
         let asked = requests
             .iter_mut()
             .find(|(asked, _)| std::ptr::eq(asked.as_ptr(), request));
-        // BOUND: beside writers there is always another extent to be emptied, so as many are waited for as there were
-        // when all that was deleted before had been taken out.
+        // BOUND: under writes there is always another extent to be emptied, so the request waits
+        // for as many as there were when all entries deleted before had been removed.
         let until = asked.map(|(_, until)| *until.get_or_insert(removed + due));
         due == 0 || until.is_none_or(|until| removed >= until)
     }
 
     fn is_drained(&self) -> bool {
-        // A drain puts every node at its place.
+        // A drain puts every node in its final place.
         true
     }
 
@@ -395,7 +397,7 @@ impl Bottom for Repository {
     }
 
     fn pressure(&self) -> Pressure {
-        // Its work is held against the free space of the pool, which slows writers by itself.
+        // The free space of the pool slows writers already, and accounts for this work.
         Pressure::default()
     }
 

@@ -1,8 +1,8 @@
-//! This file gives space back: extents that are mostly dead are emptied, dropped keyspaces purged.
+//! Space reclamation: extents that are mostly dead are emptied, dropped keyspaces purged.
 //!
-//! The live nodes of an extent are copied to where drains append and take their own places in the
-//! list. Then one edit removes the extent, and it returns to the pool when the last view that could
-//! lead into it is gone (P4).
+//! The live nodes of an extent are copied to where drains append, and the copies take their places
+//! in the list. Then one edit removes the extent, and it returns to the pool when the last view
+//! that could lead into it is gone (P4).
 //!
 //! CRASH: between a copy and the edit a node may exist twice. On `Dax` the list has exactly one of
 //! them. A rebuild from nodes finds both and keeps one, since key and sequence number are equal.
@@ -28,12 +28,12 @@ use crate::parts::skiplist::walk::{Walk, is_dead};
 use crate::stages::{Completion, Garbage, Job, JobKind, Step, Urgency};
 use crate::types::EntryKind;
 
-/// Nodes looked at in one step.
+/// Nodes visited in one step.
 const STEP_NODES: u32 = 32;
-/// Under pressure an extent is emptied from this share of dead bytes on.
+/// The percentage of dead bytes from which an extent is emptied under pressure.
 const URGENT_PERCENT: u64 = 10;
 
-/// The job that gives most space back, if one is worth its copying.
+/// Returns the job that frees most space, if one is worth its copying.
 pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
     // A step that holds it may be syncing, and the scheduler must not wait for that.
     let Some(mut relinker) = body.relinker.try_lock() else {
@@ -42,7 +42,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     if relinker.reclaiming.is_some() {
         return Ok(None);
     }
-    // All of them, not one: whoever is told that there is nothing to do asks again only after a change.
+    // All of them, not one: a caller that gets no job asks again only after a change.
     while let Some(keyspace) = body.ground.dropped.next(&mut relinker.purged) {
         let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
         if first != 0 && body.list.node(first)?.header.keyspace == keyspace {
@@ -75,13 +75,14 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     Ok(Some(empty(body, &mut relinker, extent, used)))
 }
 
-/// The extents of which `least` percent or more is garbage, each with its percentage.
+/// Returns the extents of which `least` percent or more is garbage, each with its percentage.
 fn worth_emptying<'r>(
     body: &Body,
     relinker: &'r Relinker,
     least: u64,
 ) -> impl Iterator<Item = (u64, &'r Room)> {
-    // While snapshots are held, what they retain counts as dead but would only be copied round.
+    // While snapshots are held, nodes that they retain count as dead but would only be copied
+    // around.
     let held = body.ground.snapshots.count() > 0;
     let horizon = body.ground.horizon();
     let usage = body.ground.pool.usage();
@@ -92,8 +93,8 @@ fn worth_emptying<'r>(
         .filter(move |(percent, _)| *percent >= least)
 }
 
-/// Returns how many extents have been removed since the database was opened, and how many are due for it, though space
-/// is not short.
+/// Returns the number of extents removed since the database was opened, and the number that are due
+/// when space is not short.
 pub(super) fn due(body: &Body) -> (u64, u64) {
     let relinker = body.relinker.lock();
     let least = u64::from(body.ground.options.bottom.garbage_percent);
@@ -101,10 +102,11 @@ pub(super) fn due(body: &Body) -> (u64, u64) {
     (relinker.space.removed, due as u64)
 }
 
-/// The job that moves the last extent for which there is a free place further to the start of the pool. Free space lies
-/// in pieces between extents; so it comes together behind them, where it is long enough for a memtable.
+/// Returns the job that moves the last extent that has a free place nearer to the start of the
+/// pool. Free space is in pieces between extents; moving extents joins it behind them, where it is
+/// long enough for a memtable.
 ///
-/// Each such job moves data towards the start, so they come to an end.
+/// Each such job moves data towards the start, so they terminate.
 pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     let Some(mut relinker) = body.relinker.try_lock() else {
         return Ok(None);
@@ -127,7 +129,7 @@ pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     Ok(None)
 }
 
-/// The job that empties an extent of which so many bytes are in use.
+/// Returns the job that empties an extent with `used` bytes in use.
 fn empty(
     body: &Arc<Body>,
     relinker: &mut Relinker,
@@ -150,7 +152,7 @@ fn empty(
     })
 }
 
-/// Empties one extent.
+/// The job that empties one extent.
 struct Reclaim {
     body: Arc<Body>,
     retention: Retention,
@@ -160,18 +162,18 @@ struct Reclaim {
     entries: u64,
 }
 
-/// Whether a node is needed.
+/// The need for a node.
 enum Need {
-    /// Somebody reads it.
+    /// A reader may see it.
     Live,
-    /// A newer version hides it from everybody.
+    /// A newer version hides it from every reader.
     Superseded,
-    /// A tombstone older than every snapshot: it goes, and all that it hides before it.
+    /// A tombstone older than every snapshot: the entries that it hides go first, then it goes.
     Vanishing,
 }
 
 impl Reclaim {
-    /// Copies or drops one node. False: the pool is full.
+    /// Copies or drops one node. Returns false if the pool is full.
     fn move_node(&mut self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<bool> {
         if is_dead(body.list.region(), node.off)? {
             return Ok(true);
@@ -180,7 +182,7 @@ impl Reclaim {
         let mut fingers = Fingers::at(&body.list, &target)?;
         let following = fingers.following();
         if following != node.off {
-            // Another copy of the node is in the list, or the node never came to be linked.
+            // Another copy of the node is in the list, or the node was never linked.
             return Ok(true);
         }
         match self.need(body, &fingers, node)? {
@@ -234,12 +236,12 @@ impl Reclaim {
         Ok(true)
     }
 
-    /// Leaves the extent to a later job, since the pool has no place for the next node. If this job waited, no other
-    /// extent could be moved meanwhile, so that no longer piece came together.
+    /// Leaves the extent to a later job, since the pool has no place for the next node. If this job
+    /// waited, no other extent could be moved meanwhile, so that no longer piece would form.
     fn give_up(&mut self, body: &Body, relinker: &mut Relinker) -> Result<Step> {
         relinker.commit(body, Purpose::Reclaim)?;
-        // PERSIST: the copies before the flags of their originals. Reversed, a power loss on `Mapped` could lose
-        // both.
+        // PERSIST: the copies before the flags of their originals. Reversed, a power loss on
+        // `Mapped` could lose both.
         body.sync(relinker)?;
         let mut originals = std::mem::take(&mut relinker.moved_dead);
         originals.extend(relinker.moved.drain().map(|(_, original)| original));
@@ -257,7 +259,8 @@ impl Reclaim {
         Ok(Step::Done(nothing_changed(self.entries)))
     }
 
-    /// Whether the node under `fingers` is needed, or a leftover for a snapshot that is gone.
+    /// Returns whether the node under `fingers` is needed, or left over from a snapshot that is
+    /// gone.
     fn need(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         let before = fingers.before(0);
@@ -273,7 +276,7 @@ impl Reclaim {
         let expiry = expiry_of(node)?;
         Ok(
             match self.retention.keep(node.header.kind, expiry, seq, || false) {
-                // The value of one that has expired stays as well: a copy must be equal to its node.
+                // The value of an expired one stays as well: a copy must be equal to its node.
                 Kept::Whole | Kept::Tombstone => Need::Live,
                 Kept::Nothing => Need::Vanishing,
             },
@@ -290,7 +293,7 @@ impl Reclaim {
             seq: seq - 1,
         };
         let mut fingers = Fingers::at(&body.list, &behind)?;
-        // BOUND: one turn for each version of one key.
+        // BOUND: one iteration for each version of one key.
         loop {
             let off = fingers.following();
             if off == 0 || !body.list.node(off)?.same_key(keyspace, node.key) {
@@ -316,8 +319,8 @@ impl Job for Reclaim {
     fn step(&mut self) -> Result<Step> {
         let body = Arc::clone(&self.body);
         let mut relinker = body.relinker.lock();
-        // Every step anew: drains go on between steps, and what they add may be read by a snapshot
-        // that is younger than this job.
+        // In every step: drains go on between steps, and a snapshot younger than this job may read
+        // the entries that they add.
         self.retention.stripes = body.ground.snapshots.stripes();
         self.retention.horizon = body.ground.horizon();
         for _ in 0..STEP_NODES {
@@ -325,8 +328,8 @@ impl Job for Reclaim {
             let Some(node) = walk.next_node()? else {
                 // PERSIST: the copies before the edit that removes the extent they came from.
                 body.sync(&relinker)?;
-                // PERSIST: the empty slot before the extent can be used again. Reversed, recovery
-                // would repeat the last batch over whatever lies there by then.
+                // PERSIST: the empty slot before the extent can be reused. Reversed, recovery would
+                // repeat the last batch over its new contents.
                 relinker.slot.clear()?;
                 let off = self.extent.off();
                 drop(relinker);
@@ -357,7 +360,7 @@ impl Job for Reclaim {
     }
 }
 
-/// The end of a job whose edit has nothing to say.
+/// Returns the completion of a job with an empty edit.
 fn nothing_changed(entries: u64) -> Completion {
     Completion {
         edit: Edit {
@@ -369,7 +372,7 @@ fn nothing_changed(entries: u64) -> Completion {
     }
 }
 
-/// When a node expires; 0: never.
+/// Returns the expiry of a node; 0: never.
 pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
     match node.header.kind == EntryKind::PutExpiring as u8 {
         true => Ok(node.checked_entry()?.expiry),
@@ -377,7 +380,7 @@ pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
     }
 }
 
-/// Takes every node of a dropped keyspace out of the list.
+/// The job that removes every node of a dropped keyspace from the list.
 struct Purge {
     body: Arc<Body>,
     keyspace: u32,
@@ -479,8 +482,8 @@ mod tests {
         }
     }
 
-    /// A reclaim that finds no place for a node ends. What it has moved is marked dead at the old place, so that no rebuild
-    /// brings it back after its copy has died.
+    /// A reclaim that finds no place for a node ends. Nodes that it has moved are marked dead at
+    /// the old place, so that no rebuild brings them back after the copy has died.
     #[test]
     fn a_reclaim_without_a_place_gives_up() {
         let ground = ground();
@@ -492,7 +495,7 @@ mod tests {
         assert_eq!(body.relinker.lock().space.rooms.len(), 1);
         let first = *body.relinker.lock().space.rooms.keys().next().unwrap();
 
-        // Place for two of the four nodes.
+        // Space for two of the four nodes.
         let piece = 2 * (LEN as u64 + 200) + HEADER_BYTES as u64;
         let kept = ground.pool.alloc(piece).unwrap();
         let mut blockers = Vec::new();

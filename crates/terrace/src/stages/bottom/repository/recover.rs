@@ -1,17 +1,17 @@
-//! This file makes the repository, and brings it back after a close, a crash or a power loss.
+//! Creation of the repository, and recovery after a close, a crash or a power loss.
 //!
 //! A crash can leave
 //!   - an extent named in the manifest with nothing in it: drains append to it;
-//!   - bytes behind `used`: a node that was copied and never linked, overwritten by the next;
-//!   - a drain half done: its table is still in the buffer and drains again;
-//!   - an extent half emptied: the next reclaim goes on with it.
+//!   - bytes after `used`: a node that was copied and never linked, overwritten by the next;
+//!   - an unfinished drain: its table is still in the buffer and drains again;
+//!   - an extent half emptied: the next reclaim continues with it.
 //!
-//! A power loss on `Mapped` leaves links without meaning. Every node below `synced` is then found
-//! where it lies and must be sound; dead ones are left out. Nothing behind it is looked at: what was
-//! copied there is in the buffer still, or in the extent that it came from.
+//! A power loss on `Mapped` leaves invalid links. Every node below `synced` is then found in its
+//! place and must be sound; dead ones are left out. Bytes after `synced` are ignored: nodes copied
+//! there are still in the buffer, or in the extent that they came from.
 //!
-//! The word `synced` is kept on `Mapped` alone. A database may change its medium from one opening to the next, so each
-//! opening sees to it that the word is there or is not.
+//! The word `synced` is kept on `Mapped` alone. A database may change its medium from one opening
+//! to the next, so each opening sets or clears the word.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::parts::skiplist::node::{head_bytes, link_at};
 use crate::parts::skiplist::walk::{self, Walk};
 use crate::stages::Ground;
 
-/// Makes an empty repository and names it in the manifest.
+/// Creates an empty repository and names it in the manifest.
 pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
     let mut bytes = layout::encode_head().to_vec();
     bytes.extend_from_slice(&head_bytes());
@@ -68,8 +68,8 @@ pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
     })?)
 }
 
-/// Opens the repository that the manifest names. `rebuild` is called with bytes done and in all
-/// when the list must be built from its nodes.
+/// Opens the repository that the manifest names. `rebuild` is called with the bytes done and the
+/// total if the list must be built from its nodes.
 pub(crate) fn recover(
     ground: &Arc<Ground>,
     links_lost: bool,
@@ -160,7 +160,7 @@ pub(crate) fn recover(
 }
 
 impl Body {
-    /// Sees to it that extents have the word `synced` on `Mapped`, and on no other medium.
+    /// Ensures that extents have the word `synced` on `Mapped`, and on no other medium.
     fn keep_synced(&self) -> Result<()> {
         failpoint!(SyncedStale => return Ok(()));
         let relinker = self.relinker.lock();
@@ -171,24 +171,24 @@ impl Body {
         };
         let mut extents = relinker.space.rooms.keys().copied();
         if self.ground.pool.medium() == Medium::Mapped {
-            // CRASH: some extents have it and others do not. Nothing was added to these, so `used` is right.
+            // CRASH: some extents have it and others do not. Nothing was added to the latter, so
+            // `used` is right.
             return match extents.all(has_word) {
                 true => Ok(()),
                 false => self.sync(&relinker),
             };
         }
         for off in extents.filter(|off| has_word(*off)) {
-            // PERSIST: before anything is added to the extent. Reversed, a power loss on `Mapped` later would
-            // take what was added on this medium. `used` as a rebuild has made it is in the same line, whose
-            // stores become durable in their order.
+            // PERSIST: before anything is added to the extent. Reversed, a later power loss on
+            // `Mapped` would lose nodes that were added on this medium. `used` as set by a rebuild
+            // is in the same line, whose stores become durable in their order.
             region.publish(off + SYNCED_AT, 0, Purpose::Drain);
         }
         Ok(())
     }
 }
 
-/// Finds the nodes of an extent that have copies in the list, which is what a reclaim that was
-/// interrupted leaves.
+/// Finds the nodes of an extent that have copies in the list, as left by an interrupted reclaim.
 fn find_moved(
     list: &SkipList,
     extent: &Extent,
@@ -219,7 +219,7 @@ fn read(extent: &Extent, at: u64) -> u64 {
         .map_or(0, |word| word.load(Ordering::Acquire))
 }
 
-/// Builds the list from its nodes; returns how many it has.
+/// Builds the list from its nodes; returns their number.
 fn rebuild_links(
     list: &SkipList,
     space: &mut Space,
@@ -231,8 +231,9 @@ fn rebuild_links(
     let mut done = 0;
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for (&off, room) in &mut space.rooms {
-        // What is behind that is in the buffer still, or in the extent it was copied from. `used` vouches for nothing:
-        // its page may be newer than those that it counts, which then have nodes of an earlier use of the space.
+        // Nodes after that are still in the buffer, or in the extent they were copied from. `used`
+        // vouches for nothing: its page may be newer than the pages of the nodes that it counts,
+        // which then have nodes of an earlier use of the space.
         let end = off
             + match read(&room.extent, SYNCED_AT) {
                 // Nothing was added to the extent on `Mapped`.
@@ -266,8 +267,8 @@ fn rebuild_links(
     for (twin, kept) in sort_by_key(list, &mut nodes)? {
         let extent_of = |node| space.rooms.range(..=node).next_back().map(|(&off, _)| off);
         if extent_of(twin) == extent_of(kept) {
-            // A reclaim copies from one extent to others. This is a page in the place of another, and what belongs
-            // there is lost.
+            // A reclaim copies from one extent to others. Here a page is in the place of another,
+            // whose contents are lost.
             let found = format!("another at {twin:#x}");
             let expected = "the only node of its version in the extent";
             return Err(DecodeError::new("node of the repository", kept, expected, found).into());
@@ -301,8 +302,8 @@ fn store(region: &terrace_media::Region, at: u64, value: u64) {
     }
 }
 
-/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves; returns them, each with the
-/// one that is kept.
+/// Sorts nodes by key and drops second copies, which an interrupted reclaim leaves; returns those,
+/// each with the one that is kept.
 fn sort_by_key(list: &SkipList, nodes: &mut Vec<u64>) -> Result<Vec<(u64, u64)>> {
     let mut problem = None;
     let mut compare = |a: u64, b: u64| match (list.node(a), list.node(b)) {

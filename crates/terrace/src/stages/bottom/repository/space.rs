@@ -1,8 +1,7 @@
-//! This file is the repository's space: extents that nodes are appended to, and how much of each is
-//! dead.
+//! The repository's space: extents that nodes are appended to, and the dead bytes of each.
 //!
-//! `used` and `dead` of an extent live in its header and change in the same batches as the links
-//! that make them true, so neither ever disagrees with the list after a crash.
+//! `used` and `dead` of an extent are stored in its header and change in the same batches as the
+//! links that make them true, so neither disagrees with the list after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,12 +22,13 @@ pub(super) struct Room {
     pub(super) dead: u64,
     /// Bytes of `dead` that are still linked because a snapshot reads them.
     retained: u64,
-    /// Bytes of nodes that expire, and when the last of them does. What of them is dead is not taken off.
+    /// The bytes of nodes that expire, dead ones included, and the last expiry.
     expiring: u64,
     expiry_last: Millis,
-    /// The free bytes of the pool, and the longest free piece, when there was no place for a node of it.
+    /// The free bytes of the pool, and the longest free piece, when it had no place for a node of
+    /// this extent.
     refused: Option<(u64, u64)>,
-    /// Header words differ from what was last planned.
+    /// Whether header words differ from the last planned ones.
     used_changed: bool,
     dead_changed: bool,
     expiring_changed: bool,
@@ -39,17 +39,17 @@ pub(super) struct Room {
 pub(super) struct Space {
     pub(super) rooms: BTreeMap<u64, Room>,
     current: Option<u64>,
-    /// How many extents have been removed since the database was opened.
+    /// The number of extents removed since the database was opened.
     pub(super) removed: u64,
-    /// Header words not yet planned.
+    /// Extents whose header words are not yet planned.
     changed: Vec<u64>,
-    /// Linked nodes that are counted as dead, because they are kept for a snapshot only. Not known
+    /// Linked nodes that are counted as dead, because they are kept for a snapshot only. Unknown
     /// after a restart: then their extent is emptied a little early.
     retained: BTreeSet<u64>,
 }
 
 impl Space {
-    /// Takes an extent found at recovery, its words read from its header.
+    /// Takes an extent found at recovery, with the words from its header.
     pub(super) fn adopt(&mut self, extent: Arc<Extent>, used: u64, dead: u64, expiring: u64) {
         let off = extent.off();
         let (expiring, expiry_last) = layout::decode_expiring(expiring);
@@ -75,20 +75,20 @@ impl Space {
         }
     }
 
-    /// Whether nodes are being appended to the extent at `off`.
+    /// Returns whether nodes are being appended to the extent at `off`.
     pub(super) fn is_current(&self, off: u64) -> bool {
         self.current == Some(off)
     }
 
-    /// Stops appending to the current extent when it is the one at `off`.
+    /// Stops appending to the current extent if it is the one at `off`.
     pub(super) fn leave(&mut self, off: u64) {
         if self.is_current(off) {
             self.current = None;
         }
     }
 
-    /// Takes `bytes` for a node and returns their offset. `None`: the pool is full. A new extent is
-    /// durable and in the manifest when this returns.
+    /// Allocates `bytes` for a node and returns their offset, or `None` if the pool is full. A new
+    /// extent is durable and in the manifest when this returns.
     pub(super) fn claim(
         &mut self,
         ground: &Ground,
@@ -100,7 +100,7 @@ impl Space {
         let large = bytes > ground.options.bottom.extent_bytes / 4;
         let at = match self.current {
             Some(at) if self.rooms.get(&at).is_some_and(fits) => at,
-            // A large node gets an extent of its own and the current one stays open for others.
+            // A large node gets its own extent and the current one stays open for others.
             _ => match self.extend(ground, bytes, large, purpose)? {
                 Some(at) => at,
                 None => return Ok(None),
@@ -133,7 +133,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gets an extent from the pool and names it in the manifest.
+    /// Allocates an extent from the pool and names it in the manifest.
     fn extend(
         &mut self,
         ground: &Ground,
@@ -147,8 +147,8 @@ impl Space {
         } else {
             ground.options.bottom.extent_bytes.max(alone)
         };
-        // What is free may lie in pieces smaller than that, between tables and logs that go only when
-        // this drain goes on.
+        // Free space may be in smaller pieces, between tables and logs that go only when this drain
+        // goes on.
         // BOUND: halved until only the node itself fits.
         let extent = loop {
             match ground.alloc_to_move(wanted, None) {
@@ -166,8 +166,8 @@ impl Space {
         })
     }
 
-    /// Sees to it that nodes of `bytes` can be appended before the offset `limit`. False: there is no free place for
-    /// them there.
+    /// Ensures that nodes of `bytes` can be appended before the offset `limit`. Returns false if
+    /// there is no free place for them.
     pub(super) fn extend_below(&mut self, ground: &Ground, bytes: u64, limit: u64) -> Result<bool> {
         let has_room = |room: &Room| room.free() >= bytes;
         let current = self.current.filter(|&at| at < limit);
@@ -188,7 +188,8 @@ impl Space {
         Ok(false)
     }
 
-    /// Makes an empty extent of the repository: durable and in the manifest when its offset is returned.
+    /// Adds an empty extent to the repository: it is durable and in the manifest when its offset is
+    /// returned.
     fn add(&mut self, ground: &Ground, extent: Arc<Extent>, purpose: Purpose) -> Result<u64> {
         ground.pool.prefault(&extent);
         let synced = ground.pool.medium() == Medium::Mapped;
@@ -198,7 +199,7 @@ impl Space {
         }
         let region = extent.region();
         // PERSIST: the header before the edit that names the extent. Reversed, recovery could find
-        // an extent that is no extent.
+        // an extent without a header.
         region.fence(purpose);
         region.sync(extent.off(), HEADER_BYTES).map_err(|e| {
             Error::new(
@@ -231,7 +232,7 @@ impl Space {
         Ok(off)
     }
 
-    /// Notes when a node of `bytes` at `off`, just placed, expires.
+    /// Records the expiry of a node of `bytes` at `off` that was just placed.
     pub(super) fn expires(&mut self, off: u64, bytes: u64, expiry: Millis) {
         let Some((_, room)) = self.room_of(off) else {
             return;
@@ -279,7 +280,7 @@ impl Space {
         }
     }
 
-    /// Whether the node at `off` is kept for a snapshot only.
+    /// Returns whether the node at `off` is kept for a snapshot only.
     pub(super) fn is_retained(&self, off: u64) -> bool {
         self.retained.contains(&off)
     }
@@ -307,7 +308,7 @@ impl Space {
         self.changed.retain(|&at| at != off);
     }
 
-    /// How many stores `plan_words` will plan.
+    /// Returns the number of stores that `plan_words` will plan.
     pub(super) fn words_changed(&self) -> usize {
         3 * self.changed.len()
     }
@@ -343,7 +344,7 @@ impl Room {
             .is_none_or(|(free, longest)| usage.free > free || usage.largest_free > longest)
     }
 
-    /// Begins to count anew what expires.
+    /// Resets the count of nodes that expire.
     pub(super) fn forget_expiring(&mut self) {
         (self.expiring, self.expiry_last) = (0, 0);
     }
@@ -355,18 +356,18 @@ impl Room {
         layout::encode_expiring(self.expiring, self.expiry_last)
     }
 
-    /// Whether a reclaim would free anything.
+    /// Returns whether a reclaim would free anything.
     pub(super) fn has_garbage(&self, horizon: Millis) -> bool {
         self.dead > 0 || self.has_expired(horizon)
     }
 
-    /// Whether all that expires has expired.
+    /// Returns whether all nodes that expire have expired.
     fn has_expired(&self, horizon: Millis) -> bool {
         self.expiring > 0 && self.expiry_last <= horizon
     }
 
-    /// How much of the nodes a reclaim would free, in percent; what snapshots retain stays when any
-    /// is `held`. What expires counts once the last of it has.
+    /// Returns the percentage of node bytes that a reclaim would free; nodes that snapshots retain
+    /// stay if any is `held`. Nodes that expire count once the last of them has.
     pub(super) fn dead_percent(&self, held: bool, horizon: Millis) -> u64 {
         let nodes = self.used - HEADER_BYTES as u64;
         let dead = if held {
@@ -387,7 +388,7 @@ mod tests {
     use super::super::fixture::ground;
     use super::*;
 
-    /// Where no extent of the usual size fits any more, smaller ones are taken, down to the node.
+    /// If no extent of the usual size fits any more, smaller ones are taken, down to the node.
     #[test]
     fn free_space_in_small_pieces_is_used() {
         const PIECE: u64 = 12 << 10;

@@ -1,11 +1,11 @@
-//! This file applies range deletes to the repository.
+//! Application of range deletes to the repository.
 //!
-//! A drain brings a range delete like any other entry. When no snapshot is older than it, every view
-//! knows it and no entry above the repository is so old, a sweep unlinks what it covers, in bounded steps,
-//! and then the range delete itself.
+//! A drain brings a range delete like any other entry. When no snapshot is older than it, every
+//! view includes it and all entries above the repository are newer, a sweep unlinks the nodes that
+//! it covers, in bounded steps, and then the range delete itself.
 //!
-//! CRASH: a sweep that is interrupted begins again: the range delete is still in the list, and what
-//! it had unlinked is marked dead (P3).
+//! CRASH: an interrupted sweep restarts: the range delete is still in the list, and nodes that were
+//! unlinked are marked dead (P3).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::parts::skiplist::fingers::Fingers;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
 
-/// Nodes looked at in one step.
+/// Nodes visited in one step.
 const STEP_NODES: u32 = 128;
 
 /// The range deletes in the repository.
@@ -34,7 +34,7 @@ pub(super) struct Swept(Mutex<Held>);
 #[derive(Default)]
 struct Held {
     ranges: Vec<RangeDelete>,
-    /// The same, as readers ask them.
+    /// The same range deletes, as readers query them.
     spans: Option<Arc<Spans>>,
     /// Everything up to this number is in the repository and nowhere above it.
     drained: SeqNo,
@@ -50,7 +50,7 @@ impl Held {
 }
 
 impl Swept {
-    /// Those that were found when the repository was opened.
+    /// Creates the set from the range deletes found when the repository was opened.
     pub(super) fn over(ranges: Vec<RangeDelete>, drained: SeqNo) -> Swept {
         let mut held = Held {
             ranges,
@@ -61,12 +61,12 @@ impl Swept {
         Swept(Mutex::new(held))
     }
 
-    /// As readers ask them.
+    /// Returns the range deletes as readers query them.
     pub(super) fn spans(&self) -> Option<Arc<Spans>> {
         self.0.lock().spans.clone()
     }
 
-    /// Adds what a drain has brought; once, though a drain that begins again brings it again.
+    /// Adds the range deletes of a drain; once, though a restarted drain brings them again.
     pub(super) fn add(&self, brought: Vec<RangeDelete>, readable: &Readable) {
         if brought.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl Swept {
         held.changed(readable);
     }
 
-    /// A drain of everything up to a number has ended.
+    /// Notes that a drain of everything up to a number has ended.
     pub(super) fn drained(&self, upto: SeqNo) {
         let mut held = self.0.lock();
         held.drained = held.drained.max(upto);
@@ -100,7 +100,7 @@ pub(super) fn is_due(body: &Body, seq: SeqNo) -> bool {
     held.ranges.iter().any(is_older) && (held.sweeping || ready(body, &held).iter().any(is_older))
 }
 
-/// The sweep of all range deletes that can be applied now.
+/// Returns the sweep of all range deletes that can be applied now.
 pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     let mut held = body.ranges.0.lock();
     if held.ranges.is_empty() || held.sweeping {
@@ -110,7 +110,7 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     let Some(mut relinker) = body.relinker.try_lock() else {
         return Ok(None);
     };
-    // What a reclaim had begun before a crash goes first.
+    // A reclaim that a crash has interrupted goes first.
     if relinker.reclaiming.is_some() || relinker.resume.is_some() {
         return Ok(None);
     }
@@ -119,7 +119,7 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
         return Ok(None);
     }
     held.sweeping = true;
-    // Nothing else may move nodes about meanwhile.
+    // Nothing else may move nodes meanwhile.
     relinker.reclaiming = Some(0);
     Ok(Some(Box::new(Sweep {
         body: Arc::clone(body),
@@ -131,11 +131,11 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     })))
 }
 
-/// Applies some range deletes, one after the other.
+/// The job that applies some range deletes, one after the other.
 struct Sweep {
     body: Arc<Body>,
     ranges: Vec<RangeDelete>,
-    /// Which one, and the key from which on it has not been applied.
+    /// The current range delete, and the key from which it is still to be applied.
     current: usize,
     at: Vec<u8>,
     entries: u64,
@@ -143,7 +143,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Unlinks the next of what the current range delete covers. True: that was all of it.
+    /// Unlinks the next nodes that the current range delete covers. Returns true if they were the
+    /// last.
     fn apply_some(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<bool> {
         let range = &self.ranges[self.current];
         failpoint!(SweepSkipped => return Ok(true));
@@ -187,7 +188,7 @@ impl Sweep {
         Ok(finished)
     }
 
-    /// Takes the range delete itself out, when all that it covers is dead.
+    /// Removes the range delete itself, when all that it covers is dead.
     fn finish(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
         let range = &self.ranges[self.current];
         let key = layout::encode(&range.begin, &range.end);
@@ -197,7 +198,7 @@ impl Sweep {
             seq: range.seq,
         };
         // PERSIST: the dead flags before the range delete goes. Reversed, a power loss on `Mapped`
-        // could bring back what it deleted.
+        // could bring back the keys that it deleted.
         body.sync(relinker)?;
         let mut fingers = Fingers::at(&body.list, &place)?;
         let off = fingers.following();
@@ -209,7 +210,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// What was applied so far is forgotten, as part of a completion or of the drop of the job.
+    /// Forgets the applied range deletes, as part of a completion or of the drop of the job.
     fn end(body: &Body, applied: &[RangeDelete]) {
         let readable = body.ground.readable();
         let gone: HashSet<SeqNo> = applied.iter().map(|range| range.seq).collect();
@@ -253,7 +254,7 @@ impl Job for Sweep {
 impl Drop for Sweep {
     fn drop(&mut self) {
         if !self.done {
-            // Cancelled: what is not applied yet waits for another sweep.
+            // Cancelled: the other range deletes wait for another sweep.
             self.body.relinker.lock().reclaiming = None;
             Sweep::end(&self.body, &self.ranges[..self.current]);
         }

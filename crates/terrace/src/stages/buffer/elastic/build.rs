@@ -1,4 +1,4 @@
-//! This file builds tables of sorted entries that come in past the front, as those of an ingest.
+//! Building of tables from sorted entries that bypass the front, as in an ingest.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{Form, Ground, ListImage, Readers, Sealed};
 use crate::types::SeqNo;
 
-/// Returns a list of the entries of `batch`, whose keys ascend, all of them with the number `seq`. No log has them.
+/// Returns a list of the entries of `batch`, whose keys ascend, all with the number `seq`. No log
+/// has them.
 pub(super) fn list_of(ground: &Ground, batch: &Batch, seq: SeqNo) -> Result<Sealed> {
     let nodes = || {
         let entries = batch.payload.iter().zip(batch.hashes());

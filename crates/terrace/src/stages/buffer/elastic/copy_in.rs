@@ -1,9 +1,9 @@
-//! This file flushes: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2), or by
-//! none where the pool is memory and the memtable is in its extent.
+//! The flush: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2), or without a
+//! copy if the pool is memory and the memtable is in its extent.
 //!
 //! The copy streams past the caches and is fenced once. Links need no change, since they are pool
 //! offsets from the moment a node is written. The filter is built from the hashes in the nodes,
-//! read in the order in which they lie, while they are being copied.
+//! read in storage order while they are copied.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
 use crate::stages::{Completion, Ground, Job, JobKind, ListImage, Sealed, Step, retired};
 
-/// Bytes copied in one step: about 20 us, so that a flush never holds a thread for long.
+/// Bytes copied in one step: about 20 us, so that a flush never occupies a thread for long.
 const STEP_BYTES: u64 = 256 * 1024;
 
 /// The flush of one memtable.
@@ -30,12 +30,12 @@ pub(super) struct CopyIn {
     tables: Arc<Tables>,
     /// Taken by the last step.
     sealed: Option<(Sealed, ListImage)>,
-    /// All entries are in the image.
+    /// Whether all entries are in the image.
     settled: bool,
-    /// Each is in a log that is synced.
+    /// Whether each is in a log that is synced.
     synced: bool,
     copied: u64,
-    /// How far the walk over the nodes has come, from the start of the image.
+    /// The position of the walk over the nodes, from the start of the image.
     hashed: u64,
     filter: Option<FilterBuilder>,
 }
@@ -61,8 +61,8 @@ impl CopyIn {
         }
     }
 
-    /// Copies the next piece, if it is not where it should be, and reads the hashes of its nodes. False
-    /// when all is done.
+    /// Copies the next piece, if it is not in place yet, and reads the hashes of its nodes. Returns
+    /// false when all is done.
     fn copy_piece(&mut self, used: u64, list: &ListImage) -> Result<bool> {
         let left = used - self.copied;
         if left == 0 {
@@ -91,7 +91,7 @@ impl CopyIn {
         Ok(true)
     }
 
-    /// Writes the filter. A pool without room for it gets a table without a filter.
+    /// Writes the filter. Without pool space for it the table gets no filter.
     fn write_filter(&mut self) -> Result<Option<Arc<Filter>>> {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
@@ -124,7 +124,7 @@ impl CopyIn {
         if let Some(filter) = &filter {
             sync(filter.span().off, filter.span().len)?;
         }
-        // What is in memory needs its logs until it is drained (B4).
+        // A table in memory needs its logs until it is drained (B4).
         let outlives = self.ground.pool_outlives();
         let mut logs = take(&mut sealed.logs);
         failpoint!(LogRetired => self.ground.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
@@ -201,8 +201,8 @@ impl Job for CopyIn {
             self.settled = true;
         }
         if sealed.entries == 0 {
-            // Sealed to make way for a batch that needed a memtable of its own. A table without
-            // entries would have no place in the order of age (B1).
+            // Sealed to make way for a batch that needed its own memtable. A table without entries
+            // would have no place in the order of age (B1).
             return Ok(Step::Done(Completion {
                 edit: Edit {
                     changes: retired(&sealed.logs).collect(),

@@ -1,15 +1,15 @@
-//! This file merges two tables by relinking: the newer is emptied into the older (MioDB, 4.3).
+//! The merge of two tables by relinking: the newer is emptied into the older (MioDB, 4.3).
 //!
 //! Both lists are walked in key order. A node of the newer list is linked into the older at its
-//! place; a version that nobody can read any more is left out. No key and no value is copied. The
-//! filter of the result is built on the way from the hashes in the nodes.
+//! place; a version that no reader can see is left out. No key and no value is copied. The filter
+//! of the result is built on the way from the hashes in the nodes.
 //!
-//! Each step plans some hundred changes from links that nobody else may change, then makes them all
-//! through the redo area while it holds the gates of both lists. Until the merge ends, the older
-//! list answers with both tables' filters (E3), and readers ask the newer list first (E1).
+//! Each step plans some hundred changes from links that no other job may change, then makes them
+//! all through the redo area while it holds the gates of both lists. Until the merge ends, the
+//! older list answers with both tables' filters (E3), and readers search the newer list first (E1).
 //!
-//! A link that is lost looks like the end of a list. So each batch also says how many entries were left out until then,
-//! and whoever goes on with a merge that was interrupted knows how many must still come.
+//! A lost link looks like the end of a list. So each batch also records how many entries were left
+//! out so far, and a resumed merge knows how many must still come.
 //!
 //! Durable order: the count, MergeBegun, then batches of links, then the filter, then MergeEnded.
 
@@ -35,13 +35,13 @@ use crate::parts::snapshots::Stripes;
 use crate::stages::{Completion, EntryCount, Ground, Job, JobKind, Step};
 use crate::types::SeqNo;
 
-/// Nodes looked at in one step: some tens of microseconds.
+/// Nodes visited in one step: some tens of microseconds.
 const STEP_NODES: u32 = 256;
-/// Stores that one node may need, and those that end a batch: what the fingers still owe, the newer
-/// list's head, and the count.
+/// The maximum stores of one node, and those that end a batch: the stores that the fingers still
+/// owe, the newer list's head, and the count.
 const NODE_STORES: usize = HEIGHT_MAX;
 const LAST_STORES: usize = 2 * HEIGHT_MAX + 1;
-/// Stores that must be left in a batch for another key to be begun in it.
+/// Stores that must be left in a batch to begin another key in it.
 const KEY_STORES: usize = STORES_MAX / 2;
 
 /// One merge.
@@ -54,7 +54,7 @@ pub(super) struct Merge {
     retention: Retention,
     begun: bool,
     fingers: Fingers,
-    /// What the newer list's head links will be after the planned changes.
+    /// The newer list's head links after the planned changes.
     heads: [u64; HEIGHT_MAX],
     heads_written: [u64; HEIGHT_MAX],
     /// The last node kept: later versions of its key are compared with it.
@@ -64,16 +64,17 @@ pub(super) struct Merge {
     filter: Option<FilterBuilder>,
     entries: u64,
     bytes: u64,
-    /// Entries of both tables that are linked in one of them, and those looked at.
+    /// Entries of both tables that are linked in one of them, and those visited.
     count: EntryCount,
-    /// Entries of both that are linked in neither any more, and as many as the newer table's header says.
+    /// Entries of both that are linked in neither any more, and the number in the newer table's
+    /// header.
     left_out: u64,
     left_out_written: Option<u64>,
-    /// How things were before a key of which the newer list has several versions.
+    /// The state before a key of which the newer list has several versions.
     retreat: Option<Box<Retreat>>,
 }
 
-/// A place between two keys that planning can go back to.
+/// A place between two keys to which planning can return.
 struct Retreat {
     fingers: Fingers,
     heads: [u64; HEIGHT_MAX],
@@ -100,7 +101,7 @@ impl Merge {
         let entries = newer.body.lock().entries + older.body.lock().entries;
         let filter = (bits > 0).then(|| FilterBuilder::new(entries, bits));
         let begun = newer.body.lock().merging_into.is_some();
-        // In one that an earlier version began, nobody has counted.
+        // A merge begun by an earlier release has no count.
         let left_out_written = if begun { newer.left_out() } else { Some(0) };
         let left_out = left_out_written.unwrap_or(0);
         if left_out > entries {
@@ -121,7 +122,7 @@ impl Merge {
             retention: Retention {
                 stripes,
                 dropped: ground.dropped.all(),
-                // Of what the two tables hold, whose range deletes are as durable as they are.
+                // Range deletes in the two tables are as durable as their entries.
                 ranges: Vec::from_iter(ground.ranges.settled(newer.ages.newest(), None)),
                 // Expired values are left to drains.
                 horizon: 0,
@@ -155,7 +156,8 @@ impl Merge {
         let edit = Edit {
             changes: vec![Change::MergeBegun { newer, older }],
         };
-        // PERSIST: the count before the announcement. Reversed, a crash would leave a merge in which nobody counts.
+        // PERSIST: the count before the announcement. Reversed, a crash would leave a merge without
+        // a count.
         self.newer.count_left_out(0);
         // PERSIST: the announcement before the first link. Reversed, a crash would leave nodes of
         // the newer table in a list whose filter denies them.
@@ -175,9 +177,10 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether the next node of the newer list has another key than the last one taken. A batch ends
-    /// only there: were an older version left in the newer list while the newest is in the older one
-    /// already, a reader, who asks the newer list first, would get the older version.
+    /// Returns whether the next node of the newer list has another key than the last one taken. A
+    /// batch ends only there: if an older version stayed in the newer list after the newest moved
+    /// to the older one, a reader, which searches the newer list first, would get the older
+    /// version.
     fn between_keys(&self) -> Result<bool> {
         let list = &self.newer.list;
         if self.taken == 0 || self.heads[0] == 0 {
@@ -189,8 +192,8 @@ impl Merge {
             .same_key(last.header.keyspace, last.key))
     }
 
-    /// What planning goes back to when the versions of the next key do not fit the batch; `None`
-    /// when the newer list has just one, which always fits.
+    /// Returns the state to which planning returns if the versions of the next key do not fit the
+    /// batch; `None` if the newer list has just one, which always fits.
     fn point_of_retreat(&self) -> Result<Option<Box<Retreat>>> {
         let list = &self.newer.list;
         let first = self.heads[0];
@@ -215,7 +218,7 @@ impl Merge {
         })))
     }
 
-    /// Takes back what was planned since the last place between keys. True: nothing else is left.
+    /// Undoes the plan back to the last place between keys. Returns true if nothing else is left.
     fn take_back(&mut self) -> bool {
         let Some(retreat) = self.retreat.take() else {
             return false;
@@ -233,7 +236,7 @@ impl Merge {
         self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
     }
 
-    /// Whether nobody can read `node`, given the last node kept.
+    /// Returns whether `node` is hidden from every reader, given the last node kept.
     fn superseded(&self, node: &Node<'_>) -> Result<bool> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         // Keys are compared only if their numbers would let one hide the other.
@@ -256,7 +259,8 @@ impl Merge {
         }
     }
 
-    /// Plans what happens to the next node of either list. False when both are at their ends.
+    /// Plans the change for the next node of either list. Returns false when both are at their
+    /// ends.
     fn plan_node(&mut self) -> Result<bool> {
         let newer = Arc::clone(&self.newer);
         let older = Arc::clone(&self.older);
@@ -393,7 +397,8 @@ impl Merge {
                 let mut newer_body = newer.body.lock();
                 {
                     let mut body = older.body.lock();
-                    // The newer table keeps its own handles: older views may still start at its head.
+                    // The newer table keeps its own handles: older views may still start at its
+                    // head.
                     body.extents.extend(newer_body.extents.iter().cloned());
                     body.entries = entries;
                     body.bytes = bytes;
@@ -405,7 +410,7 @@ impl Merge {
                     body.named_filter = filter.clone();
                     body.busy = false;
                 }
-                // Who still has the table in a view does not take the two for a pair any more.
+                // Readers that still have the table in a view no longer treat the two as a pair.
                 newer_body.merging_into = None;
                 drop(newer_body);
                 older.filters.store(Arc::new(filter.into_iter().collect()));
@@ -438,7 +443,8 @@ impl Job for Merge {
             } else if !self.slot.has_room(NODE_STORES + LAST_STORES) {
                 let alone = self.take_back();
                 self.commit()?;
-                // A key of which so many versions are read by snapshots waits until some are gone.
+                // A key with so many versions that snapshots read waits until some snapshots are
+                // gone.
                 return Ok(if alone { Step::Wait } else { Step::More });
             }
             more = self.plan_node()?;

@@ -1,23 +1,24 @@
-//! Elastic buffer: n levels of skip lists in the pool, any number a level (MioDB, 4.2 and 4.3).
+//! Elastic buffer: n levels of skip lists in the pool, any number in a level (MioDB, 4.2 and 4.3).
 //!
-//! A flush copies a memtable in one piece and the copy is a table; where the pool is memory, the
-//! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables
-//! that no job owns, its two oldest are merged by relinking and the result moves down one level.
-//! Levels merge beside each other and never wait for one another, so nothing ever blocks a flush.
-//! The oldest table of the last level drains to the bottom; when space is needed, the oldest
-//! table of any level does.
+//! A flush copies a memtable in one piece and the copy is a table; if the pool is memory, the
+//! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables that
+//! no job owns, its two oldest are merged by relinking and the result moves down one level. Levels
+//! merge concurrently and never wait for one another, so nothing ever blocks a flush. The oldest
+//! table of the last level drains to the bottom; when space is needed, the oldest table of any
+//! level does.
 //!
 //! Invariants
 //!   B1  Tables are ordered by age: every sequence number in a newer table is above every one in an
 //!       older table. A deeper level holds only older tables.
 //!   B2  A table belongs to at most one job.
-//!   B3  Where the pool is memory, a table is the memory of its memtable. Its links change only when
-//!       nobody reads that any more: such a reader knows no gate and no frontier.
-//!   B4  Where the pool is memory, a log is needed until the one table that has its entries is drained.
-//!       A memtable has one log, a merge takes two tables whole, so no two tables share a log.
+//!   B3  If the pool is memory, a table is the memory of its memtable. Its links change only when
+//!       the memtable has no reader left, since such a reader uses neither gate nor frontier.
+//!   B4  If the pool is memory, a log is needed until the one table that has its entries is
+//!       drained. A memtable has one log, and a merge takes both tables whole, so no two tables
+//!       share a log.
 //!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
-//! moves down instead, so that the space which one drain needs stays bounded.
+//! moves down instead, so that the space that one drain needs stays bounded.
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
@@ -47,15 +48,17 @@ use crate::types::{SEQ_MAX, SeqNo};
 use copy_in::CopyIn;
 use table::Table;
 
-/// BOUND: so many tables of a level wait for a reader of the oldest two, before these give way.
+/// BOUND: the number of tables of a level that wait for a reader of the oldest two, before these
+/// give way.
 const WAITING_MAX: usize = 4;
 
-/// BOUND: so many tables drain together. Each step of a merge of many finds its place among all of them.
+/// BOUND: the number of tables that drain together. Each step of a merge of many finds its place
+/// among all of them.
 const DRAINED_MAX: usize = 16;
 
-/// BOUND: so many tables are asked what hides an entry that drains, those next by age. Beside writers who
-/// outrun merges there may be hundreds, and asking all of them would make drains the slower the more
-/// there is to drain.
+/// BOUND: the number of tables, those next by age, that are searched for versions that hide a
+/// draining entry. If writers outrun merges there may be hundreds, and searching all of them would
+/// slow drains when there is most to drain.
 const ASKED_MAX: usize = 32;
 
 /// The buffer of one database.
@@ -83,13 +86,14 @@ impl Tables {
 }
 
 impl Elastic {
-    /// A buffer over tables found at recovery.
+    /// Creates a buffer over tables found at recovery.
     fn over(ground: Arc<Ground>, tables: Vec<Arc<Table>>) -> Elastic {
         let all = Tables::default();
         for table in tables {
             all.insert(table);
         }
-        // Reopened with another number of levels, a table may be on a deeper one than an older table.
+        // Reopened with another number of levels, a table may be on a deeper one than an older
+        // table.
         let mut deepest = u32::MAX;
         for table in all.0.lock().iter().rev() {
             let mut body = table.body.lock();
@@ -106,8 +110,8 @@ impl Elastic {
         self.ground.options.buffer.levels - 1
     }
 
-    /// The two oldest tables of `level`, newer first, when they are neighbours by age and no job
-    /// owns either.
+    /// Returns the two oldest tables of `level`, newer first, if they are neighbours by age and no
+    /// job owns either.
     fn oldest_pair(tables: &[Arc<Table>], level: u32) -> Option<(Arc<Table>, Arc<Table>)> {
         let at = tables.iter().rposition(|t| t.body.lock().level == level)?;
         let (older, newer) = (&tables[at], tables.get(at.checked_sub(1)?)?);
@@ -119,8 +123,8 @@ impl Elastic {
         (fit(older) && fit(newer)).then(|| (Arc::clone(newer), Arc::clone(older)))
     }
 
-    /// The oldest table of `level`, when no job owns it and so many wait behind it that it should give
-    /// way: a reader that does not move on keeps it from being merged (B3).
+    /// Returns the oldest table of `level`, if no job owns it and so many wait behind it that it
+    /// should give way: a reader that does not move on keeps it from being merged (B3).
     fn held_up(tables: &[Arc<Table>], level: u32) -> Option<Arc<Table>> {
         let of_level = |t: &&Arc<Table>| t.body.lock().level == level;
         if tables.iter().filter(of_level).count() < WAITING_MAX {
@@ -133,11 +137,11 @@ impl Elastic {
             !body.busy && body.merging_into.is_none()
         };
         let oldest = pair.clone().next().filter(free)?;
-        // Its neighbour may be the one that is read: then it moves before that one.
+        // Its neighbour may be the one with readers: then it moves before that one.
         held.then(|| Arc::clone(oldest))
     }
 
-    /// A merge that a crash or a close has interrupted.
+    /// Returns a merge that a crash or a close has interrupted.
     fn interrupted(tables: &[Arc<Table>]) -> Option<(Arc<Table>, Arc<Table>)> {
         tables.iter().find_map(|newer| {
             let body = newer.body.lock();
@@ -146,7 +150,7 @@ impl Elastic {
         })
     }
 
-    /// Begins the merge of a pair that no job owns; `None` when no redo slot is free.
+    /// Begins the merge of a pair that no job owns; `None` if no redo slot is free.
     fn begin_merge(&self, newer: &Arc<Table>, older: &Arc<Table>) -> Result<Option<Box<dyn Job>>> {
         let Some(slot) = self.ground.redo.slot(terrace_media::Purpose::Merge) else {
             return Ok(None);
@@ -193,7 +197,8 @@ impl Buffer for Elastic {
                 continue;
             };
             let bytes = newer.body.lock().bytes + older.body.lock().bytes;
-            // A drain takes a whole table at least, and a full disk may have room for no larger one.
+            // A drain takes at least a whole table, and a full disk may have no space for a larger
+            // one.
             let fits = || self.ground.reserve.has_room_for_table(bytes + bytes / 4);
             if bytes <= self.ground.options.table_bytes_max() && fits() {
                 return self.begin_merge(&newer, &older);
@@ -207,7 +212,7 @@ impl Buffer for Elastic {
         let tables = self.tables.0.lock();
         let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();
-        // Oldest first. Drained together, tables become one run, and of the versions of a key one is
+        // Oldest first. Drained together, tables become one run, and only one version of a key is
         // written, without a merge that changes links only for that.
         for table in tables.iter().rev().take(DRAINED_MAX) {
             let mut body = table.body.lock();
@@ -246,7 +251,7 @@ impl Buffer for Elastic {
         if !self.ground.pool_outlives() {
             changes.push(Change::LastSeq { seq: seq_last });
         }
-        // Nothing but this drain has them now.
+        // Only this drain has them now.
         let logs: Vec<Vec<u64>> = taken
             .iter()
             .map(|table| std::mem::take(&mut table.body.lock().logs))
@@ -319,32 +324,34 @@ impl Buffer for Elastic {
     }
 }
 
-/// The tables that are next newer than those that drain, newest first, as they were when the drain began or looked again.
-/// They may merge meanwhile, with one another and with tables that are newer still.
+/// The tables that are next newer than those that drain, newest first, as of the start of the drain
+/// or its last look. They may merge meanwhile, with one another and with tables that are newer
+/// still.
 ///
-/// What they hide is not drained, and its log is not needed any more. So where the pool is memory, what
-/// hides it must be in a log that was synced when its memtable became the table.
+/// Entries that they hide are not drained, and the logs of those are not needed any more. So if the
+/// pool is memory, the hiding entries must be in a log that was synced when its memtable became the
+/// table.
 struct NewerTables {
     all: Arc<Tables>,
     survival: Survival,
     tables: Vec<Arc<Table>>,
-    /// Versions above it came later: a snapshot that the drain does not know of may hide them.
+    /// Versions above it came later: a snapshot unknown to the drain may not include them.
     seq_max: SeqNo,
-    /// Those that drain and hide older versions; newest first.
+    /// The draining tables that hide older versions, newest first.
     drained: Vec<Arc<Table>>,
     newest_drained: u64,
 }
 
 impl NewerTables {
-    /// Returns those of the tables that hide older versions, the `asked_max` next by age, and their newest number. Where
-    /// all logs are kept, nothing is forgotten.
+    /// Returns those of the tables that hide older versions, the `asked_max` next by age, and their
+    /// newest number. If all logs are kept, nothing is forgotten.
     fn before(
         newer: &[Arc<Table>],
         survival: Survival,
         asked_max: usize,
     ) -> (Vec<Arc<Table>>, SeqNo) {
-        // A table with such entries may be merged into an older one: only those that are older than all
-        // of these hide anything, and no versions that are newer than theirs.
+        // A table with such entries may be merged into an older one: only tables older than all of
+        // these hide anything, and only versions no newer than theirs count.
         let all_hide = !survival.frees_logs() || canary::breaks(Canary::HidesUnsynced);
         let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
         let from = newer.iter().rposition(forgets);
@@ -402,7 +409,7 @@ impl NewerVersions for NewerTables {
     }
 }
 
-/// Moves a table down that is not to be merged: an edit and nothing else.
+/// Moves a table down that is not to be merged, by an edit alone.
 struct MoveDown {
     table: Arc<Table>,
     level: u32,

@@ -1,13 +1,13 @@
-//! This file brings the elastic buffer back after a close, a crash or a power loss.
+//! Recovery of the elastic buffer after a close, a crash or a power loss.
 //!
 //! A crash can leave
 //!   - a table whose flush had not been committed: its extent is free, its log is replayed;
-//!   - a merge between MergeBegun and MergeEnded: both lists are sound, since the redo area has been
-//!     applied, every node is in one of them, and the merge goes on from where the lists are;
+//!   - a merge between MergeBegun and MergeEnded: both lists are sound, since the redo area has
+//!     been applied, every node is in one of them, and the merge goes on from their current state;
 //!   - a filter that was written but not named: its extent is free.
 //!
-//! A power loss on `Mapped` leaves nodes, which were synced before they were named, and links
-//! without meaning. Then each list is built anew from the nodes in its extents.
+//! A power loss on `Mapped` leaves nodes, which were synced before they were named, and invalid
+//! links. Then each list is rebuilt from the nodes in its extents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::parts::skiplist::{SkipList, walk};
 use crate::stages::{Ground, Source};
 use crate::types::SEQ_MAX;
 
-/// What the recovery of the buffer did.
+/// The results of recovering the buffer.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Recovered {
     pub(crate) merges_resumed: u64,
     pub(crate) tables_rebuilt: u64,
 }
 
-/// Opens every table that the manifest names. `rebuild` is called with bytes done and bytes in all
-/// when lists must be built from their nodes.
+/// Opens every table that the manifest names. `rebuild` is called with the bytes done and the total
+/// if lists must be built from their nodes.
 pub(crate) fn recover(
     ground: &Arc<Ground>,
     links_lost: bool,
@@ -62,7 +62,8 @@ pub(crate) fn recover(
         tables.push(Arc::new(table));
     }
     if !recounted.is_empty() {
-        // CRASH: until the pool is marked as whole again, the links are built anew, and give the same counts.
+        // CRASH: until the pool is marked as whole again, the links are rebuilt, and give the same
+        // counts.
         ground.manifest.commit(Edit { changes: recounted })?;
     }
     for meta in &metas {
@@ -100,8 +101,8 @@ pub(crate) fn recover(
     Ok((Elastic::over(Arc::clone(ground), tables), recovered))
 }
 
-/// What tells the manifest how many entries a rebuilt table has. One that is being merged is counted at the end of
-/// its merge.
+/// Returns the change that records the number of entries of a rebuilt table. A table that is being
+/// merged is counted at the end of its merge.
 fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
     let entries = table.body.lock().entries;
     let emptied_into = |id| all.iter().any(|other| other.merging_into == Some(id));
@@ -118,7 +119,7 @@ fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
     ]
 }
 
-/// Whether links in the pool may be without meaning.
+/// Returns whether links in the pool may be invalid.
 pub(crate) fn links_lost(ground: &Ground) -> bool {
     let pool = &ground.pool;
     failpoint!(MediumOfNow => return pool.shutdown() == Shutdown::PowerLost && pool.medium() == Medium::Mapped);
@@ -138,8 +139,8 @@ fn open_table(
         let off = extent.span.off;
         let bytes = region.bytes(off, TABLE_HEADER_BYTES).unwrap_or_default();
         let id = decode_table_header(bytes, off)?;
-        // The first extent is the table's own. What was merged into it came from newer ones, whose ids
-        // may be smaller: a table that was ingested has its id before its place in the order of age.
+        // The first extent is the table's own. Extents merged into it came from newer tables, whose
+        // ids may be smaller: an ingested table gets its id before its place in the order of age.
         if extents.is_empty() && id != meta.id {
             return Err(Error::corruption(format!(
                 "the extent of table {} at pool offset {off:#x} has the header of table {id}; \
@@ -201,10 +202,11 @@ fn open_table(
     ))
 }
 
-/// Builds the list of a table from the nodes in its extents, each of which must be sound, and the table's: a page
-/// of another place has sound nodes too, with other numbers or with versions that the table has already. What a
-/// range delete of the table covers is left out, as merges may have left it out: nobody reads it when a database
-/// is opened, and the filter need not know it.
+/// Builds the list of a table from the nodes in its extents. Each node must be sound and belong to
+/// the table: a misplaced page has sound nodes too, with other numbers or with versions that the
+/// table has already. Nodes that a range delete of the table covers are left out, as merges may
+/// have left them out: no reader sees them when a database is opened, and the filter need not know
+/// them.
 fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let region = table.list.region().clone();
     let mut nodes = Vec::new();
@@ -264,7 +266,8 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
             return Err(DecodeError::new("node of a table", two[0], expected, found).into());
         }
     }
-    // Nodes that merges had left out are among them, which the manifest does not count in a table that is merged.
+    // Nodes that merges had left out are among them; the manifest does not count them in a merged
+    // table.
     table.body.lock().entries = nodes.len() as u64;
     table.forget_left_out();
     walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;

@@ -1,9 +1,9 @@
-//! This file is one table of the elastic buffer: a skip list in the pool, its filters, its extents,
-//! and how it is read while a merge empties it.
+//! One table of the elastic buffer: a skip list in the pool, its filters, its extents, and the way
+//! it is read while a merge empties it.
 //!
 //! Invariants
 //!   E1  A node is linked into the older list before it is unlinked from the newer one, so a reader
-//!       that asks newer, then older, finds it in one of them.
+//!       that searches newer, then older, finds it in one of them.
 //!   E2  `frontier` names the last node that has left (or is leaving) the list; it is stored before
 //!       any link of such a node changes. A search that stepped only on nodes behind the frontier
 //!       has read only links of this list.
@@ -32,7 +32,7 @@ use crate::parts::skiplist::walk::Walk;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo};
 
-/// BOUND: after so many restarts a point read takes the gate, and the merge waits for it.
+/// BOUND: after this many restarts a point read takes the gate, and the merge waits for it.
 const RETRIES_MAX: u32 = 64;
 
 /// A table of the buffer.
@@ -40,14 +40,14 @@ pub(super) struct Table {
     pub(super) id: u64,
     pub(super) list: SkipList,
     pub(super) gate: Gate,
-    /// Offset of the last node that a merge has taken out of this list; 0 before the first.
+    /// The offset of the last node that a merge has taken out of this list; 0 before the first.
     pub(super) frontier: AtomicU64,
     pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
     pub(super) ages: Arc<Ages>,
     pub(super) body: Mutex<Body>,
 }
 
-/// What changes when tables move and merge.
+/// The state that changes when tables move and merge.
 pub(super) struct Body {
     pub(super) level: u32,
     pub(super) extents: Vec<(Arc<Extent>, u64)>,
@@ -56,22 +56,22 @@ pub(super) struct Body {
     pub(super) bytes: u64,
     pub(super) seq_first: SeqNo,
     pub(super) seq_last: SeqNo,
-    /// The logs that have its entries, where the pool is memory.
+    /// The logs that have its entries, if the pool is memory.
     pub(super) logs: Vec<u64>,
-    /// Some entries are in no log that is known to be synced, and the pool is memory.
+    /// Whether the pool is memory and some entries are in no log that is known to be synced.
     pub(super) unsynced: bool,
-    /// Who still reads the memtable that the table was, in the same memory.
+    /// The readers of the memtable that the table was, in the same memory.
     pub(super) readers: Option<Arc<Readers>>,
-    /// A job owns the table.
+    /// Whether a job owns the table.
     pub(super) busy: bool,
-    /// The filter that the manifest names: its extent must stay even when nobody asks it.
+    /// The filter that the manifest names: its extent must stay even if it is not used.
     pub(super) named_filter: Option<Arc<Filter>>,
     /// The table that this one is being emptied into.
     pub(super) merging_into: Option<Arc<Table>>,
 }
 
 impl Body {
-    /// Whether somebody may read the table as the memtable that it was (B3).
+    /// Returns whether the table may have readers as the memtable that it was (B3).
     pub(super) fn is_read_as_memtable(&mut self) -> bool {
         if self.readers.as_ref().is_some_and(|r| r.are_gone()) {
             self.readers = None;
@@ -81,7 +81,7 @@ impl Body {
 }
 
 impl Table {
-    /// A table over a list that is complete in the pool.
+    /// Creates a table over a list that is complete in the pool.
     pub(super) fn new(
         id: u64,
         list: SkipList,
@@ -100,14 +100,15 @@ impl Table {
         }
     }
 
-    /// Whether the filters leave open that the table has a key of this hash.
+    /// Returns whether the filters allow that the table has a key of this hash.
     #[inline]
     fn may_contain(&self, hash: u64) -> bool {
         let filters = self.filters.load();
         filters.is_empty() || filters.iter().any(|filter| filter.may_contain(hash))
     }
 
-    /// Whether a search that began by stepping on `first` has read only links of this list (E2).
+    /// Returns whether a search that began by stepping on `first` has read only links of this list
+    /// (E2).
     #[inline]
     fn path_is_sound(&self, first: u64) -> Result<bool, DecodeError> {
         // Acquire: the links that the search read were loaded with Acquire, so if one of them was
@@ -120,7 +121,7 @@ impl Table {
         Ok(self.list.node(first)?.compare(&moved) == Order::Greater)
     }
 
-    /// Finds the first node not before `target`, 0 at the end, whatever a merge does meanwhile.
+    /// Finds the first node not before `target`, 0 at the end, even during a concurrent merge.
     fn seek(&self, target: &Target<'_>, stats: &mut ReadStats) -> Result<u64, DecodeError> {
         for _ in 0..RETRIES_MAX {
             let found = self.list.seek(target)?;
@@ -134,7 +135,8 @@ impl Table {
         Ok(self.list.seek(target)?.node)
     }
 
-    /// The number of the newest version of the target's key that is not above the target's own.
+    /// Returns the number of the newest version of the target's key that is not above the target's
+    /// own.
     pub(super) fn newest_version(&self, target: &Target<'_>, hash: u64) -> Result<Option<SeqNo>> {
         if !self.may_contain(hash) {
             return Ok(None);
@@ -206,7 +208,7 @@ impl Source for Table {
     }
 }
 
-/// Two tables of which one is emptied into the other, as they were at a moment.
+/// Two tables, one of which is emptied into the other, as they were at one moment.
 struct Pair {
     older: Arc<Table>,
     entries: (u64, u64),
@@ -231,7 +233,7 @@ impl PartialEq for Pair {
 }
 
 impl Pair {
-    /// The older table, and how many entries both have, if somebody counts.
+    /// Returns the older table and the number of entries of both, if they are counted.
     fn expected(&self) -> Option<(&Table, u64)> {
         let both = self.entries.0 + self.entries.1;
         Some((&self.older, both.saturating_sub(self.left_out?)))
@@ -274,7 +276,7 @@ impl Table {
             },
             &mut || visited(pending.take()),
         )?;
-        // A link that is lost looks like the end of the list.
+        // A lost link looks like the end of the list.
         if let Some((expected, _)) = before.filter(|_| self.at_rest() == before)
             && expected != entries
         {
@@ -285,7 +287,7 @@ impl Table {
         }
         if let Some((older, expected)) = pair.as_ref().and_then(|pair| pair.expected()) {
             let mut found = entries;
-            // What is wrong with it otherwise, its own walk says.
+            // Other problems of it are reported by its own walk.
             let walked = older
                 .list
                 .check(&older.gate, &mut |_, _| found += 1, &mut || {});
@@ -303,47 +305,50 @@ impl Table {
         Ok(())
     }
 
-    /// How many entries the list has, and in how many extents, which grow with each merge; `None` while one
-    /// changes it, or has begun to.
+    /// Returns the number of entries in the list, and of its extents, which grow with each merge;
+    /// `None` while a merge changes it, or has begun to.
     fn at_rest(&self) -> Option<(u64, usize)> {
         let body = self.body.lock();
         let rests = !body.busy && body.merging_into.is_none();
         rests.then_some((body.entries, body.extents.len()))
     }
 
-    /// Where the table counts what the merge that empties it leaves out.
+    /// Returns the offset of the count of entries that the merge which empties the table has left
+    /// out.
     pub(super) fn left_out_at(&self) -> u64 {
         // The head follows the header.
         self.list.head() - (TABLE_HEADER_BYTES - LEFT_OUT_AT) as u64
     }
 
-    /// How many entries of both tables the merge that empties this one has left out; `None` where nobody counts.
+    /// Returns how many entries of both tables the merge that empties this one has left out; `None`
+    /// if they are not counted.
     pub(super) fn left_out(&self) -> Option<u64> {
         let word = self.list.region().word(self.left_out_at())?;
         word.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Says how many entries were left out, durably.
+    /// Records durably how many entries were left out.
     pub(super) fn count_left_out(&self, entries: u64) {
         let at = self.left_out_at();
         // PERSIST: the header around it, by the flush that made the table.
         self.list.region().publish(at, entries + 1, Purpose::Merge);
     }
 
-    /// Says that nobody knows how many were left out; durable when the pool is marked as repaired.
+    /// Marks the number left out as unknown; durable when the pool is marked as repaired.
     pub(super) fn forget_left_out(&self) {
         if let Some(word) = self.list.region().word(self.left_out_at()) {
             word.store(0, Ordering::Release);
         }
     }
 
-    /// The table that this one is emptied into, and what changes as that goes on.
+    /// Returns the table that this one is emptied into, and the state that changes as the merge
+    /// goes on.
     fn pair(&self) -> Option<Pair> {
         let (older, newer_entries) = {
             let body = self.body.lock();
             (body.merging_into.clone()?, body.entries)
         };
-        // LOCK: one gate after the other; a batch between the two counts for a pair that has changed.
+        // LOCK: one gate after the other; a batch between the two counts as a change of the pair.
         let newer_batches = self.gate.hold().relink_count();
         let older_batches = older.gate.hold().relink_count();
         let left_out = self.left_out();
@@ -360,7 +365,7 @@ impl Table {
         })
     }
 
-    /// The nodes of the table where they lie, dropped ones included.
+    /// Visits the nodes of the table in storage order, dropped ones included.
     pub(super) fn walk_extents(&self, visit: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let extents = self.body.lock().extents.clone();
         for (extent, used) in extents {

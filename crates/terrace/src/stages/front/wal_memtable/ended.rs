@@ -1,7 +1,9 @@
-//! This file is the end of a log that takes no more records: its memtable is flushed, or the database closed.
+//! The end of a log that takes no more records, because its memtable is flushed or the database
+//! closed.
 //!
-//! Where the records end is said twice, each time once they are durable: by a seal in the log itself, which
-//! is there at once, and by the next edit of the manifest, which a log that was cut off cannot contradict.
+//! The end of the records is recorded twice, each time once they are durable: by a seal in the log
+//! itself, which is there at once, and by the next edit of the manifest, which a truncated log
+//! cannot contradict.
 
 use std::sync::Arc;
 
@@ -27,9 +29,10 @@ pub(super) fn settle(
         // The flush makes its entries durable, and retires the log.
         return Ok(false);
     }
-    // The log stays what the entries live by. It is not synced here, which would make every buffered
-    // byte wait for the disk: the next sync that somebody asks for has to find it.
-    // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here then.
+    // The entries still depend on the log. It is not synced here, which would make every buffered
+    // byte wait for the disk: the next requested sync has to find it.
+    // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here
+    // then.
     let Some(log) = &memtable.log else {
         // Replayed: recovery has left its log to be synced.
         return Ok(false);

@@ -1,7 +1,8 @@
-//! This file faults in what memtables are about to be written to, beside writers and a piece at a time.
+//! Faulting in of memory that memtables will write to, concurrently with writers and a piece at a
+//! time.
 //!
-//! A page that nobody had before costs its first writer ten times a write. For speed only: whoever is
-//! faster than this pays for the page himself.
+//! The first access to a page costs a writer ten times a write. This affects speed only: a writer
+//! that is ahead of it takes the fault itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -24,7 +25,7 @@ pub(super) struct Cold {
 }
 
 struct Piece {
-    /// One that is gone needs nothing.
+    /// A memtable that is gone needs nothing.
     memtable: Weak<Memtable>,
     part: Part,
     /// Bytes of the part that are done.
@@ -57,23 +58,24 @@ impl Cold {
         }
     }
 
-    /// The memory of the memtable that a database opens with: opening does not wait for the system to
-    /// clear two hundred megabytes.
+    /// Adds the memory of the memtable that a database opens with: opening does not wait for the
+    /// system to clear two hundred megabytes.
     pub(super) fn add_table(&self, memtable: &Arc<Memtable>) {
         self.add(memtable, Part::Table);
     }
 
-    /// The log of a spare. A database that is hardly written makes none, so its log takes no memory ahead.
+    /// Adds the log of a spare. A rarely written database makes none, so its log takes no memory
+    /// ahead.
     pub(super) fn add_log(&self, memtable: &Arc<Memtable>) {
         if memtable.log.as_ref().is_some_and(|log| log.is_cold()) {
             self.add(memtable, Part::Log);
         }
     }
 
-    /// A job that does the next piece.
+    /// Returns a job for the next piece.
     pub(super) fn next_job(self: &Arc<Self>) -> Option<Box<dyn Job>> {
         let mut pieces = self.pieces.lock();
-        // BOUND: each turn takes a piece away.
+        // BOUND: each iteration takes a piece away.
         while let Some(piece) = pieces.pop_front() {
             if piece.memtable.strong_count() > 0 {
                 return Some(Box::new(FaultIn {
@@ -86,7 +88,7 @@ impl Cold {
     }
 }
 
-/// Does one step of a piece, so that whatever else there is to do waits for no more.
+/// A job that does one step of a piece, so that other work waits no longer than that.
 struct FaultIn {
     cold: Arc<Cold>,
     piece: Option<Piece>,
@@ -107,7 +109,7 @@ impl Job for FaultIn {
 }
 
 impl Piece {
-    /// Does one step; what is left, if anything.
+    /// Does one step; returns the rest, if any.
     fn fault_in(mut self, pool: &Pool) -> Option<Piece> {
         let memtable = self.memtable.upgrade()?;
         let end = match self.part {

@@ -1,11 +1,11 @@
-//! This file is the log files of a database without a pool: made with their space taken, named, used
-//! again when nothing needs what is in them any more, and counted.
+//! The log files of a database without a pool: preallocated, named, reused once their contents are
+//! not needed any more, and counted.
 //!
-//! A log is needed for as long as a memtable, or a table of a buffer in memory, has its entries. The
-//! edit that puts those into named files retires it; then its file may become the file of another log.
+//! A log is needed while a memtable, or a table of a buffer in memory, has its entries. The edit
+//! that puts those into named files retires it; then its file may become the file of another log.
 //!
-//! CRASH: a log file of this database that the manifest does not name had just been made, or was not
-//! needed any more; opening the database removes it. What does not say that it is one stays
+//! CRASH: a log file of this database that the manifest does not name had just been made, or was
+//! not needed any more; opening the database removes it. A file without a log's header stays
 //! (`stages/names.rs`).
 
 use std::collections::BTreeMap;
@@ -25,15 +25,15 @@ use crate::stages::names::{is_log_of, log_file_id, log_file_name};
 use crate::stages::{Folder, Ground};
 use crate::types::{DbId, SeqNo};
 
-/// Files that are kept for logs to come: at least so many, and as many as one drain retires together, which
-/// take a quarter of what logs may.
+/// Files that are kept for future logs: at least the first number, and as many as one drain retires
+/// together, which take a quarter of the bytes for logs.
 ///
-/// A new file costs a writer more than an old one. The system has to find it blocks and clean pages, and
-/// what had not reached the disk of the old one was written for nothing.
-/// BOUND: never more than the second of these, nor, beyond the first, than logs may take together.
+/// A new file costs a writer more than an old one. The system has to allocate blocks and clean
+/// pages for it, and pages of the old one that had not reached the disk were written for nothing.
+/// BOUND: never more than the second number, nor, beyond the first, than logs may take together.
 const IDLE: (u64, u64) = (2, 16);
 
-/// BOUND: of more logs than these that are left unsynced, the oldest is synced when another one comes: each
+/// BOUND: if more logs than this are unsynced, the oldest is synced when another one comes: each
 /// keeps its file open.
 const UNSYNCED: usize = 64;
 
@@ -44,21 +44,21 @@ pub(super) struct LogFiles {
     folder: Folder,
     /// A larger file is not kept for another log.
     kept_bytes_max: u64,
-    /// More files are not kept.
+    /// The maximum number of kept files.
     idle_max: usize,
-    /// What all logs together may take.
+    /// The maximum bytes of all logs together.
     bytes_max: u64,
     reserve: Arc<Reserve>,
     files: Mutex<Files>,
 }
 
-/// A log that nobody writes any more and that is to be synced.
+/// A log that is no longer written and is to be synced.
 #[derive(Clone)]
 struct Unsynced {
-    /// The log itself, not its name: a file that was opened later may not hear of what could not be written,
-    /// and a log whose sync has failed goes on failing (L4).
+    /// The log itself, not its name: a file that was opened later may not report earlier write
+    /// errors, and a log whose sync has failed goes on failing (L4).
     log: Arc<dyn Log>,
-    /// The number behind its last, if it is to be sealed.
+    /// The number after its last, if it is to be sealed.
     next_seq: Option<SeqNo>,
 }
 
@@ -70,13 +70,13 @@ struct Files {
     idle: Vec<PathBuf>,
     /// Logs that are needed, of memtables that have become tables, and not known to be synced.
     unsynced: BTreeMap<u64, Unsynced>,
-    /// No log comes any more.
+    /// Whether no more logs will come.
     closed: bool,
 }
 
 impl LogFiles {
-    /// The log files in `folder`; those of logs that take at most `kept_bytes_max` are used again. All logs
-    /// together may take `bytes_max`.
+    /// Manages the log files in `folder`; those of logs that take at most `kept_bytes_max` are
+    /// reused. All logs together may take `bytes_max`.
     pub(super) fn new(
         ground: &Arc<Ground>,
         folder: Folder,
@@ -104,11 +104,11 @@ impl LogFiles {
         self.folder.dir.join(log_file_name(id))
     }
 
-    /// Makes the file of log `id`, with all its space taken: what is refused here for want of room
+    /// Creates the file of log `id`, preallocated: an allocation refused here for lack of space
     /// would be a half-written record later.
     pub(super) fn create(&self, id: u64, bytes: u64) -> io::Result<FileLog> {
         if self.reserve.is_short() {
-            // Files that are kept for other logs may be what it lacks.
+            // Files that are kept for other logs may take the missing space.
             self.remove_idle();
             if !self.reserve.refill() {
                 return Err(io::Error::new(
@@ -122,7 +122,7 @@ impl LogFiles {
             true => self.files.lock().idle.pop(),
             false => None,
         };
-        // A file that is used again has its space.
+        // A reused file has its space.
         let room = old
             .as_ref()
             .map_or_else(|| self.check_room(bytes), |_| Ok(()));
@@ -140,8 +140,9 @@ impl LogFiles {
         log
     }
 
-    /// Returns an error if the disk reports fewer than `bytes` free. A file system may fill the disk before it refuses
-    /// what does not fit, and the jobs that write beside it would find no room meanwhile.
+    /// Returns an error if the disk reports fewer than `bytes` free. A file system may fill the
+    /// disk before it refuses an allocation that does not fit, and concurrent jobs would find no
+    /// space meanwhile.
     fn check_room(&self, bytes: u64) -> io::Result<()> {
         let Folder { fs, dir } = &self.folder;
         match fs.free_bytes(dir) {
@@ -157,9 +158,9 @@ impl LogFiles {
         }
     }
 
-    /// As `create`, on a row of the reserve where the disk has no room.
+    /// Does the same as `create`, on a row of the reserve if the disk has no space.
     pub(super) fn create_on_reserve(&self, id: u64, bytes: u64, row: Row) -> io::Result<FileLog> {
-        // Room that has come back goes to the rows before this one first: without them, no log is retired.
+        // Returned space goes to the rows before this one first: without them, no log is retired.
         self.reserve.refill();
         let lender: Arc<dyn FileSystem> = Arc::new(self.reserve.lender(self.fs(), row));
         let log = FileLog::create(&lender, &self.path(id), (self.db, id), bytes, None)?;
@@ -168,12 +169,12 @@ impl LogFiles {
     }
 
     /// Finds the files of the logs that the manifest names, and removes those of other logs of the
-    /// database. Their ids, and those that others have in names of their files, are not given out again.
+    /// database. Their ids, and those in the names of foreign files, are not reused.
     pub(super) fn find(&self, named: &[u64], ground: &Ground) -> Result<()> {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
-        // Before anything is removed: a manifest that is an older one names too little, and the right one may
-        // come back.
+        // Before anything is removed: an outdated manifest names too few logs, and the right one
+        // may come back.
         let is_there = |id: &u64| names.iter().any(|name| log_file_id(name) == Some(*id));
         if let Some(&lost) = named.iter().find(|id| !is_there(id)) {
             return Err(Error::corruption(format!(
@@ -210,7 +211,8 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Whether the file of log `id` is this database's and begins with a whole record of that log.
+    /// Returns whether the file of log `id` is this database's and begins with a whole record of
+    /// that log.
     fn has_records(&self, id: u64) -> bool {
         let path = self.path(id);
         if !is_log_of(&**self.fs(), &path, self.db) {
@@ -223,7 +225,7 @@ impl LogFiles {
         };
         let fault = |e| Error::io("read the log", &path, e);
         let mut any = false;
-        // The first record is enough. A log that cannot be read is none that hides writes.
+        // The first record is enough. A log that cannot be read hides no writes.
         let _ = replay_file(self.fs(), &path, log, &fault, &mut |_| {
             any = true;
             Err(Error::closed())
@@ -231,13 +233,13 @@ impl LogFiles {
         any
     }
 
-    /// Bytes of the file of log `id`.
+    /// Returns the bytes of the file of log `id`.
     pub(super) fn bytes(&self, id: u64) -> u64 {
         self.files.lock().live.get(&id).copied().unwrap_or(0)
     }
 
-    /// Log `id` is to be synced when the next caller asks for that, and then sealed if `next_seq` is known,
-    /// which follows its last number. It takes no more records.
+    /// Leaves log `id` to be synced by the next caller that requests a sync, and then sealed if
+    /// `next_seq` is known, which follows its last number. It takes no more records.
     pub(super) fn leave_unsynced(
         &self,
         id: u64,
@@ -268,7 +270,7 @@ impl LogFiles {
     fn sync_one(&self, id: u64, left: &Unsynced) -> io::Result<()> {
         let synced = left.log.sync();
         let mut files = self.files.lock();
-        // One that was retired meanwhile may be gone, and nobody needs it.
+        // A log that was retired meanwhile may be gone, and is not needed.
         if files.unsynced.contains_key(&id) {
             synced?;
             files.unsynced.remove(&id);
@@ -277,20 +279,20 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Gives back what a log that takes no more records has not used, if that is much.
+    /// Frees the unused part of a log that takes no more records, if that is much.
     pub(super) fn trim(&self, id: u64, used: u64) {
         let bytes = self.bytes(id);
         if used > bytes / 2 {
             return;
         }
-        // For space only: a failure leaves the file as it is.
+        // For space only: a failure leaves the file unchanged.
         let cut = self.folder.fs.open(&self.path(id), OpenMode::Write);
         if cut.and_then(|file| file.set_len(used)).is_ok() {
             self.files.lock().live.insert(id, used);
         }
     }
 
-    /// Log `id` is not needed any more, and no edit names it.
+    /// Retires log `id`, which is not needed any more and which no edit names.
     pub(super) fn retire(&self, id: u64) {
         let path = self.path(id);
         let mut files = self.files.lock();
@@ -305,11 +307,11 @@ impl LogFiles {
             return;
         }
         drop(files);
-        // What cannot be removed now is removed when the database is opened.
+        // A file that cannot be removed now is removed when the database is opened.
         let _ = self.folder.fs.remove(&path);
     }
 
-    /// Whether there is room for one more file that is kept for logs to come.
+    /// Returns whether there is space to keep one more file for future logs.
     fn may_keep(&self, files: &Files) -> bool {
         let idle = files.idle.len();
         let live: u64 = files.live.values().sum();
@@ -317,18 +319,18 @@ impl LogFiles {
         idle < IDLE.0 as usize || idle < self.idle_max && all <= self.bytes_max
     }
 
-    /// Bytes of the files of all logs that are needed.
+    /// Returns the bytes of the files of all logs that are needed.
     pub(super) fn live_bytes(&self) -> u64 {
         self.files.lock().live.values().sum()
     }
 
-    /// No log comes any more.
+    /// Notes that no more logs will come.
     pub(super) fn close(&self) {
         self.files.lock().closed = true;
         self.remove_idle();
     }
 
-    /// Removes the files that are kept for logs to come.
+    /// Removes the files that are kept for future logs.
     pub(super) fn remove_idle(&self) {
         let idle = std::mem::take(&mut self.files.lock().idle);
         for path in idle {
@@ -337,14 +339,15 @@ impl LogFiles {
     }
 }
 
-/// Says where a log ends that takes no more records, once it is synced: in the log itself, if the number
-/// behind its last is known, and in the manifest. One of which that cannot be said is as good as it was.
+/// Records the end of a log that takes no more records, once it is synced: in the log itself, if
+/// the number after its last is known, and in the manifest. If that fails, the log remains valid
+/// without it.
 pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
     if let Some(next_seq) = next_seq {
         let _ = log.seal(next_seq);
     }
-    // PERSIST: the records before the edit that says where they end. Reversed, a power loss would make a
-    // sound database look damaged.
+    // PERSIST: the records before the edit that names their end. Reversed, a power loss would make
+    // a sound database look damaged.
     if let Some(end) = log.durable_end() {
         ground.manifest.note_log_end(id, end);
     }

@@ -1,7 +1,7 @@
-//! This file is the memtable: a skip list in a DRAM arena, laid out as it will lie in the pool.
+//! The memtable: a skip list in a DRAM arena, with the layout that it will have in the pool.
 //!
-//! The arena's offsets are those of the pool extent that the memtable was given when it was made, so
-//! the links between nodes are pool offsets from the start and a flush copies bytes. Where the pool is
+//! The arena's offsets are those of the pool extent that the memtable got when it was made, so the
+//! links between nodes are pool offsets from the start and a flush copies bytes. If the pool is
 //! memory itself, the extent is the arena, and a flush copies nothing.
 
 use std::borrow::Borrow;
@@ -25,7 +25,7 @@ use crate::parts::skiplist::{Approach, SkipList};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
-/// BOUND: more unused arenas than this are given back to the system.
+/// BOUND: more unused arenas than this are returned to the system.
 const ARENAS_KEPT: usize = 8;
 
 /// Arenas come in whole pages.
@@ -33,25 +33,25 @@ const PAGE: u64 = 4096;
 
 /// The DRAM of a memtable.
 struct Memory {
-    /// `None` where the memtable is in its extent.
+    /// `None` if the memtable is in its extent.
     arena: Option<Arena>,
-    /// `None` where there was no memory for them: searches are slower then.
+    /// `None` if there was no memory for them: searches are slower then.
     shortcuts: Option<Shortcuts>,
-    /// For memtables of this size.
+    /// The size of the memtables that it is for.
     bytes: u64,
-    /// What the arena takes of the budget.
+    /// The arena's share of the memory budget.
     lease: Option<Lease>,
 }
 
-/// DRAM that no memtable uses any more. Faulting pages in costs more than all else that a memtable
-/// does, so it is used again.
+/// DRAM that no memtable uses any more. It is reused, since faulting pages in costs more than
+/// everything else that a memtable does.
 pub(super) struct Arenas {
     idle: Mutex<Vec<Memory>>,
     budget: Arc<Budget>,
 }
 
 impl Arenas {
-    /// No arenas yet, within a budget.
+    /// Creates an empty list of arenas within a budget.
     pub(super) fn new(budget: &Arc<Budget>) -> Arenas {
         Arenas {
             idle: Mutex::default(),
@@ -64,15 +64,15 @@ impl Arenas {
         let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes, false)).collect();
         let taken = taken?;
         for arena in taken.iter().filter_map(|memory| memory.arena.as_ref()) {
-            // For speed only: a failure shows itself, if at all, at the first store.
+            // For speed only: a failure appears, if at all, at the first store.
             let _ = arena.populate(0, bytes);
         }
         self.idle.lock().extend(taken);
         Ok(())
     }
 
-    /// An arena of at least `bytes`, used before if there is one; `in_place`: no arena, only what
-    /// belongs to it.
+    /// Returns an arena of at least `bytes`, a used one if possible; `in_place`: no arena, only the
+    /// memory that belongs to it.
     fn take(&self, bytes: u64, in_place: bool) -> Result<Memory> {
         let mut arenas = self.idle.lock();
         // Not larger either: the memtable must not outgrow its extent.
@@ -87,7 +87,7 @@ impl Arenas {
             }
             return Ok(found);
         }
-        // The others are of a size that is not asked for any more, or still read.
+        // The others are of a size that is no longer requested, or still read.
         if arenas.len() > ARENAS_KEPT {
             let idle = arenas.iter().position(Memory::is_idle);
             if !self.budget.is_limited() || idle.is_some() {
@@ -98,7 +98,7 @@ impl Arenas {
         let mut arena = None;
         if !in_place {
             let whole = bytes.next_multiple_of(PAGE);
-            // BOUND: each turn gives one back.
+            // BOUND: each iteration frees one.
             lease = self.budget.arenas.take(whole);
             while lease.is_none() {
                 match arenas.iter().position(Memory::is_idle) {
@@ -123,7 +123,7 @@ impl Arenas {
         })
     }
 
-    /// The refusal of a memtable of so many bytes.
+    /// Returns the refusal of a memtable of this many bytes.
     #[cold]
     fn full(&self, bytes: u64) -> Error {
         let most = self.budget.limits.arenas_bytes;
@@ -143,17 +143,17 @@ impl Arenas {
 }
 
 impl Memory {
-    /// Whether nobody uses it any more.
+    /// Returns whether it is no longer in use.
     fn is_idle(&self) -> bool {
         self.arena.as_ref().is_none_or(Arena::is_idle)
     }
 }
 
-/// What every write changes, away from what every search reads.
+/// The counters that every write changes, apart from the fields that every search reads.
 #[repr(align(128))]
 struct Counted {
     entries: AtomicU64,
-    /// Those of them that are deletes.
+    /// The deletes among them.
     deletes: AtomicU64,
     seq_first: AtomicU64,
     seq_last: AtomicU64,
@@ -164,22 +164,22 @@ pub(super) struct Memtable {
     pub(super) id: u64,
     pub(super) list: SkipList,
     pub(super) bump: Bump,
-    /// Where the memtable will lie in the pool.
+    /// The place of the memtable in the pool, for its flush.
     pub(super) extent: Arc<Extent>,
-    /// What makes it durable. `None` after a replay: the old log is kept by `kept`.
+    /// The log that makes it durable. `None` after a replay: the old log is kept by `kept`.
     pub(super) log: Option<Arc<dyn Log>>,
-    /// Where the log is, when it is in the pool.
+    /// The extent of the log, if it is in the pool.
     pub(super) log_extent: Option<Arc<Extent>>,
     /// The extent of the log that this memtable was replayed from.
     pub(super) kept: Option<Arc<Extent>>,
     /// Logs that are not needed once its entries outlive the process without them.
     pub(super) logs: Vec<u64>,
-    /// Told when nobody reads the memtable any more.
+    /// Notified when the memtable has no more readers.
     pub(super) readers: Arc<Readers>,
     /// Keys written into ranges that were deleted in this memtable.
     pub(super) late: Arc<LateKeys>,
     pub(super) admits: Admits,
-    /// Some entries were written with `Durability::Volatile`.
+    /// Whether some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
     arena: Mutex<Option<Arena>>,
@@ -192,15 +192,15 @@ pub(super) struct Memtable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admits {
     All,
-    /// Those that only delete: its log is on the reserve, which puts must not take.
+    /// Batches that only delete: its log is on the reserve, which puts must not take.
     Deletes,
-    /// Those that delete more than single keys: it has taken the last pieces of the pool, and each opening would take
-    /// more for what it replays.
+    /// Batches that delete more than single keys: it has taken the last pieces of the pool, and
+    /// each opening would take more for the entries that it replays.
     Ranges,
 }
 
-/// Whether a log is synced. On a full disk it is synced for that: what is in no synced log hides nothing, and there
-/// is no room to write that out.
+/// Returns whether a log is synced. On a full disk it is synced first: entries in no synced log
+/// hide nothing, and there is no space to write them out.
 pub(super) fn is_synced(log: &dyn Log, disk_is_full: bool) -> std::io::Result<bool> {
     if disk_is_full {
         log.sync()?;
@@ -209,7 +209,7 @@ pub(super) fn is_synced(log: &dyn Log, disk_is_full: bool) -> std::io::Result<bo
 }
 
 impl Memtable {
-    /// Whether it is for such batches.
+    /// Returns whether it takes such batches.
     pub(super) fn takes(&self, batch: &Batch) -> bool {
         match self.admits {
             Admits::All => true,
@@ -218,7 +218,8 @@ impl Memtable {
         }
     }
 
-    /// An empty memtable that will be flushed to `extent`; `in_place`: that is in it from the start.
+    /// Creates an empty memtable that will be flushed to `extent`; `in_place`: it is in the extent
+    /// from the start.
     pub(super) fn new(
         id: u64,
         extent: Arc<Extent>,
@@ -273,24 +274,24 @@ impl Memtable {
         })
     }
 
-    /// Whether it is in its extent, so that a flush copies nothing.
+    /// Returns whether it is in its extent, so that a flush copies nothing.
     pub(super) fn is_in_place(&self) -> bool {
         self.arena.lock().is_none()
     }
 
-    /// Bytes that a memtable must have to take `payload_bytes` of `entries` for sure.
+    /// Returns the bytes with which a memtable is sure to take `payload_bytes` of `entries`.
     pub(super) fn bytes_for(payload_bytes: usize, entries: usize) -> u64 {
         // A node has 16 bytes more than the entry's header, and a tower.
         let towers = entries * (16 + 8 * crate::parts::skiplist::layout::HEIGHT_MAX);
         (TABLE_NODES_AT + payload_bytes + towers) as u64
     }
 
-    /// Bytes of the node of an entry with the number `seq`.
+    /// Returns the bytes of the node of an entry with the number `seq`.
     pub(super) fn entry_bytes(entry: &LogEntry<'_>, seq: SeqNo) -> usize {
         entry.node(key_hash(entry.keyspace, entry.key), seq).bytes()
     }
 
-    /// Bytes of the nodes of `batch`, if its first entry gets the number `first`.
+    /// Returns the bytes of the nodes of `batch`, if its first entry gets the number `first`.
     pub(super) fn node_bytes(batch: &Batch, first: SeqNo) -> usize {
         let mut bytes = 0;
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
@@ -302,12 +303,13 @@ impl Memtable {
     /// Faults a range of the arena in.
     pub(super) fn populate(&self, at: u64, len: u64) {
         if let Some(arena) = &*self.arena.lock() {
-            // For speed only: a failure shows itself, if at all, at the first store.
+            // For speed only: a failure appears, if at all, at the first store.
             let _ = arena.populate(at, len);
         }
     }
 
-    /// Faults in where the log is and where the flush goes; the log first, it is written at once.
+    /// Faults in the extents of the log and of the flush; the log first, since it is written at
+    /// once.
     pub(super) fn prefault_extents(&self, pool: &Pool) {
         if let Some(extent) = &self.log_extent {
             pool.prefault(extent);
@@ -315,8 +317,8 @@ impl Memtable {
         pool.prefault(&self.extent);
     }
 
-    /// How full the memtable is when a spare should be made: early enough that it is ready in time,
-    /// and late enough that a small database never makes one.
+    /// Returns how full the memtable is when a spare should be made: early enough that it is ready
+    /// in time, and late enough that a small database never makes one.
     pub(super) fn spare_due_at(&self) -> u64 {
         self.bump.capacity() / 8
     }
@@ -342,22 +344,22 @@ impl Memtable {
         self.unlogged.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some entries are in no log.
+    /// Returns whether some entries are in no log.
     pub(super) fn has_unlogged(&self) -> bool {
         self.unlogged.load(Ordering::Relaxed)
     }
 
-    /// Deletes among the entries.
+    /// Returns the number of deletes among the entries.
     pub(super) fn delete_count(&self) -> u64 {
         self.counted.deletes.load(Ordering::Relaxed)
     }
 
-    /// Entries inserted, or about to be.
+    /// Returns the number of entries inserted, or about to be.
     pub(super) fn entry_count(&self) -> u64 {
         self.counted.entries.load(Ordering::Relaxed)
     }
 
-    /// The first and last sequence number.
+    /// Returns the first and last sequence number.
     pub(super) fn seqs(&self) -> (SeqNo, SeqNo) {
         (
             self.counted.seq_first.load(Ordering::Relaxed),
@@ -365,8 +367,8 @@ impl Memtable {
         )
     }
 
-    /// Looks where an entry will be inserted, before it has its number: whatever that is, it comes
-    /// behind the place before every version of its key.
+    /// Begins the search for the place of an entry before it has its number: with any number, the
+    /// entry comes after the place before every version of its key.
     #[inline]
     pub(super) fn approach(&self, entry: &LogEntry<'_>) -> Approach {
         let target = Target::first_of(entry.keyspace, entry.key);
@@ -400,8 +402,8 @@ impl Memtable {
         Ok(node.bytes())
     }
 
-    /// Inserts an entry found in a log, a range delete into `ranges` as well; false: the memtable is
-    /// full.
+    /// Inserts an entry found in a log, and a range delete also into `ranges`. Returns false if the
+    /// memtable is full.
     pub(super) fn replay(
         &self,
         entry: &LogEntry<'_>,
@@ -462,7 +464,7 @@ impl Source for Memtable {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        // What is inserted later is above every number that the cursor's reader may see.
+        // Entries inserted later are above every number that the cursor's reader may see.
         let cursor = ListCursor::new(self.list.clone(), None).up_to(self.seqs().1);
         if self.late.any() {
             return Box::new(cursor.with_late(Arc::clone(&self.late)));

@@ -2,9 +2,9 @@
 //!
 //! A write takes its sequence numbers, its place in the log and its place in the memtable under one
 //! short lock, then writes its own checksummed record, inserts its entries and publishes, all
-//! beside other writers. One record a batch and not one a group: on persistent memory a fence costs
-//! about 0.1 us, less than waking a queue of followers; on files the sync, not the append, is
-//! what is worth sharing, and it is shared outside the lock.
+//! concurrently with other writers. There is one record for each batch, not for each group: on
+//! persistent memory a fence costs about 0.1 us, less than waking a queue of followers; on files
+//! the sync, not the append, is worth sharing, and it is shared outside the lock.
 //!
 //! A spare memtable with its log and its place in the pool is kept ready, so that sealing a full
 //! memtable swaps pointers.
@@ -12,7 +12,7 @@
 //! Invariants
 //!   W1  Sequence numbers of a memtable are all above those of every memtable sealed before it.
 //!   W2  A log is named in the manifest before its first record is written, and retired by the edit
-//!       that names what its entries have become: a table in a pool, or files below it.
+//!       that names the new place of its entries: a table in a pool, or files below it.
 //!   W3  An entry is visible only after its record is in the log, and never without the others of
 //!       its batch.
 //!
@@ -54,25 +54,26 @@ use spare::fits;
 
 /// The front of one database.
 pub(crate) struct WalMemtable {
-    /// Where memtables are linked for when nothing copies them into the pool: one place for all,
-    /// which nobody writes. `None`: each has an extent, where its flush goes.
+    /// The extent whose offsets memtables use in links if they are not copied into the pool: one
+    /// for all, never written. `None`: each memtable has its own extent, where its flush goes.
     anchor: Option<Arc<Extent>>,
     flush_to: FlushTo,
     ground: Arc<Ground>,
     tables: Arc<Tables>,
-    /// Guards sequence numbers, log places and memtable places, and which memtable is `active`.
+    /// Guards sequence numbers, log places and memtable places, and the choice of `active`.
     /// LOCK: first of all locks of the write path.
     commit: Mutex<()>,
-    /// Held by a guard while it is written: a count of references would go from core to core.
+    /// Held by a guard during a write: the cache line of a reference count would bounce between
+    /// cores.
     active: ArcSwap<Memtable>,
-    /// Nothing is written any more; changed and read under the commit lock.
+    /// Whether writing has ended; changed and read under the commit lock.
     closed: AtomicBool,
     spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
     /// Extents that the next opening finds free.
     for_next_opening: Mutex<Vec<Arc<Extent>>>,
-    /// What writers are about to come to.
+    /// Memory that writers will reach soon.
     cold: Arc<Cold>,
     arenas: Arc<Arenas>,
     log_files: Arc<LogFiles>,
@@ -80,23 +81,23 @@ pub(crate) struct WalMemtable {
     found: Arc<Mutex<VecDeque<FoundLog>>>,
 }
 
-/// Where a sealed memtable goes.
+/// The destination of a sealed memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushTo {
-    /// Into the pool as it is: each memtable has an extent from the start.
+    /// Into the pool unchanged: each memtable has an extent from the start.
     Pool,
-    /// Entry by entry to the bottom: the pool has nothing but its log.
+    /// Entry by entry to the bottom: the pool holds only its log.
     Bottom,
 }
 
 /// The largest batch in bytes of entries.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// The sizes of the front of a database that is opened with these options.
+/// Returns the sizes of the front of a database that is opened with these options.
 pub(crate) fn shape(ground: &Ground) -> FrontShape {
     let front = &ground.options.front;
-    // A memtable of its own, its log, and its copy in the bottom must fit at one time. A small disk makes no batch
-    // invalid.
+    // The batch's own memtable, its log, and its copy in the bottom must fit at one time. A small
+    // disk makes no batch invalid.
     let batch_bytes =
         (ground.options.pool.size_bytes / 8).max(ground.stated.front.memtable_bytes / 2);
     FrontShape {
@@ -107,23 +108,24 @@ pub(crate) fn shape(ground: &Ground) -> FrontShape {
     }
 }
 
-/// What readers see of the front.
+/// The memtables that readers see.
 pub(super) struct Tables(Mutex<Shown>);
 
 pub(super) struct Shown {
     active: Arc<Memtable>,
-    /// Oldest first.
+    /// Sealed memtables, oldest first.
     sealed: Vec<Waiting>,
 }
 
 struct Waiting {
     memtable: Arc<Memtable>,
-    /// A flush has taken it.
+    /// Whether a flush has taken it.
     taken: bool,
 }
 
 impl WalMemtable {
-    /// As `Front::rotate`, under the commit lock. Returns whether a memtable is sealed; `None`: there is no spare.
+    /// Does the same as `Front::rotate`, under the commit lock. Returns whether a memtable is
+    /// sealed; `None` if there is no spare.
     fn rotate_held(&self, full: Option<(&Batch, u64)>) -> Option<bool> {
         let active = self.active.load();
         let batch = full.map(|(batch, _)| batch);
@@ -151,8 +153,9 @@ impl WalMemtable {
     }
 }
 
-/// Never `Full`, whatever the system says: that would promise that nothing of the write shows and that others
-/// go on. The record may be in the log, and no write follows it.
+/// Stops all writing and returns the error of a failed append. Never `Full`, even if the system
+/// reports that: it would promise that nothing of the write is visible and that other writes go on.
+/// The record may be in the log, and no write follows it.
 fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
     ground.sequencer.break_off();
     Error::new(
@@ -173,17 +176,17 @@ fn not_published() -> Error {
 }
 
 impl WalMemtable {
-    /// Those that have not been flushed.
+    /// Returns the memtables that have not been flushed.
     fn memtables(&self) -> Vec<Arc<Memtable>> {
         let shown = self.tables.0.lock();
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         sealed.chain([&shown.active]).cloned().collect()
     }
 
-    /// Makes everything durable against power loss that was written up to memtable `id`.
+    /// Makes all writes up to memtable `id` durable against power loss.
     ///
-    /// Oldest first, so that a failed sync leaves a prefix durable: logs that are left unsynced are older than
-    /// those of all memtables. A memtable that is flushed meanwhile may be among both.
+    /// Oldest first, so that a failed sync leaves a prefix durable: logs that are left unsynced are
+    /// older than those of all memtables. A memtable that is flushed meanwhile may be among both.
     fn sync(&self, id: u64) -> Result<()> {
         let memtables = self.memtables();
         self.sync_left()?;
@@ -225,7 +228,8 @@ impl Front for WalMemtable {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::closed());
         }
-        // Under the lock under which the drop takes its number: an acknowledged write is before the drop.
+        // Under the lock under which the drop takes its number: an acknowledged write is before the
+        // drop.
         if self.ground.dropped.refusals() != refusals {
             return Ok(Written::KeyspaceDropped);
         }
@@ -244,7 +248,7 @@ impl Front for WalMemtable {
             None => None,
         };
         let Some(mut claim) = memtable.bump.lend(bytes, 8) else {
-            // Nobody else claims while the lock is held, so the room that was there still is.
+            // No other writer claims while the lock is held, so the space that was there still is.
             sequencer.break_off();
             return Err(not_published());
         };
@@ -266,7 +270,8 @@ impl Front for WalMemtable {
         pending.spare_due = (used - bytes as u64..used).contains(&due);
         drop(commit);
 
-        // What the search for its place looks at comes while the record is written.
+        // The search for its place begins here, so that its loads overlap with the writing of the
+        // record.
         let mut next = batch.payload.iter().next().map(|e| memtable.approach(&e));
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;
@@ -294,9 +299,9 @@ impl Front for WalMemtable {
             pending.needs_view = true;
         }
         if let Some((log, record)) = placed {
-            // PERSIST: the record before the entries are visible (W3). Reversed, somebody could
-            // read a value that a crash then takes back. The copy had the time of the search above
-            // to reach the medium, so little is left to wait for.
+            // PERSIST: the record before the entries are visible (W3). Reversed, a reader could see
+            // a value that a crash then takes back. The copy had the time of the search above to
+            // reach the medium, so little is left to wait for.
             log.settle(record);
         }
         Ok(Written::Pending(pending))
@@ -309,7 +314,7 @@ impl Front for WalMemtable {
             return Err(not_published());
         }
         if durability == Durability::Sync {
-            // Earlier logs too: what is durable is a prefix of what was acknowledged.
+            // Earlier logs too: the durable writes are a prefix of the acknowledged ones.
             self.sync(memtable)?;
         }
         Ok(())
@@ -447,7 +452,7 @@ impl Front for WalMemtable {
     }
 
     fn sync_logs(&self) -> Result<SeqNo> {
-        // Before the sync: it may miss what becomes visible meanwhile.
+        // Before the sync: it may miss entries that become visible meanwhile.
         let upto = self.ground.sequencer.visible();
         self.sync(u64::MAX).map(|()| upto)
     }

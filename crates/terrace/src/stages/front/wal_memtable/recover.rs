@@ -1,13 +1,12 @@
-//! This file brings the front back: it finds the logs, which replay.rs then replays into sealed
-//! memtables.
+//! Recovery of the front: it finds the logs, which replay.rs then replays into sealed memtables.
 //!
 //! A crash can leave
 //!   - logs whose memtables had not been flushed: replayed, oldest first;
 //!   - a spare's log without records: retired;
-//!   - records behind the first one that is not whole: their writers had not been answered.
+//!   - records after the first one that is not whole: their writers had not been answered.
 //!
 //! Nothing is appended to a replayed log. Its memtable is flushed like any other, and the edit that
-//! names what its entries become retires the log.
+//! names the new place of its entries retires the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::parts::manifest::{LogMeta, LogPlace, State};
 use crate::parts::reserve::Row;
 use crate::stages::{Folder, Ground};
 
-/// Finds the logs and makes the front; replay.rs replays them.
+/// Finds the logs and creates the front; replay.rs replays them.
 pub(crate) fn recover(
     ground: &Arc<Ground>,
     files: Folder,
@@ -68,7 +67,7 @@ pub(crate) fn recover(
         FlushTo::Bottom if ground.pool_outlives() => Some(ground.pool.alloc(1)?),
         FlushTo::Bottom | FlushTo::Pool => None,
     };
-    // A database that is being made has no reserve, and whoever makes it wants to put.
+    // A database that is being created has no reserve, and its creator wants to put.
     let small = ground.manifest.with_state(State::has_data);
     let small = small.then(|| Size::on_reserve(ground, None));
     let logs: Vec<u64> = match anchor {
@@ -79,8 +78,9 @@ pub(crate) fn recover(
     let make =
         |size, small| new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
     let active = match make(size, small) {
-        // The opening before this one may have had smaller memtables, and kept room for one of those in the pool. On a
-        // disk, kills may have left logs of openings that took all of the reserve but a few blocks.
+        // The previous opening may have had smaller memtables, and kept space for one of those in
+        // the pool. On a disk, kills may have left logs of openings that took all of the reserve
+        // but a few blocks.
         Err(e) if e.kind() == ErrorKind::Full && small.is_some() => {
             make(Size::least().on(Row::Ranges), None)?
         }

@@ -1,16 +1,17 @@
-//! This file replays logs into memtables, several at a time.
+//! Replay of logs into memtables, several at a time.
 //!
-//! Logs are independent of one another: each becomes one memtable, since the edit that names what its
-//! entries become is the one that retires it. Only the order in which the memtables are sealed is that
-//! of their age. A log is read once, into a memtable of the size that memtables have, since it held
-//! what such a memtable held; where that was larger, or where there is no room for one of that size, it
-//! is measured first, and its memtable is as large as its entries.
+//! Logs are independent of one another: each becomes one memtable, since the edit that names the
+//! new place of its entries also retires it. Only the sealing of the memtables is in the order of
+//! their age. A log is read once, into a memtable of the usual size, since it held the entries of
+//! such a memtable. If that was larger, or if there is no space for the usual size, the log is
+//! measured first, and its memtable is as large as its entries.
 //!
-//! In a pool that is memory a log may also become several memtables, the oldest entries first, when free space is
-//! in small pieces. The last of them has the log: tables leave the buffer oldest first, so the log goes
-//! when all of them are where they go (B4). It is synced first: what a killed process left in the page cache could
-//! still be lost, and the first memtables may be in files by then. In a pool that outlives the process the edit of
-//! the flush retires the log, so there one memtable has all of it.
+//! In a pool that is memory a log may also become several memtables, the oldest entries first, when
+//! free space is in small pieces. The last of them has the log: tables leave the buffer oldest
+//! first, so the log goes when all of them have left (B4). The log is synced first: records that a
+//! killed process left in the page cache could still be lost, and the first memtables may be in
+//! files by then. In a pool that outlives the process the edit of the flush retires the log, so
+//! there one memtable has all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,23 +38,23 @@ use crate::types::{EntryKind, SeqNo};
 #[derive(Clone)]
 pub(super) struct FoundLog {
     id: u64,
-    /// Where it must end, if that was noted. Then it is synced.
+    /// The end of the log, if it was recorded. Then the log is synced.
     end: Option<u64>,
     place: FoundPlace,
-    /// Bytes of its place.
+    /// The bytes of its place.
     pub(super) bytes: u64,
-    /// Entries that are in memtables already, of which the last is not the log's last.
+    /// The entries that are in memtables already, the last of which is not the log's last.
     done: u64,
-    /// What a memtable of the others takes, once they were measured.
+    /// The size of a memtable for the others, once they were measured.
     exact: Option<Measured>,
 }
 
-/// Bytes of memtables.
+/// The sizes of memtables.
 #[derive(Clone, Copy)]
 struct Measured {
-    /// Of all entries.
+    /// The bytes for all entries.
     all: u64,
-    /// Of the first one.
+    /// The bytes for the first entry.
     first: u64,
 }
 
@@ -64,7 +65,7 @@ pub(super) enum FoundPlace {
 }
 
 impl FoundLog {
-    /// Whether it is in the pool and has no record. One that is damaged is not empty.
+    /// Returns whether it is in the pool and has no record. A damaged log is not empty.
     fn is_empty(&self, ground: &Ground) -> bool {
         let FoundPlace::Pool(extent) = &self.place else {
             return false;
@@ -99,8 +100,8 @@ impl FoundLog {
     }
 }
 
-/// Retires the logs in the pool that have no record: those of spares, and of openings that ended before they took a
-/// write. In a nearly full pool the first memtable and replays need their space.
+/// Retires the logs in the pool that have no record: those of spares, and of openings that ended
+/// before they took a write. In a nearly full pool the first memtable and replays need their space.
 ///
 /// CRASH: before the edit the next opening finds them again, after it their extents are free.
 pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> Result<()> {
@@ -113,8 +114,8 @@ pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> R
         return Ok(());
     }
     let changes = retired(&empty).collect();
-    // PERSIST: the edit before the extents are free. Reversed, a crash could leave the name of a log on space that has
-    // been given to something else.
+    // PERSIST: the edit before the extents are free. Reversed, a crash could leave the name of a
+    // log on space that has been given to something else.
     ground.manifest.commit(Edit { changes })?;
     found.retain(|log| !empty.contains(&log.id));
     Ok(())
@@ -127,16 +128,17 @@ struct Ended {
     /// Its file, if it is to be synced.
     file: Option<Arc<FileLog>>,
     replayed: Replayed,
-    /// How many entries of the log are in memtables now, and the number of the last of them.
+    /// The number of entries of the log that are in memtables now, and the number of the last of
+    /// them.
     taken: u64,
     seq_last: SeqNo,
     /// Range deletes among the entries.
     ranges: Vec<RangeDelete>,
-    /// `None`: there is nothing to be sealed.
+    /// `None`: nothing has to be sealed.
     memtable: Option<Memtable>,
-    /// All entries that were left are in it.
+    /// Whether all remaining entries are in it.
     fits: bool,
-    /// It has been sealed.
+    /// Whether it has been sealed.
     sealed: bool,
 }
 
@@ -152,7 +154,7 @@ struct Replayer {
 }
 
 impl Replayer {
-    /// An empty memtable of `bytes` for a log.
+    /// Returns an empty memtable of `bytes` for a log.
     fn memtable(&self, log: &FoundLog, bytes: u64) -> Result<Memtable> {
         let extent = match &self.anchor {
             Some(anchor) => Arc::clone(anchor),
@@ -169,7 +171,7 @@ impl Replayer {
         Ok(memtable)
     }
 
-    /// Reads a log into a memtable. `read` gets bytes as they are read.
+    /// Reads a log into a memtable. `read` gets the number of bytes of each read.
     fn replay(self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
         let mut memtable = memtable;
         let mut fits = true;
@@ -199,7 +201,8 @@ impl Replayer {
             self.ground.time.begin();
         }
         if let FoundPlace::Pool(extent) = &log.place {
-            // A process crash leaves records in the page cache only. They are acted on from here.
+            // A process crash leaves records in the page cache only, and replay relies on them from
+            // here on.
             let region = extent.region();
             region
                 .sync(extent.off(), replayed.bytes as usize)
@@ -224,7 +227,7 @@ impl Replayer {
         })
     }
 
-    /// The bytes that a memtable for the rest of a log has to have.
+    /// Returns the bytes that a memtable for the rest of a log needs.
     fn measure(&self, log: &FoundLog) -> Result<Measured> {
         let mut measured = Measured {
             all: TABLE_NODES_AT as u64,
@@ -244,7 +247,7 @@ impl Replayer {
         Ok(measured)
     }
 
-    /// Hands every entry of a log to `entry`; returns what was in it.
+    /// Passes every entry of a log to `entry`; returns the counts of its contents.
     fn read_log(
         &self,
         log: &FoundLog,
@@ -322,7 +325,7 @@ impl Replay for WalMemtable {
         let bytes = match log.exact {
             None => self.ground.options.front.memtable_bytes,
             Some(exact) if size == ReplaySize::Part && !self.ground.pool_outlives() => {
-                // What is left must take the copies of these entries in the bottom.
+                // The remaining space must take the copies of these entries in the bottom.
                 let usage = self.ground.pool.usage();
                 let most = usage.largest_free.min(usage.free / 4);
                 most.clamp(exact.first, exact.all.max(exact.first))
@@ -369,8 +372,8 @@ impl ReplayedLog for Ended {
                 .map_err(|e| append_failed(ground, e))?;
         }
         if !self.fits {
-            // PERSIST: the log before a table that has some of its entries. Reversed, a power loss could leave
-            // that table without the rest of the log, and with it a part of a batch.
+            // PERSIST: the log before a table that has some of its entries. Reversed, a power loss
+            // could leave that table without the rest of the log, and with it a part of a batch.
             failpoint!(PartUnsynced skips log_files.sync_left().map_err(|e| append_failed(ground, e))?);
             memtable.logs.clear();
             (log.done, log.exact) = (self.taken, None);
@@ -390,7 +393,8 @@ impl ReplayedLog for Ended {
         })
     }
 
-    /// Measures the log if its memtable was too small for even one entry, or may not be one of several.
+    /// Undoes the replay. Measures the log if its memtable was too small for even one entry, or
+    /// must hold all of it.
     fn undo(self: Box<Self>) -> Result<()> {
         let Ended {
             replayer,
@@ -410,7 +414,8 @@ impl ReplayedLog for Ended {
     }
 }
 
-/// The refusal of a log whose memtable has no place, and no more can be moved on to make one.
+/// Returns the error for a log whose memtable has no place, when no more data can be moved to make
+/// one.
 fn no_room(e: Error) -> Error {
     let source = std::error::Error::source(&e);
     if source.is_none_or(|source| source.downcast_ref::<AllocError>().is_none()) {

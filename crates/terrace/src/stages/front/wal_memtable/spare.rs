@@ -1,7 +1,7 @@
-//! This file makes spare memtables: a DRAM arena, a place in the pool for the flush, and a log.
+//! Spare memtables: a DRAM arena, a place in the pool for the flush, and a log.
 //!
-//! All that is slow about a new memtable (space from the pool, page faults, the manifest edit) is
-//! done here, beside writers, so that sealing a memtable only swaps pointers.
+//! The slow work for a new memtable (space from the pool, page faults, the manifest edit) is done
+//! here, concurrently with writers, so that sealing a memtable only swaps pointers.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
 use crate::stages::{Front, Ground, Spare, SpareBytes, SpareSize, Spares, retired};
 
-/// Bytes that the log of a memtable of `table_bytes` gets. Records of small values are larger than
-/// their nodes, by up to a line; a memtable of such values is sealed a little early.
+/// Returns the bytes of the log of a memtable of `table_bytes`. Records of small values are larger
+/// than their nodes, by up to a line; a memtable of such values is sealed a little early.
 pub(super) fn log_bytes(table_bytes: u64) -> u64 {
     table_bytes + table_bytes / 4
 }
 
-/// Whether `spare` takes `batch`, which its log gets as the first record.
+/// Returns whether `spare` takes `batch`, which its log gets as the first record.
 pub(super) fn fits(spare: &Memtable, batch: &Batch) -> bool {
     let payload = batch.payload.len_bytes();
     let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
@@ -66,13 +66,14 @@ impl WalMemtable {
 }
 
 impl WalMemtable {
-    /// Holds what the first memtable of the next opening takes. False: the pool has no room for it, and a memtable that
-    /// took the last pieces could keep the database from being opened again.
+    /// Holds the space of the first memtable of the next opening. Returns false if the pool has
+    /// none, so that a memtable that took the last pieces could keep the database from being opened
+    /// again.
     fn hold_for_next_opening(&self) -> bool {
         if !self.ground.pool_outlives() {
             return true;
         }
-        // Only now, since the replay of the logs may have needed all that was free.
+        // Only now, since the replay of the logs may have needed all free space.
         let mut held = self.for_next_opening.lock();
         if held.is_empty() {
             *held = Size::for_next_opening(&self.ground);
@@ -87,7 +88,8 @@ impl Spares for WalMemtable {
             let shown = self.tables.0.lock();
             shown.active.bump.used() > shown.active.spare_due_at()
         };
-        // While another thread makes one, a job could only find that out, end, and be begun again.
+        // While another thread makes one, a job could only find that out, end, and be started
+        // again.
         filling
             && !self.making.is_locked()
             && self.spare.lock().is_none()
@@ -127,8 +129,8 @@ impl Spares for WalMemtable {
             }
         };
         if let Some(small) = small {
-            // PERSIST: retired before its extents are free again, which is when it drops, and before
-            // its file is used again.
+            // PERSIST: retired before its extents are free again, which is when it drops, and
+            // before its file is reused.
             let changes = retired(&[small.id]).collect();
             match self.ground.manifest.commit(Edit { changes }) {
                 Ok(()) => self.log_files.retire(small.id),
@@ -159,14 +161,15 @@ impl Spares for WalMemtable {
     }
 }
 
-/// The first memtable of an opening has the usual size if as many as these fit the pool, beside logs to be replayed in
-/// one piece: it must not take the only place for a memtable that one of them needs.
+/// The first memtable of an opening has the usual size if this many of them fit the pool, in
+/// addition to logs to be replayed in one piece: it must not take the only place for a memtable
+/// that one of them needs.
 const ROOM_FOR_USUAL: u64 = 4;
 
-/// Bytes of the smallest memtable.
+/// The bytes of the smallest memtable.
 const LEAST_BYTES: u64 = 4 << 10;
 
-/// Bytes of a memtable and of its log.
+/// The bytes of a memtable and of its log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     table: u64,
@@ -176,12 +179,12 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// That of a memtable which takes `batch`.
+    /// Returns the size of a memtable that takes `batch`.
     pub(super) fn usual(ground: &Ground, batch: Option<&Batch>) -> Size {
         Size::of(ground.options.front.memtable_bytes, batch)
     }
 
-    /// That of one which takes `batch`, whose log has its place on the reserve.
+    /// Returns the size of a memtable that takes `batch`, with its log on the reserve.
     pub(super) fn on_reserve(ground: &Ground, batch: Option<&Batch>) -> Size {
         let memtable = ground.options.front.memtable_bytes;
         let size = Size::of(memtable.min(LOG_BYTES / 5 * 4), batch);
@@ -195,12 +198,14 @@ impl Size {
         }
     }
 
-    /// That of the first memtable of an opening, which is going to replay logs of these bytes into the pool. In a pool
-    /// that has little room it is small, since what the logs have was in the pool beside fewer memtables: all that is
-    /// free is for replaying them. It is the smallest where another could take the piece that the longest log needs.
+    /// Returns the size of the first memtable of an opening, which is going to replay logs of these
+    /// bytes into the pool. In a pool with little space it is small: the entries of the logs were
+    /// in the pool next to fewer memtables, so all free space is for replaying them. It is the
+    /// smallest size if another could take the piece that the longest log needs.
     pub(super) fn first(ground: &Ground, logs: &[u64]) -> Size {
         let usual = Size::usual(ground, None);
-        // Every extent has been adopted by now, so this finds out whether the device has room beside them.
+        // Every extent has been adopted by now, so this finds out whether the device has space in
+        // addition to them.
         let needed = usual.table + usual.log + logs.iter().sum::<u64>();
         ground.pool.grow_ahead(needed);
         let room = ground.pool.usage();
@@ -225,12 +230,12 @@ impl Size {
         }
     }
 
-    /// That of the smallest memtable, for which there is room wherever room was kept for one.
+    /// Returns the size of the smallest memtable, which fits wherever space was kept for one.
     pub(super) fn least() -> Size {
         Size::of(LEAST_BYTES, None)
     }
 
-    /// The same with a log that may take a row of the reserve.
+    /// Lets the log take a row of the reserve.
     pub(super) fn on(self, row: Row) -> Size {
         Size {
             on_reserve: Some(row),
@@ -238,8 +243,8 @@ impl Size {
         }
     }
 
-    /// Holds extents for a first memtable of an opening, if there is room for them. Nothing names them, so the next
-    /// opening finds them free, however full the pool is.
+    /// Holds extents for a first memtable of an opening, if there is space for them. Nothing names
+    /// them, so the next opening finds them free, however full the pool is.
     fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
         let sizes = [Size::on_reserve(ground, None), Size::least()];
         let taken = sizes.into_iter().find_map(|Size { table, log, .. }| {
@@ -264,13 +269,13 @@ impl Size {
     }
 }
 
-/// Whether an error says that the pool has no room, and not a disk.
+/// Returns whether an error means that the pool has no space, and not a disk.
 pub(super) fn is_of_pool(e: &Error) -> bool {
     std::error::Error::source(e).is_some_and(|source| source.downcast_ref::<AllocError>().is_some())
 }
 
-/// A memtable with its place in the pool, if no `anchor` stands for it, and its log, both named. Where a
-/// disk has no room for the log, it has the size `small`, if there is one.
+/// Creates a memtable with its place in the pool, if no `anchor` stands for it, and its log, both
+/// named. If a disk has no space for the log, it has the size `small`, if there is one.
 pub(super) fn new_memtable(
     ground: &Arc<Ground>,
     log_files: &LogFiles,
@@ -304,7 +309,7 @@ fn memtable_of(
         true => pool.alloc_tight(bytes),
         false => pool.alloc(bytes),
     };
-    // The longer extent first: then both find room wherever `PoolUsage::fits` says so.
+    // The longer extent first: then both find space whenever `PoolUsage::fits` returns true.
     let log_extent = (!in_place).then(|| alloc(size.log)).transpose()?;
     let extent = match anchor {
         Some(anchor) => Arc::clone(anchor),
@@ -343,7 +348,7 @@ fn memtable_of(
     ];
     if let Err(e) = ground.manifest.commit(Edit { changes }) {
         if !e.is_final() {
-            // Nothing names it. Else something may, and it stays.
+            // Nothing names it. After a final error something may name it, and it stays.
             log_files.retire(id);
         }
         return Err(e.into());
