@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         let data = config
             .data_bytes()
             .clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX);
-        // Every thread needs space for a record, even above the cap.
+        // Every thread needs space for two records, even if the clamped size is smaller.
         let record = record_bytes(
             config.batch_count as u64,
             config.key_bytes,

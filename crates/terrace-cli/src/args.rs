@@ -162,8 +162,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "WHAT", value_enum)]
     pub(crate) direct_io: Option<DirectIoArg>,
 
-    /// Open the database without changing a byte of it: reading commands may run at the same time
-    /// if they do so too, and writing ones are refused.
+    /// Open the database without changing a byte of it: several commands that read may do so at the
+    /// same time, and those that write are refused.
     #[arg(long, global = true)]
     pub(crate) read_only: bool,
 

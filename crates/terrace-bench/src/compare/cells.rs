@@ -218,8 +218,8 @@ impl Cells {
         cells
     }
 
-    /// Groups cells that are compared with one another: by workload, phase, size and store, each in
-    /// the order of first appearance.
+    /// Orders cells by workload, phase, size and store, so that those to compare are adjacent.
+    /// Workloads and stores keep the order of first appearance.
     fn sort(&mut self) {
         let mut names: Vec<String> = Vec::new();
         for cell in &self.cells {
@@ -272,7 +272,7 @@ impl Cells {
         }
     }
 
-    /// Returns all cells, in the order of `sort`.
+    /// Returns all cells, by workload, phase, size and store.
     pub fn all(&self) -> &[Cell] {
         &self.cells
     }

@@ -2,7 +2,7 @@
 //! separate process, and results are appended as they arrive.
 //!
 //! `spec.rs` reads the file into `model.rs`, `plan.rs` plans the runs, `child.rs` runs one,
-//! `mount.rs` holds their databases, `warm.rs` keeps memory ready for them, `shrink.rs` scales
+//! `mount.rs` places their databases, `warm.rs` keeps memory ready for them, `shrink.rs` scales
 //! everything down for a trial, `cells.rs` sorts and compares results, `paper.rs` has the figures
 //! of a paper.
 //!

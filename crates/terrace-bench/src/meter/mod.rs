@@ -63,8 +63,8 @@ pub(crate) struct Interval {
 #[derive(Debug, Default)]
 struct Intervals {
     taken: usize,
-    /// Intervals by number, only those in which operations ended: a store may stall for a great
-    /// many.
+    /// Intervals in which operations ended, by number. Others take no memory: a stall may span a
+    /// great many.
     left: BTreeMap<usize, Interval>,
 }
 

@@ -116,7 +116,7 @@ fn an_interval_waits_for_all_its_operations() {
     assert_eq!(after + rest, 7 + 1 + 2);
 }
 
-/// Intervals without an end of an operation take no memory, even if many pass during one operation.
+/// Intervals in which no operation ends take no memory, even if one operation spans many.
 #[test]
 fn a_stall_takes_no_memory() {
     let meter = Meter::new(1, 0, Some(Duration::from_nanos(1)));

@@ -532,7 +532,8 @@ fn amplified(cell: &Cell, causes: &mut Vec<String>) -> Option<Bar> {
     Some(bar)
 }
 
-/// Returns, for each recorded latency, the percentage of operations of `kind` that took longer.
+/// Returns, for each recorded latency except the longest, the percentage of operations of `kind`
+/// that took longer.
 fn slower(cell: &Cell, kind: &str) -> Vec<(f64, f64)> {
     let mut merged: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
     for sample in &cell.samples {

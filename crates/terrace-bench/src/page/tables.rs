@@ -306,7 +306,7 @@ pub(super) fn failures(outcome: &Outcome) -> String {
     html
 }
 
-/// Formats the command and the time of each configuration.
+/// Formats the command of each configuration, and the days of the runs.
 pub(super) fn runs(outcome: &Outcome) -> String {
     let mut commands: Vec<&str> = Vec::new();
     for run in outcome.cells.runs() {

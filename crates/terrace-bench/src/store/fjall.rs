@@ -75,7 +75,7 @@ impl Fjall {
     /// Waits until flushes and compactions are idle.
     fn rest(&self) {
         let mut found = 0;
-        // BOUND: background work ends without new writes.
+        // BOUND: without new writes, background work ends.
         while found < LOOKS {
             std::thread::sleep(LOOK);
             let at_rest = self.db.active_compactions() == 0 && self.db.outstanding_flushes() == 0;

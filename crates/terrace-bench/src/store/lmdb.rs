@@ -25,7 +25,7 @@ use crate::units;
 const READERS_MAX: u32 = 1100;
 
 /// The minimum size of the map, and its ratio to the data: pages are copied on write, and those
-/// freed by a transaction are only reused by the one after the next.
+/// freed by a transaction are reused only by the one after the next.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 const MAP_FACTOR: u64 = 4;
 

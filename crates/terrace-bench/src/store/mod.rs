@@ -264,7 +264,7 @@ pub(crate) trait Store: Send + Sync {
     /// files is measured separately.
     fn space(&self) -> Space;
 
-    /// Closes it orderly: the next open finds all acknowledged writes.
+    /// Closes it cleanly: the next open finds all acknowledged writes.
     fn close(self: Box<Self>) -> Result<(), BenchError>;
 }
 

@@ -1,4 +1,4 @@
-//! The adapter of sled: the released 0.34, which is what its users get.
+//! The adapter of sled, in the released version 0.34, the one that its users get.
 //!
 //! sled keeps writes in its own buffers and syncs them several times a second in the background;
 //! only a return from `flush` means that a write is durable (its README and the page of

@@ -179,8 +179,8 @@ impl Client<'_> {
         Ok(bytes)
     }
 
-    /// Reads a missed key that must exist again. It may have been put between the read and the
-    /// check of `known`, so it counts as lost only if it is missed twice.
+    /// Reads a key again that was missed though it must exist. It may have been put between the
+    /// read and the check of `known`, so it counts as lost only if it is missed twice.
     #[cold]
     fn ask_again(&mut self, number: u64) -> Result<(), BenchError> {
         let key = self.keys.key(number);

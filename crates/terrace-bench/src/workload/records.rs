@@ -66,7 +66,7 @@ impl<'a, 'b> Records<'a, 'b> {
         Ok((key.len() + len) as u64)
     }
 
-    /// Inserts record `number`, which is not requested before that.
+    /// Inserts record `number`, which no thread requests before its acknowledgement.
     fn insert(&mut self, number: u64, pace: &mut Pace<'_>) -> Result<u64, BenchError> {
         let bytes = self.write(number)?;
         pace.wrote(bytes);

@@ -13,7 +13,7 @@ use crate::ycsb::Properties;
 
 const NUM: u64 = 64;
 
-/// So many reads that every key is covered by the one in 16 that are compared byte for byte.
+/// Enough reads that the one in 16 compared byte for byte covers every key.
 const READS: u64 = 500 * NUM;
 
 fn config() -> BenchConfig {

@@ -52,7 +52,7 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
 /// Returns the options of the new database: those of the user override those of the damaged one, if
 /// these can be read.
 fn options(args: &RepairArgs, store: &StoreArgs) -> Options {
-    // The report mentions damaged options.
+    // If the options are damaged, the report says so.
     let stored = Options::load(&args.source).ok().flatten();
     let mut options = stored.unwrap_or_else(|| {
         let mut options = Options::default();
@@ -62,7 +62,7 @@ fn options(args: &RepairArgs, store: &StoreArgs) -> Options {
         }
         options
     });
-    // Avoids the pool of the damaged database, which --pool names.
+    // A new pool must not replace that of the damaged database, which --pool names.
     let elsewhere = |pool: &PathBuf| pool.is_absolute();
     if options.pool.path.as_ref().is_some_and(elsewhere) {
         options.pool.path = Some(POOL_FILE.into());

@@ -148,7 +148,7 @@ fn memory(db: &Db, metrics: &Metrics) -> Table {
             planned.map_or("-", |planned| planned.follows).to_string(),
         ]);
     }
-    // Parts of constant size are not counted.
+    // The other parts are of constant size, so their use is not counted.
     let counted = |name| metrics.memory.parts.iter().any(|part| part.name == name);
     for part in plan.iter().filter(|part| !counted(part.name)) {
         let most = units::bytes(part.bytes);

@@ -289,11 +289,10 @@ impl Db {
 
     /// Waits until compactions are idle.
     pub(super) fn rest(&self) {
-        // The statistics include only compactions that have ended and do not change during a long
-        // one, so the patience must cover it.
+        // The statistics change only when a compaction ends, so this must exceed the time of one.
         const PATIENCE: Duration = Duration::from_secs(2);
         let mut before = self.property(c"leveldb.stats");
-        // BOUND: compactions end without new writes.
+        // BOUND: without new writes, compactions end.
         loop {
             std::thread::sleep(PATIENCE);
             let now = self.property(c"leveldb.stats");

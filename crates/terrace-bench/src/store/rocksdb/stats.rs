@@ -1,7 +1,7 @@
 //! Parsing of RocksDB's text properties, which are counted even without statistics.
 //!
 //! `rocksdb.dbstats` has the bytes of the log and the time of all stalls, `rocksdb.cfstats` the
-//! stalls by cause. Its other figures are rounded to tenths of a GiB and too coarse, so the bytes
+//! stalls by cause. The other figures are rounded to tenths of a GiB and too coarse, so the bytes
 //! of tables are those of the process less those of the log.
 
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub(super) fn counters(db: &str, cf: &str, io: ProcessIo) -> Counters {
     }
 }
 
-/// Parses `Cumulative WAL: 2000 writes, 0 syncs, 2000.00 writes per sync, written: 0.12 GB, 1.2
-/// MB/s`.
+/// Returns the bytes of the log from a line such as
+/// `Cumulative WAL: 2000 writes, 0 syncs, 2000.00 writes per sync, written: 0.12 GB, 1.2 MB/s`.
 fn log_bytes(db: &str) -> Option<u64> {
     let line = db
         .lines()
@@ -50,7 +50,7 @@ fn log_bytes(db: &str) -> Option<u64> {
     Some((gib * f64::from(1 << 30)) as u64)
 }
 
-/// Parses `Cumulative stall: 00:01:2.345 H:M:S, 0.1 percent`.
+/// Returns the time of a line such as `Cumulative stall: 00:01:2.345 H:M:S, 0.1 percent`.
 fn stall_time(db: &str) -> Option<Duration> {
     let line = db
         .lines()
