@@ -175,7 +175,7 @@ impl Place {
     }
 }
 
-/// Fails if another process holds the lock of the file at `path`.
+/// Fails if the file at `path` is locked.
 fn check_unlocked(path: &Path) -> Result<(), BenchError> {
     let Ok(file) = File::open(path) else {
         return Ok(());

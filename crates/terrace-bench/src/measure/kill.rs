@@ -134,7 +134,8 @@ fn last_words(child: &mut Child) -> String {
     }
 }
 
-/// Checks every acknowledged key; returns their number and the seconds taken. Records them in `known`.
+/// Checks every acknowledged key and records it in `known`; returns their number and the seconds
+/// taken.
 pub(crate) fn verify(
     config: &BenchConfig,
     store: &dyn crate::store::Store,

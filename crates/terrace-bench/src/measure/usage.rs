@@ -21,8 +21,8 @@ use crate::machine::Memory;
 /// The interval of samples of private memory. A sample takes tens of microseconds.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// Ticks in a second, as Linux shows them to programs on x86-64 and aarch64 for any rate of the kernel.
-/// The query goes through the auxiliary vector, which programs under Valgrind cannot read.
+/// Ticks in a second, as Linux shows them to programs on x86-64 and aarch64 for any rate of the
+/// kernel. The query goes through the auxiliary vector, which programs under Valgrind cannot read.
 const TICKS_PER_S: f64 = 100.0;
 
 /// A shorter phase has too few ticks for a share of the rest of the machine.
