@@ -1,5 +1,5 @@
-//! This file is how the benchmark learns of which commit it is: from git, where it is built in a
-//! repository. Every result names it.
+//! The build script: passes the commit of the git repository, if any, to the benchmark, which names
+//! it in every result.
 
 use std::process::Command;
 
@@ -15,8 +15,8 @@ fn main() {
         return;
     };
     println!("cargo::rustc-env=TERRACE_BENCH_COMMIT={commit}");
-    // Both change with each commit and each checkout; a path that does not exist would mean to build
-    // this again and again.
+    // Both change with each commit and each checkout; a path that does not exist would cause a
+    // rebuild every time.
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", name])
             && let Ok(path) = std::fs::canonicalize(path)

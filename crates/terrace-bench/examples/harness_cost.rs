@@ -1,4 +1,4 @@
-//! What the harness of the benchmark costs: its workloads beside loops written by hand, in one run.
+//! The cost of the benchmark's harness: its workloads against hand-written loops, in one run.
 //!
 //! ```sh
 //! cargo run --release -p terrace-bench --example harness_cost            # both parts, half a minute
@@ -6,15 +6,17 @@
 //! cargo run --release -p terrace-bench --example harness_cost -- store   # a database in memory
 //! ```
 //!
-//! A loop by hand draws the same numbers, formats keys of the same form, takes values of the same length
-//! from a buffer of the same size, and calls the store through a pointer, as an adapter is called. It reads
-//! the clock before the first operation and after the last one, and does nothing else; a second one takes the
-//! latency of each operation too, as db_bench does with `--histogram`.
+//! A loop draws the same numbers, formats keys of the same form, takes values of the same length
+//! from a buffer of the same size, and calls the store through a pointer, as the harness calls an
+//! adapter. It reads the clock before the first operation and after the last one, and does nothing
+//! else; a second loop also takes the latency of each operation, as db_bench does with
+//! `--histogram`.
 //!
-//! Loops and runs alternate, many short ones of each. What a machine has to do besides can only make one
-//! longer, so the fastest of each are compared; the median of the ratios of neighbours stands beside it.
-//! On a store that does nothing the difference is the harness: clock, histogram, counters, tags of values,
-//! and what it remembers of keys. On a real one the ratio is what the harness changes of a result.
+//! Loops and runs alternate, many short ones of each. Other work of the machine can only make one
+//! longer, so the fastest of each are compared; the median of the ratios of neighbours is printed
+//! next to it. On a store that does nothing the difference is the harness: clock, histogram,
+//! counters, tags of values, and its record of keys. On a real one the ratio is the effect of the
+//! harness on a result.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,14 +25,14 @@ use std::time::{Duration, Instant};
 use terrace::{Db, Options, Prefault};
 use terrace_bench::{BenchConfig, Latency, Step, StoreKind};
 
-/// Operations of each measurement of the store that does nothing, and how many pairs of them.
+/// Operations of each measurement of the store that does nothing, and the number of pairs.
 const EMPTY_OPS: u64 = 100_000;
 const EMPTY_PAIRS: usize = 101;
 
-/// The same of a database.
+/// The operations on a database.
 const STORE_OPS: u64 = 40_000;
-/// More of them: the harness has measured what the medium takes since the fill, so its first reads find less in
-/// the caches than those of a loop.
+/// More reads: before them the harness has measured the space on the medium, so its first reads
+/// find less in the caches than those of a loop.
 const STORE_READS: u64 = 8 * STORE_OPS;
 const STORE_PAIRS: usize = 15;
 
@@ -54,7 +56,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a loop by hand calls, as the harness calls its adapters.
+/// The target of a hand-written loop, called like an adapter of the harness.
 trait Target {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure>;
     fn get(&mut self, key: &[u8]) -> Result<bool, Failure>;
@@ -80,14 +82,14 @@ impl Target for Db {
     }
 
     fn get(&mut self, key: &[u8]) -> Result<bool, Failure> {
-        // Whoever reads a value looks at it, so what it takes to fetch its first line counts for both.
+        // Every reader looks at the value, so fetching its first line counts for both.
         let value = Db::get(self, key)?;
         black_box(value.as_ref().map(|value| value.first_chunk::<8>()));
         Ok(value.is_some())
     }
 }
 
-/// Sixteen digits of `number`, two at a time.
+/// Formats sixteen digits of `number`, two at a time.
 fn key_of(key: &mut [u8; KEY_BYTES], number: u64) {
     let mut rest = number;
     for pair in key.rchunks_exact_mut(2) {
@@ -98,7 +100,7 @@ fn key_of(key: &mut [u8; KEY_BYTES], number: u64) {
     }
 }
 
-/// What is done to a database.
+/// The work on a database.
 const WORK: [Work; 2] = [Work::FillRandom, Work::ReadRandom];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -118,8 +120,8 @@ impl Work {
     }
 }
 
-/// The loop by hand: nanoseconds of an operation. With `latencies` it takes that of each operation, as
-/// db_bench does when it is asked for a histogram.
+/// Runs the hand-written loop; returns nanoseconds of an operation. With `latencies` it records
+/// each one, as db_bench does with a histogram.
 fn by_hand(
     work: Work,
     ops: u64,
@@ -128,7 +130,8 @@ fn by_hand(
     target: &mut dyn Target,
     mut latencies: Option<&mut Latency>,
 ) -> Result<f64, Failure> {
-    // Reads in the order of the writes would find each node behind the one before.
+    // Another seed for reads: in the order of the writes, each node would be next to the previous
+    // one.
     let mut rng = fastrand::Rng::with_seed(301 + work as u64);
     let (mut key, mut at, mut found) = ([0; KEY_BYTES], 0, 0u64);
     let begun = Instant::now();
@@ -160,7 +163,7 @@ fn by_hand(
     Ok(elapsed.as_nanos() as f64 / ops as f64)
 }
 
-/// The same by the harness, after the steps of `before`: nanoseconds of an operation of each of `steps`.
+/// Runs the same in the harness; returns nanoseconds of an operation for each step.
 fn by_harness(config: &BenchConfig) -> Result<Vec<f64>, Failure> {
     let report = terrace_bench::run(config, None)?;
     let steps = report.steps.iter();
@@ -178,7 +181,7 @@ fn config(ops: u64) -> BenchConfig {
     }
 }
 
-/// A mebibyte to cut values from, as the harness has.
+/// Returns a mebibyte to cut values from, like the harness's.
 fn prepared_values() -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(1);
     (0..1 << 20).map(|_| rng.u8(b' '..=b'~')).collect()
@@ -193,7 +196,7 @@ fn lowest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// On a store that does nothing.
+/// Measures a store that does nothing.
 fn empty() -> Result<(), Failure> {
     println!(
         "\na store that does nothing, ns an operation: the lowest of {EMPTY_PAIRS}, medians in brackets"
@@ -232,7 +235,7 @@ fn empty() -> Result<(), Failure> {
     Ok(())
 }
 
-/// On a database whose pool is a file in memory: a fill and reads of what it filled.
+/// Measures a database whose pool is a file in memory: a fill and reads of its keys.
 fn store() -> Result<(), Failure> {
     let folder = match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm")?,
@@ -245,7 +248,7 @@ fn store() -> Result<(), Failure> {
         reads: Some(STORE_READS),
         ..config(STORE_OPS)
     };
-    // All entries stay in the memtable: no background work that one of the two could meet more of.
+    // All entries stay in the memtable, so no background work can disturb one of the two.
     config.options.front.memtable_bytes = 64 << 20;
     config.options.front.sealed_count_max = 1;
     config.options.pool.path = Some("pool".into());

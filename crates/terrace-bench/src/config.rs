@@ -1,4 +1,4 @@
-//! This file is what a run of the benchmark is asked to do, with db_bench's names and meanings.
+//! The configuration of a benchmark run, with the names and meanings of db_bench's flags.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,22 +14,22 @@ use crate::store::StoreKind;
 use crate::trace::Trace;
 use crate::ycsb::{Properties, Workload};
 
-/// Everything that a run depends on. Names in capitals are db_bench's flags.
+/// Everything that a run depends on. Names in capitals are flags of db_bench.
 #[derive(Debug, Clone)]
 pub struct BenchConfig {
-    /// `--benchmarks`: what to do, in order.
+    /// `--benchmarks`: the steps, in order.
     pub steps: Vec<Step>,
-    /// `--num`: the number of keys, and of the writes of each writing thread.
+    /// `--num`: the number of keys, and of writes of each writing thread.
     pub num: u64,
-    /// `--reads`: operations of each reading thread; `None` is `num`.
+    /// `--reads`: operations of each reading thread; `None` means `num`.
     pub reads: Option<u64>,
     /// `--key_size`: bytes of a key.
     pub key_bytes: usize,
-    /// `--value_size`: bytes of a value, of mixed sizes the longest. YCSB's records have the sizes of
-    /// their properties.
+    /// `--value_size`: bytes of a value, or of the longest one if sizes are mixed. YCSB's records
+    /// have the sizes of their properties.
     pub value_bytes: usize,
-    /// `--value_size_min`: values have all sizes from this one to `value_bytes`, each as often, and the
-    /// same key always the same; `None` gives all the same size.
+    /// `--value_size_min`: value sizes are uniform from this one to `value_bytes` and fixed for
+    /// each key; `None` gives all values the same size.
     pub value_bytes_min: Option<usize>,
     /// `--threads`: client threads of a workload.
     pub threads: usize,
@@ -39,46 +39,46 @@ pub struct BenchConfig {
     pub seek_nexts: u64,
     /// `--readwritepercent`: reads in a hundred operations of `ReadRandomWriteRandom`.
     pub read_percent: u32,
-    /// Keys that are in each queue of `Queue`.
+    /// Keys in each queue of `Queue`.
     pub queue_depth: u64,
-    /// Operations a second that arrive at all client threads together, whether the store keeps up or
-    /// not; latencies count from when an operation should have begun. `None` begins each operation when
-    /// the thread's last one has ended.
+    /// Operations a second that arrive at all client threads together, even if the store cannot
+    /// keep up; latencies count from the scheduled start. With `None`, a thread starts an operation
+    /// when its previous one has ended.
     pub rate: Option<f64>,
-    /// How they follow each other.
+    /// The distances between arrivals.
     pub arrivals: Arrivals,
     /// `--benchmark_write_rate_limit`, in operations: writes a second of the one thread that writes
-    /// beside readers. `None` is as many as it can.
+    /// while others read. `None` sets no limit.
     pub writer_rate: Option<f64>,
     /// The workload of [`Step::YcsbRun`], whose records [`Step::YcsbLoad`] loads.
     pub ycsb: Option<Properties>,
-    /// Properties of YCSB that hold over those of every workload.
+    /// Properties of YCSB that override those of every workload.
     pub ycsb_over: Properties,
     /// The trace that [`Step::Replay`] replays.
     pub trace: Option<Arc<Trace>>,
-    /// `--use_existing_db`: keep the database that is there; fills that want a fresh one are
-    /// skipped.
+    /// `--use_existing_db`: keep the existing database; fills that want a fresh one are skipped.
     pub use_existing_db: bool,
     /// Whether a database found at `db` may be removed to make a fresh one.
     pub replace_db: bool,
-    /// `--seed`: where keys and values come from.
+    /// `--seed`: the seed of keys and values.
     pub seed: u64,
     /// `--histogram`: print the distribution of each workload.
     pub histogram: bool,
-    /// `--report_interval_seconds`: print one line for each such span of a workload.
+    /// `--report_interval_seconds`: print one line for each such interval of a workload.
     pub report_interval: Option<Duration>,
-    /// What is measured.
+    /// The measured store.
     pub store: StoreKind,
-    /// `--db`: the folder; `None` makes a temporary one and removes it at the end.
+    /// `--db`: the directory; `None` makes a temporary one and removes it at the end.
     pub db: Option<PathBuf>,
-    /// Options of Terrace. `durability` is that of every write; peers get the same memory and
-    /// compression where they have such settings.
+    /// Options of Terrace. `durability` applies to every write; peers get the same memory and
+    /// compression if they have such settings.
     pub options: Options,
-    /// The pool's cap; `None` derives it from `num` and the sizes, and for a database that is used
-    /// as it is, keeps its own.
+    /// The pool's cap; `None` derives it from `num` and the sizes, or keeps the cap of a database
+    /// that is used as it is.
     pub pool_bytes: Option<u64>,
-    /// What this program is started with for killreopen, so that it comes to [`crate::victim`] with this
-    /// same configuration once `--victim FOLDER` is added; `None` where it cannot be started so.
+    /// The arguments with which killreopen starts this program, so that it reaches
+    /// [`crate::victim`] with the same configuration once `--victim FOLDER` is added; `None` if it
+    /// cannot be started so.
     pub victim_args: Option<Vec<OsString>>,
 }
 
@@ -117,18 +117,18 @@ impl Default for BenchConfig {
 }
 
 impl BenchConfig {
-    /// Operations of each reading thread.
+    /// Returns the operations of each reading thread.
     pub fn reads(&self) -> u64 {
         self.reads.unwrap_or(self.num)
     }
 
-    /// The shortest value.
+    /// Returns the length of the shortest value.
     pub(crate) fn value_bytes_min(&self) -> usize {
         self.value_bytes_min.unwrap_or(self.value_bytes)
     }
 
-    /// The workload of YCSB that `step` runs; `None` where it is none. For the load phase it is that
-    /// of the property file, or YCSB's defaults, which all standard workloads share.
+    /// Returns the YCSB workload that `step` runs, or `None` if it runs none. The load phase uses
+    /// that of the property file, or YCSB's defaults, which all standard workloads share.
     pub(crate) fn workload_of(&self, step: Step) -> Result<Option<Workload>, String> {
         if step.contents() != Some(Contents::Records) {
             return Ok(None);
@@ -146,13 +146,13 @@ impl BenchConfig {
         workload.map(Some).map_err(|e| format!("{step}: {e}"))
     }
 
-    /// The options of the store, the size of the pool included.
+    /// Returns the options of the store, including the size of the pool.
     pub fn store_options(&self) -> Options {
         let mut options = self.options.clone();
         if self.store != StoreKind::Terrace {
             options.pool.path = None;
         }
-        // Where the pool is memory and that has a limit, it has its size from there.
+        // A pool in limited memory gets its size from that limit.
         let has_size = options.memory_bytes.is_some() && options.pool.path.is_none();
         if let Some(bytes) = self.pool_bytes {
             options.pool.size_bytes = bytes;
@@ -162,9 +162,10 @@ impl BenchConfig {
         options
     }
 
-    /// A pool in which the run has room: logs and tables of all memtables; where data stays in the
-    /// pool, also three copies of it (tables, repository and its garbage), and what several threads
-    /// write beyond it; elsewhere as much as the store wants to see free before it slows writers.
+    /// Returns the size of a pool with enough space for the run: logs and tables of all memtables,
+    /// and what several threads write in addition. If data stays in the pool, this includes three
+    /// copies of it (tables, repository and its garbage); otherwise, the free space below which the
+    /// store slows writers.
     fn derived_pool_bytes(&self) -> u64 {
         let front = &self.options.front;
         let (copies, free) = match self.options.design_of_new().keeps_data_in_pool() {
@@ -181,18 +182,18 @@ impl BenchConfig {
         bytes.saturating_add((16 << 20) - 1) & !((16 << 20) - 1)
     }
 
-    /// Bytes that the run may take on the file system of its database, about.
+    /// Estimates the bytes that the run may take on the file system of its database.
     pub fn needed_bytes(&self) -> u64 {
         self.place_bytes(&self.store_options())
     }
 
-    /// Bytes that the database may take on its file system: the pool, and table files with what a
-    /// compaction has not removed yet.
+    /// Returns the bytes that the database may take on its file system: the pool, and table files
+    /// including those that a compaction has not removed yet.
     pub(crate) fn place_bytes(&self, options: &Options) -> u64 {
         match self.store {
             StoreKind::Terrace => {}
             StoreKind::Empty => return 0,
-            // Logs and data, and both again while a compaction or a copy on write goes on.
+            // Logs and data, and both again during a compaction or a copy on write.
             _ => return self.data_bytes().saturating_mul(3 + self.threads as u64),
         }
         let copies = match options.design_of_new().keeps_table_files() {
@@ -203,7 +204,7 @@ impl BenchConfig {
         options.pool.size_bytes.saturating_add(files)
     }
 
-    /// Bytes of the entries of the largest step as the store keeps them, about.
+    /// Estimates the bytes of the entries of the largest step as the store keeps them.
     pub(crate) fn data_bytes(&self) -> u64 {
         let entries = |count: u64, key: usize, value: usize| {
             count.saturating_mul((key as u64 + value as u64 + 64).next_multiple_of(64))
@@ -224,7 +225,7 @@ impl BenchConfig {
         all.max().unwrap_or(0)
     }
 
-    /// The longest value of any step.
+    /// Returns the length of the longest value of any step.
     pub(crate) fn value_bytes_max(&self) -> usize {
         let records = self
             .steps
@@ -235,7 +236,7 @@ impl BenchConfig {
         longest.unwrap_or(0).max(self.value_bytes).max(traced)
     }
 
-    /// Names every setting that cannot work.
+    /// Checks the settings; the error names every invalid one.
     pub fn validate(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         let mut check = |ok: bool, problem: String| {
@@ -364,7 +365,7 @@ mod tests {
     use super::*;
     use terrace::Design;
 
-    /// The defaults can run, and every bad setting is named at once.
+    /// The defaults are valid, and the error names all invalid settings.
     #[test]
     fn bad_settings_are_named_together() {
         assert_eq!(BenchConfig::default().validate(), Ok(()));
@@ -398,8 +399,8 @@ mod tests {
         }
     }
 
-    /// Records have the counts of the command line unless their properties say others, and room is made
-    /// for those that are inserted.
+    /// Records have the counts of the command line unless their properties set others, and
+    /// insertions are included.
     #[test]
     fn workloads_have_their_counts() {
         let mut config = BenchConfig {
@@ -434,7 +435,7 @@ mod tests {
         assert!(problem.contains("recordcount is one"), "{problem}");
     }
 
-    /// A pool that holds no data does not grow with it, but the place for table files does.
+    /// A pool that holds no data does not grow with it, but the space for table files does.
     #[test]
     fn table_files_need_no_pool() {
         let sizes = |design: Design, num: u64| {
@@ -459,7 +460,7 @@ mod tests {
         assert!(buffered.1 > whole.1);
     }
 
-    /// A derived pool is one that the store accepts, and grows with the data.
+    /// The store accepts a derived pool, and the pool grows with the data.
     #[test]
     fn the_derived_pool_fits() {
         let small = BenchConfig {

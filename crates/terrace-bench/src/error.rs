@@ -1,4 +1,4 @@
-//! This file is the one error of the benchmark: the store's, the medium's, or a wrong answer.
+//! The error of the benchmark: a failure of the store or the medium, or a wrong answer.
 
 use std::fmt;
 use std::io;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::versions::Wrong;
 
-/// Why a benchmark ended early.
+/// The reason that a benchmark ended early.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The settings contradict each other or the database that is there.
+    /// The settings contradict each other or the existing database.
     Invalid(String),
     /// The store failed.
     Store(terrace::Error),
@@ -18,23 +18,23 @@ pub enum BenchError {
     Peer {
         /// Its name.
         store: &'static str,
-        /// What it said.
+        /// Its message.
         what: String,
     },
     /// The pool of the limit line failed.
     Medium(String),
-    /// The operating system refused something around the store.
+    /// An operation of the operating system failed.
     Io {
-        /// What was tried, with its path.
+        /// The operation, with its path.
         what: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The results could not be written out.
+    /// Writing the results failed.
     Output(io::Error),
     /// The process that killreopen starts failed before it was killed.
     Victim(String),
-    /// A read gave a value that was never written under that key, or missed one that was.
+    /// A read returned a value that was never written under that key, or missed one that was.
     WrongValue(String),
 }
 
@@ -47,11 +47,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// How much of a value is shown.
+    /// The number of bytes of a value in a message.
     const SHOWN: usize = 24;
 
     pub(crate) fn of(value: &[u8]) -> Found {
-        // FNV-1a: enough to tell two values apart in a message.
+        // FNV-1a is enough to distinguish two values in a message.
         let hash = value.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
         });
@@ -77,7 +77,7 @@ impl fmt::Display for Found {
 }
 
 impl BenchError {
-    /// A failure of a peer.
+    /// Returns a failure of a peer.
     #[allow(dead_code, reason = "builds without a peer have none that fails")]
     pub(crate) fn peer(store: &'static str, what: impl fmt::Display) -> BenchError {
         let what = what.to_string();
@@ -112,7 +112,7 @@ impl BenchError {
         ))
     }
 
-    /// A value that is not that of any version of the record whose key it stands under.
+    /// Returns the error for a value that matches no version of the record of its key.
     pub(crate) fn not_of_record(key: &[u8], found: &Found) -> BenchError {
         BenchError::WrongValue(format!(
             "the store gave a wrong value: key \"{}\", expected one that was written under this key, \
@@ -121,7 +121,7 @@ impl BenchError {
         ))
     }
 
-    /// A record that was written, and never deleted, was not found.
+    /// Returns the error for a record that was written, never deleted, and not found.
     pub(crate) fn lost_record(key: &[u8]) -> BenchError {
         BenchError::WrongValue(format!(
             "the store lost an acknowledged write: key \"{}\", expected one of its versions, found \
@@ -130,7 +130,7 @@ impl BenchError {
         ))
     }
 
-    /// A version of a record that a read must not give.
+    /// Returns the error for a version of a record that a read must not return.
     pub(crate) fn wrong_version(key: &[u8], why: Wrong) -> BenchError {
         let key = key.escape_ascii();
         BenchError::WrongValue(match why {

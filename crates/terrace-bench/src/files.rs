@@ -1,4 +1,4 @@
-//! This file is the table files in reports: their levels and the cache of their blocks.
+//! The table files in reports: their levels and the cache of their blocks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,23 +9,23 @@ use terrace::{CacheMetrics, FileLevelMetrics, Options};
 use crate::table::Table;
 use crate::units;
 
-/// How table files are made and read.
+/// The settings of table files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileSettings {
     /// The size of a table file.
     pub table_bytes: u64,
     /// The largest size of the first level below level 0.
     pub level1_bytes: u64,
-    /// How levels below level 1 are compressed.
+    /// The compression of levels below level 1.
     pub compression: Cow<'static, str>,
-    /// How levels 0 and 1 are compressed.
+    /// The compression of levels 0 and 1.
     pub compression_upper: Cow<'static, str>,
     /// The budget of cached blocks.
     pub cache_bytes: u64,
 }
 
 impl FileSettings {
-    /// The settings of a design with table files; `None` for others.
+    /// Returns the settings of a design with table files; `None` for others.
     pub(crate) fn of(options: &Options) -> Option<FileSettings> {
         let leveled = &options.bottom.leveled;
         options
@@ -58,26 +58,26 @@ impl fmt::Display for FileSettings {
 /// One level of table files.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FileLevelReport {
-    /// Its number; 0 receives drains.
+    /// The number of the level; 0 receives drains.
     pub level: u32,
-    /// Sets of disjoint tables; one but for level 0.
+    /// Sets of disjoint tables; one except on level 0.
     pub runs: u64,
     /// Tables.
     pub files: u64,
-    /// Entries in them, superseded ones included.
+    /// Entries, including superseded ones.
     pub entries: u64,
-    /// Tombstones among those.
+    /// Tombstones among the entries.
     pub tombstones: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    /// The size from which the level is compacted; `None` for level 0.
+    /// The size at which the level is compacted; `None` for level 0.
     pub target_bytes: Option<u64>,
     /// Bytes of tables written for the level.
     pub written_bytes: u64,
 }
 
 impl FileLevelReport {
-    /// The level as `metrics` has it.
+    /// Returns the level from `metrics`.
     pub(super) fn of(metrics: &FileLevelMetrics) -> FileLevelReport {
         FileLevelReport {
             level: metrics.level,
@@ -95,16 +95,16 @@ impl FileLevelReport {
 /// The cache of blocks of table files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// The budget.
+    /// The budget in bytes.
     pub capacity_bytes: u64,
-    /// Bytes of it in use.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Open table files.
     pub open_files: u64,
 }
 
 impl CacheReport {
-    /// The cache as `metrics` has it.
+    /// Returns the cache from `metrics`.
     pub(super) fn of(metrics: &CacheMetrics) -> CacheReport {
         CacheReport {
             capacity_bytes: metrics.capacity_bytes,
@@ -114,17 +114,17 @@ impl CacheReport {
     }
 }
 
-/// Blocks that point reads asked for.
+/// Blocks requested by point reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockReads {
-    /// Those that the cache had.
+    /// Blocks found in the cache.
     pub hits: u64,
-    /// Those that came from files.
+    /// Blocks read from files.
     pub misses: u64,
 }
 
 impl BlockReads {
-    /// What happened between two moments of one store.
+    /// Returns the requests between two points in time of one store.
     pub(crate) fn between(before: BlockReads, after: BlockReads) -> BlockReads {
         BlockReads {
             hits: after.hits.saturating_sub(before.hits),
@@ -132,7 +132,8 @@ impl BlockReads {
         }
     }
 
-    /// The cells that follow a step's name: hits, misses, ratio. `None` where no block was asked for.
+    /// Returns the cells that follow a step's name: hits, misses, ratio. `None` if no block was
+    /// requested.
     pub(super) fn cells(self) -> Option<[String; 3]> {
         let asked = self.hits + self.misses;
         (asked > 0).then(|| {
@@ -146,7 +147,7 @@ impl BlockReads {
     }
 }
 
-/// The levels of table files, and their sum where there is more than one.
+/// Returns the levels of table files, with their sum if there is more than one.
 pub fn file_levels(levels: &[FileLevelMetrics]) -> Table {
     let levels: Vec<FileLevelReport> = levels.iter().map(FileLevelReport::of).collect();
     table_of(&levels)
@@ -190,7 +191,7 @@ pub(super) fn table_of(levels: &[FileLevelReport]) -> Table {
     table
 }
 
-/// The cache as a line for people; `None` where there is none.
+/// Returns the cache as a line for people; `None` if the store uses no cache.
 pub fn cache_line(cache: &CacheMetrics) -> Option<String> {
     if !cache.is_used() {
         return None;
@@ -234,7 +235,8 @@ mod tests {
         }
     }
 
-    /// Levels stand under their heading with their sum; one level is its own sum, and none is no table.
+    /// Levels line up under their heading with their sum; a single level has no sum, and no levels
+    /// give no table.
     #[test]
     fn levels_line_up_and_add_up() {
         let text = file_levels(&[level(0, None), level(6, Some(256 << 20))]).to_string();
@@ -253,7 +255,7 @@ mod tests {
         assert!(file_levels(&[]).is_empty());
     }
 
-    /// The cache is described where there is one, with its hits where there are some.
+    /// A cache in use is described, with its hits if it has any.
     #[test]
     fn the_cache_is_described() {
         let mut cache = CacheMetrics::default();

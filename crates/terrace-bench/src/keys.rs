@@ -1,9 +1,9 @@
-//! This file is how numbers become keys: decimal digits, padded with zeros to the key size.
+//! Keys from numbers: decimal digits, padded with zeros to the key size.
 //!
-//! Keys of one size sort as their numbers do. A key that no workload writes is a key with a dot
-//! after it, as in db_bench.
+//! Keys of one size sort as their numbers do. As in db_bench, a key that no workload writes is a
+//! key followed by a dot.
 
-/// The most digits that a number has.
+/// The maximum number of digits of a number.
 const DIGITS_MAX: usize = 20;
 
 /// `00` to `99`, so that a key costs one division for two digits.
@@ -17,15 +17,15 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// The first numbers of more than eight, and of more than sixteen digits.
+/// The first numbers of more than eight and of more than sixteen digits.
 const EIGHT_DIGITS: u64 = 100_000_000;
 const SIXTEEN_DIGITS: u64 = EIGHT_DIGITS * EIGHT_DIGITS;
 
-/// The last eight digits of `number`.
+/// Returns the last eight digits of `number`.
 #[inline]
 fn eight_digits(number: u32) -> [u8; 8] {
     let (high, low) = (number / 10_000 % 10_000, number % 10_000);
-    // One by one: mapped as an array they are a call and a loop.
+    // Written out: as a `map` over an array, this compiles to a call and a loop.
     let [a, b] = PAIRS[(high / 100) as usize];
     let [c, d] = PAIRS[(high % 100) as usize];
     let [e, f] = PAIRS[(low / 100) as usize];
@@ -37,12 +37,12 @@ fn eight_digits(number: u32) -> [u8; 8] {
 #[derive(Debug, Clone)]
 pub(crate) struct KeyMaker {
     buffer: Vec<u8>,
-    /// Whether digits before the last sixteen may be other than zero.
+    /// Whether digits before the last sixteen may be nonzero.
     is_long: bool,
 }
 
 impl KeyMaker {
-    /// A maker of keys of `key_bytes` bytes.
+    /// Returns a maker of keys of `key_bytes` bytes.
     pub(crate) fn new(key_bytes: usize) -> KeyMaker {
         let mut buffer = vec![b'0'; key_bytes];
         buffer.push(b'.');
@@ -52,17 +52,17 @@ impl KeyMaker {
         }
     }
 
-    /// The key of `number`. Digits that do not fit are cut off at the left, which
+    /// Returns the key of `number`. Digits that do not fit are cut off at the left, which
     /// [`BenchConfig::validate`](crate::BenchConfig::validate) rules out.
     #[inline]
     pub(crate) fn key(&mut self, number: u64) -> &[u8] {
         let len = self.buffer.len() - 1;
-        // The usual key: its last sixteen digits are two times eight that wait for no one another.
+        // The usual case: the last sixteen digits are two independent groups of eight.
         if len >= 16 && number < SIXTEEN_DIGITS {
             let low = &mut self.buffer[len - 16..len];
             low[..8].copy_from_slice(&eight_digits((number / EIGHT_DIGITS) as u32));
             low[8..].copy_from_slice(&eight_digits((number % EIGHT_DIGITS) as u32));
-            // A longer number may have been here before.
+            // The buffer may still hold a longer number.
             if len > 16 && self.is_long {
                 self.buffer[..len - 16].fill(b'0');
                 self.is_long = false;
@@ -84,7 +84,7 @@ impl KeyMaker {
         &self.buffer[..len]
     }
 
-    /// A key beside that of `number` that no workload ever writes.
+    /// Returns a key next to that of `number` that no workload ever writes.
     #[inline]
     pub(crate) fn missing(&mut self, number: u64) -> &[u8] {
         self.key(number);
@@ -92,7 +92,7 @@ impl KeyMaker {
     }
 }
 
-/// The number whose key `key` is; `None` where it is no key of this benchmark.
+/// Returns the number whose key is `key`; `None` if it is no key of this benchmark.
 pub(crate) fn parse_key(key: &[u8]) -> Option<u64> {
     if key.is_empty() {
         return None;
@@ -107,7 +107,7 @@ pub(crate) fn parse_key(key: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A key has the size asked for and is the zero-padded number, whatever came before it.
+    /// A key has the requested size and is the zero-padded number, independent of earlier keys.
     #[test]
     fn keys_are_padded_numbers() {
         for key_bytes in [1, 2, 7, 8, 16, 20, 21, 33] {

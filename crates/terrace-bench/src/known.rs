@@ -1,27 +1,28 @@
-//! This file is which keys the store must have: a sample of them, so that a lost one is noticed.
+//! Keys that the store must contain: a sample of them, so that a lost one is noticed.
 //!
-//! One number in [`EVERY`] is followed: a flag says that its key was put and acknowledged, and not
-//! deleted since. A reader that misses such a key asks again, since a flag may have been set between
-//! its read and its look at the flag; who misses it twice has found a lost key.
+//! One number in [`EVERY`] is tracked: a flag states that its key was put and acknowledged, and not
+//! deleted since. A reader that misses such a key reads again, since the flag may have been set
+//! between its read and its check of the flag; a second miss means a lost key.
 //!
 //! Invariants
 //!   K1  A flag is set after the put was acknowledged, and cleared before the delete begins.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One number in this many is followed.
+/// One number in this many is tracked.
 pub(crate) const EVERY: u64 = 16;
 
-/// The keys that the store must have.
+/// The keys that the store must contain.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// A byte each, and no bits of a word: to set one is a plain store. An operation that locks would wait
-    /// until all is written that the store's put has left in the processor's buffers.
+    /// One byte each instead of bits of a word, so that setting a flag is a plain store. A locked
+    /// instruction would wait until the stores of the preceding put have left the processor's store
+    /// buffer.
     flags: Vec<AtomicBool>,
 }
 
 impl Known {
-    /// Of `num` numbers from 0, none is known to be there.
+    /// Returns flags for `num` numbers from 0, with no key known to exist.
     pub(crate) fn none_of(num: u64) -> Known {
         Known {
             flags: (0..num.div_ceil(EVERY))
@@ -38,7 +39,7 @@ impl Known {
         }
     }
 
-    /// The key of `number` was put.
+    /// Records that the key of `number` was put.
     #[inline]
     pub(crate) fn put(&self, number: u64) {
         if let Some(flag) = self.flag(number) {
@@ -46,7 +47,7 @@ impl Known {
         }
     }
 
-    /// The key of `number` is about to be deleted.
+    /// Records that the key of `number` is about to be deleted.
     #[inline]
     pub(crate) fn delete(&self, number: u64) {
         if let Some(flag) = self.flag(number) {
@@ -54,7 +55,7 @@ impl Known {
         }
     }
 
-    /// How many keys must be there, by those that are followed.
+    /// Estimates the number of keys that must exist, from the sample.
     pub(crate) fn estimate(&self) -> u64 {
         let set = self
             .flags
@@ -63,7 +64,7 @@ impl Known {
         set.count() as u64 * EVERY
     }
 
-    /// Whether the key of `number` must be there; never for one that is not followed.
+    /// Returns whether the key of `number` must exist; always false for one that is not tracked.
     #[inline]
     pub(crate) fn must_have(&self, number: u64) -> bool {
         self.flag(number)
@@ -75,7 +76,7 @@ impl Known {
 mod tests {
     use super::*;
 
-    /// What was put and not deleted is known, of the numbers that are followed and no other.
+    /// Puts without a later delete are known, for tracked numbers only.
     #[test]
     fn a_sample_is_followed() {
         let known = Known::none_of(5000);

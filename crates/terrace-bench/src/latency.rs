@@ -1,12 +1,12 @@
-//! This file is the distribution of latencies: recorded in nanoseconds, read in microseconds.
+//! Latency distributions: recorded in nanoseconds, reported in microseconds.
 
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart, in nanoseconds; longer ones count as this. Their true maximum is
-/// kept beside the histogram.
+/// The longest latency in the histogram, in nanoseconds; longer ones count as this. Their true
+/// maximum is kept separately.
 pub(crate) const LONGEST_NS: u64 = 100_000_000_000;
 
 /// Latencies of one kind of operation, exact to three digits.
@@ -27,25 +27,25 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Adds one latency.
+    /// Records one latency.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds one latency `count` times.
+    /// Records one latency `count` times.
     pub fn record_many(&mut self, ns: u64, count: u64) {
         self.histogram.saturating_record_n(ns, count);
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Says that the longest latency was at least so long, where it was recorded as a shorter one.
+    /// Raises the maximum to at least `ns`, for a latency that was recorded as a shorter one.
     pub(crate) fn raise_max(&mut self, ns: u64) {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds everything that `other` holds.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Latency) {
         self.histogram
             .add(&other.histogram)
@@ -53,30 +53,30 @@ impl Latency {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Forgets everything.
+    /// Removes all latencies.
     pub fn clear(&mut self) {
         self.histogram.reset();
         self.max_ns = 0;
     }
 
-    /// How many latencies were recorded.
+    /// Returns the number of latencies recorded.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The latency that `percent` of the operations do not exceed, in microseconds.
+    /// Returns the latency that `percent` of the operations do not exceed, in microseconds.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         let ns = self.histogram.value_at_percentile(percent).min(self.max_ns);
         ns as f64 / 1e3
     }
 
-    /// The mean latency, in microseconds.
+    /// Returns the mean latency, in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.histogram.mean() / 1e3
     }
 
-    /// How many latencies are up to so many microseconds and above the limit before: limits grow by a
-    /// twentieth of a power of ten, and those of no latency are left out.
+    /// Returns pairs of a limit in microseconds and the number of latencies up to it and above the
+    /// previous limit. Limits grow by a twentieth of a power of ten; empty ranges are omitted.
     pub fn histogram(&self) -> Vec<(f64, u64)> {
         let mut limits: Vec<(i32, u64)> = Vec::new();
         for value in self.histogram.iter_recorded() {
@@ -89,7 +89,7 @@ impl Latency {
         }
         let us = |limit: i32| {
             let ns = 10f64.powf(f64::from(limit) / 20.0);
-            // Four digits are more than the limits are apart.
+            // Four digits are finer than the distance between limits.
             let unit = 10f64.powf(ns.log10().floor() - 3.0);
             ((ns / unit).round() * unit).round() / 1e3
         };
@@ -99,12 +99,13 @@ impl Latency {
             .collect()
     }
 
-    /// The longest latency, in microseconds.
+    /// Returns the longest latency, in microseconds.
     pub fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3
     }
 
-    /// One line for each occupied range of latencies, with its share and the share up to its end.
+    /// Returns one line for each occupied range of latencies, with its share and the cumulative
+    /// share.
     ///
     /// Ranges grow by powers of two from a quarter of a microsecond.
     pub fn chart(&self) -> String {
@@ -119,7 +120,7 @@ impl Latency {
             let last = high > LONGEST_NS / 2;
             let top = if last { u64::MAX } else { high - 1 };
             let count = self.histogram.count_between(low, top.min(LONGEST_NS));
-            // A bucket that lies across the border counts on both sides: never past the total.
+            // A bucket that spans the border counts on both sides, so limit the sum to the total.
             let count = count.min(total - sum);
             sum += count;
             if count > 0 {
@@ -150,20 +151,20 @@ pub struct LatencyReport {
     pub mean_us: f64,
     /// The median.
     pub p50_us: f64,
-    /// 90 percent are at most this.
+    /// The 90th percentile.
     pub p90_us: f64,
-    /// 99 percent are at most this.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 99.9 percent are at most this.
+    /// The 99.9th percentile.
     pub p99_9_us: f64,
-    /// 99.99 percent are at most this.
+    /// The 99.99th percentile.
     pub p99_99_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
 impl LatencyReport {
-    /// The figures of `latency`; `None` where it is empty.
+    /// Returns the figures of `latency`; `None` if it is empty.
     pub fn of(latency: &Latency) -> Option<LatencyReport> {
         (latency.count() > 0).then(|| LatencyReport {
             mean_us: latency.mean_us(),
@@ -181,7 +182,7 @@ impl LatencyReport {
 mod tests {
     use super::*;
 
-    /// Percentiles are within a thousandth of the truth, and the maximum is exact.
+    /// Percentiles are within a thousandth of the true value, and the maximum is exact.
     #[test]
     fn percentiles_are_close() {
         let mut latency = Latency::default();
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(latency.count(), 10_000);
     }
 
-    /// Merged histograms hold what both held, and nothing above the range is lost.
+    /// Merged histograms contain the latencies of both, and none above the range is lost.
     #[test]
     fn merging_keeps_everything() {
         let mut a = Latency::default();

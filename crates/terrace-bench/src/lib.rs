@@ -1,20 +1,21 @@
-//! This crate is the benchmark of the Terrace store: db_bench's workloads, beside each result what
-//! the medium alone would allow, and the same workloads on the stores that users would pick instead.
+//! The benchmark of the Terrace store: db_bench's workloads, for each result the limit of the
+//! medium alone, and the same workloads on the stores that users would pick instead.
 //!
-//! [`run`] takes a [`BenchConfig`] and gives a [`Report`]. Workloads have the names and meanings of
-//! LevelDB's and RocksDB's `db_bench` ([`Step`]); the limit line is defined in [`Limits`]' module.
-//! A run makes its database in a temporary folder unless it is told where, and removes it again.
+//! [`run`] takes a [`BenchConfig`] and returns a [`Report`]. Workloads have the names and meanings
+//! of LevelDB's and RocksDB's `db_bench` ([`Step`]); [`Limits`]' module defines the limit line. A
+//! run creates its database in a temporary directory unless it is given one, and removes it at the
+//! end.
 //!
-//! - Throughput is operations over the time from the first operation's start to the last one's end,
-//!   harness included. Opening, pool creation and pre-faulting are timed apart.
+//! - Throughput is operations over the time from the start of the first operation to the end of the
+//!   last one, harness included. Opening, pool creation and pre-faulting are timed separately.
 //! - A latency is the time from the end of one operation to the end of the next one on the same
-//!   thread, and in an open loop from the moment in which the operation should have begun; of a batch
-//!   it is one latency; scans are timed 64 entries at a time.
-//! - Values carry a tag that follows from key and seed: every value read that this run wrote is
-//!   checked by its tag and a sample of them byte for byte, and of a sample of the keys it is known
-//!   that they must be there. A wrong value or a lost key ends the run, with the evidence.
+//!   thread; in an open loop, it starts when the operation should have begun. A batch has one
+//!   latency; scans are timed 64 entries at a time.
+//! - Values carry a tag derived from key and seed. The tag of every value read that this run wrote
+//!   is checked, and a sample of values byte for byte. A sample of the keys is tracked, so that a
+//!   lost key is noticed. A wrong value or a lost key ends the run with the evidence.
 //! - Peers ([`StoreKind`]) are behind cargo features of their names and never in a default build.
-//! - Written bytes are those made durable while a step ran, background work included.
+//! - Written bytes are those made durable while a step ran, including background work.
 //!
 //! ```no_run
 //! let mut config = terrace_bench::BenchConfig::default();

@@ -1,18 +1,18 @@
-//! This file is the limit line: what the medium alone allows for the same records, in the same run.
+//! The limit line: the throughput of the medium alone for the same records, in the same run.
 //!
-//! Nothing but the bytes: no ordering, no index, no lookup. Each limit runs on as many threads as
-//! the workload it stands beside, in a second pool next to the database's (same medium, same
-//! instructions, same emulation, all pages faulted in before).
+//! It moves only the bytes: no ordering, no index, no lookup. Each limit runs on as many threads as
+//! its workload, in a second pool next to the database's (same medium, same instructions, same
+//! emulation, all pages faulted in before).
 //!
 //! - Writes: the records of the log (32 bytes of header, 16 bytes, key and value for each entry,
-//!   rounded up to 64) appended one after the other to a ring in an extent, with a streaming write
-//!   and a fence each, and with a sync each where the durability is `Sync`. `Volatile` writes are
-//!   plain copies. A pool in plain memory (medium `dram`) logs to files, so its limit is one
-//!   `pwrite` a record, and one `fdatasync` where the durability is `Sync`.
-//! - Random reads: values copied out of random places of that extent.
-//! - Scans: keys and values copied out of it in order.
-//! - Seeks: a random place, and the entries after it copied in order.
-//! - Missing keys: one random cache line looked at.
+//!   rounded up to 64) appended in order to a ring in an extent, each with a streaming write and a
+//!   fence, and with a sync if the durability is `Sync`. `Volatile` writes are plain copies. A pool
+//!   in plain memory (medium `dram`) logs to files, so its limit is one `pwrite` a record, and one
+//!   `fdatasync` if the durability is `Sync`.
+//! - Random reads: values copied from random offsets of that extent.
+//! - Scans: keys and values copied from it in order.
+//! - Seeks: a random offset, and the entries after it copied in order.
+//! - Missing keys: one load of a random cache line.
 //!
 //! The extent is as large as the data, but at least 64 MiB and at most 1 GiB.
 
@@ -33,19 +33,19 @@ use crate::step::Step;
 const EXTENT_BYTES_MIN: u64 = 64 << 20;
 const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
-/// The ring of a log in a file.
+/// The size of the ring of a log in a file.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// Records that one measurement moves, unless their bytes are too few or too many.
+/// Records moved by one measurement, unless their bytes are too few or too many.
 const RECORDS: u64 = 200_000;
 
-/// Bytes that one measurement moves at least, so that small records do not stay in the caches.
+/// The minimum of bytes moved by one measurement, so that small records do not stay in the caches.
 const MOVED_BYTES_MIN: u64 = 64 << 20;
 
-/// Bytes that one measurement moves at most.
+/// The maximum of bytes moved by one measurement.
 const MOVED_BYTES_MAX: u64 = 1 << 30;
 
-/// The best of this many rounds counts, so that a disturbance does not lower the limit.
+/// The number of rounds; the best one counts, so that a disturbance does not lower the limit.
 const ROUNDS: usize = 3;
 
 /// The random bytes that records are cut from.
@@ -55,13 +55,13 @@ const SOURCE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
     rates: Vec<(Kind, f64)>,
-    /// The pool that was measured, as a line for people; `None` where there was none to make.
+    /// The measured pool, as a line for people; `None` if no pool was made.
     pub pool: Option<String>,
-    /// How long that pool's creation and pre-faulting took.
+    /// The duration of that pool's creation and pre-faulting.
     pub prepared: Duration,
 }
 
-/// What a workload asks of the medium.
+/// The access pattern of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Append,
@@ -108,8 +108,8 @@ impl Kind {
 }
 
 impl Limits {
-    /// Measures every limit that the steps of `config` need. `beside` is where the database's pool
-    /// will be, or its folder when it has no pool file.
+    /// Measures every limit that the steps of `config` need. `beside` is the future path of the
+    /// database's pool, or its directory if it has no pool file.
     pub(crate) fn measure(
         config: &BenchConfig,
         options: &Options,
@@ -135,7 +135,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// The limit that stands beside `step`, in operations a second.
+    /// Returns the limit for `step`, in operations a second.
     pub fn of(&self, step: Step) -> Option<f64> {
         let kind = Kind::of(step)?;
         self.rates
@@ -145,7 +145,7 @@ impl Limits {
     }
 }
 
-/// Bytes that a record of `entries` entries takes in the log.
+/// Returns the bytes that a record of `entries` entries takes in the log.
 fn record_bytes(entries: u64, key_bytes: usize, value_bytes: usize) -> u64 {
     let entry = (16 + key_bytes as u64 + value_bytes as u64).next_multiple_of(8);
     (32 + entries * entry).next_multiple_of(64)
@@ -161,7 +161,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The place where limits are measured.
+/// The setup in which limits are measured.
 struct Bench<'a> {
     config: &'a BenchConfig,
     durability: Durability,
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         let data = config
             .data_bytes()
             .clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX);
-        // Every thread needs room for a record, whatever the cap says.
+        // Every thread needs space for two records, even if the clamped size is smaller.
         let record = record_bytes(
             config.batch_count as u64,
             config.key_bytes,
@@ -237,7 +237,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Writes every byte of the extents once, so that reads find data and no page is new.
+    /// Writes every byte of the extents once, so that reads find data and every page is faulted in.
     fn touch(&self) -> Result<(), BenchError> {
         for extent in &self.extents {
             let mut claim = self.claim(extent)?;
@@ -265,7 +265,7 @@ impl<'a> Bench<'a> {
         Ok(best)
     }
 
-    /// Operations a second of one round.
+    /// Runs one round and returns its operations a second.
     fn round(&self, kind: Kind, round: u64) -> Result<f64, BenchError> {
         let threads = self.config.threads;
         let start = Barrier::new(threads);
@@ -316,7 +316,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The bytes of one appended record, and how many to append.
+    /// Returns the bytes of one appended record, and the number of records to append.
     fn appended(&self, kind: Kind) -> (usize, u64) {
         let value_bytes = if kind == Kind::Append {
             self.config.value_bytes
@@ -358,7 +358,7 @@ impl<'a> Bench<'a> {
     fn append_to_file(&self, kind: Kind, thread: usize, file: &File) -> Result<u64, BenchError> {
         let (record, records) = self.appended(kind);
         let failed = |e| BenchError::Medium(format!("writing its log file failed: {e}"));
-        // Each thread has its own part of the file, as each would have its place in the log.
+        // Each thread has its own part of the file, as it would have its own place in the log.
         let part = (FILE_BYTES / self.config.threads as u64).max(record as u64);
         let first = part * thread as u64;
         let mut at = 0;
@@ -383,7 +383,8 @@ impl<'a> Bench<'a> {
         let slots = (extent.len() / stride).max(1);
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut out = vec![0u8; config.key_bytes + config.value_bytes];
-        // A random read copies the value, a scan key and value, a seek that for each entry.
+        // A random read copies the value, a scan copies key and value, and a seek does so for each
+        // entry.
         let (len, entries) = match kind {
             Kind::Miss => (1, 1),
             Kind::Scan => (out.len(), 1),
@@ -410,7 +411,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How many records of `bytes` bytes one measurement moves.
+/// Returns the number of records of `bytes` bytes that one measurement moves.
 fn count_of(bytes: u64) -> u64 {
     let bytes = bytes.max(1);
     RECORDS
@@ -441,7 +442,7 @@ fn open_log(path: &Path, source: &[u8]) -> Result<File, BenchError> {
 mod tests {
     use super::*;
 
-    /// A record's bytes are those of the log: header, entries, rounded up to a cache line.
+    /// A record has the size of a log record: header, entries, rounded up to a cache line.
     #[test]
     fn records_have_the_size_of_the_log() {
         assert_eq!(
@@ -455,7 +456,7 @@ mod tests {
         );
     }
 
-    /// Every workload has its limit and no other has one, on a pool in plain memory and in a file.
+    /// Every workload with a limit gets one and no other, on a pool in plain memory and in a file.
     #[test]
     fn every_workload_has_a_limit() {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! This file is what is known of the machine and of this process, as Linux tells it under /proc.
+//! The properties of the machine and of this process, read from Linux's /proc.
 
 use std::fs;
 use std::path::Path;
@@ -12,16 +12,17 @@ pub struct Machine {
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// What sets the speed of the cores, as "performance"; `None` where Linux does not say.
+    /// The frequency governor of the cores, such as "performance"; `None` if Linux does not report
+    /// one.
     pub governor: Option<String>,
-    /// The kernel's release.
+    /// The release of the kernel.
     pub kernel: String,
     /// Installed memory in bytes.
     pub memory_bytes: u64,
 }
 
 impl Machine {
-    /// Asks the operating system; what it does not say is "unknown" or zero.
+    /// Reads the properties; unavailable ones are "unknown" or zero.
     pub fn read() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = ["model name", "Model", "CPU implementer"]
@@ -48,7 +49,7 @@ impl Machine {
     }
 }
 
-/// Memory that programs may still take, as Linux estimates it; 0 where it does not say.
+/// Returns the memory still available to programs, as Linux estimates it; 0 if unavailable.
 pub(crate) fn available_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field_bytes(&meminfo, "MemAvailable").unwrap_or(0)
@@ -57,16 +58,16 @@ pub(crate) fn available_bytes() -> u64 {
 /// The memory of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The most that was resident at once, the mapped pool included (VmHWM).
+    /// The peak of resident memory, including the mapped pool (VmHWM).
     pub peak_bytes: u64,
-    /// Resident now and private to the process: memtables, filters, caches, the program.
+    /// Resident and private memory: memtables, filters, caches, the program.
     pub private_bytes: u64,
-    /// Resident now and shared or of files: the mapped pool.
+    /// Resident memory that is shared or belongs to files: the mapped pool.
     pub mapped_bytes: u64,
 }
 
 impl Memory {
-    /// Asks the operating system; what it does not say is zero.
+    /// Reads the figures; unavailable ones are zero.
     pub fn read() -> Memory {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name| field_bytes(&status, name).unwrap_or(0);
@@ -78,17 +79,17 @@ impl Memory {
     }
 }
 
-/// What this process has written, as the kernel accounts it.
+/// The bytes written by this process, as the kernel accounts them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ProcessIo {
-    /// Bytes handed to write calls.
+    /// Bytes passed to write calls.
     pub(crate) write_bytes: u64,
     /// Bytes that went, or will go, to block devices.
     pub(crate) device_bytes: u64,
 }
 
 impl ProcessIo {
-    /// Asks the operating system; what it does not say is zero.
+    /// Reads the figures; unavailable ones are zero.
     pub(crate) fn read() -> ProcessIo {
         let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
         let field = |name: &str| {
@@ -103,7 +104,7 @@ impl ProcessIo {
     }
 }
 
-/// Bytes that the files under `path` take of their file system.
+/// Returns the bytes that the files under `path` take on their file system.
 pub(crate) fn bytes_under(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(path) else {
@@ -117,7 +118,7 @@ pub(crate) fn bytes_under(path: &Path) -> u64 {
     sizes.sum()
 }
 
-/// The mount that holds `path`: type and options, such as "tmpfs (rw,huge=always)".
+/// Returns the mount that holds `path`: type and options, such as "tmpfs (rw,huge=always)".
 pub(crate) fn file_system_of(path: &Path) -> String {
     let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
@@ -128,7 +129,7 @@ pub(crate) fn file_system_of(path: &Path) -> String {
         else {
             continue;
         };
-        // A later mount of the same place hides the earlier one.
+        // A later mount at the same path hides the earlier one.
         if absolute.starts_with(mount) && mount.len() >= best.0 {
             best = (mount.len(), kind, options);
         }
@@ -139,7 +140,7 @@ pub(crate) fn file_system_of(path: &Path) -> String {
     }
 }
 
-/// The field `name` of a file whose lines are `name: number kB`.
+/// Returns the field `name` of a file whose lines are `name: number kB`.
 fn field_bytes(text: &str, name: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(field_bytes(text, "VmRSS"), None);
     }
 
-    /// A running process has a peak of memory, and its machine a core.
+    /// A running process has a memory peak, and its machine at least one core.
     #[test]
     fn the_process_is_seen() {
         assert!(Machine::read().cores >= 1);
@@ -169,7 +170,7 @@ mod tests {
         assert!(of_proc.starts_with("proc (rw"), "{of_proc}");
     }
 
-    /// What is written is accounted, and what files take is found in folders below.
+    /// Written bytes are counted, and the size of files includes those in subdirectories.
     #[test]
     fn written_bytes_are_seen() {
         let folder = tempfile::tempdir().expect("a temporary folder");

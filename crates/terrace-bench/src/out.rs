@@ -1,10 +1,10 @@
-//! This file is where the lines of a run for people go.
+//! The output of a run for people.
 
 use std::io::Write;
 
 use crate::error::BenchError;
 
-/// Lines for people. A failure is kept until somebody can return it.
+/// Writes lines for people. An error is kept until `check` returns it.
 pub(crate) struct Out<'a> {
     out: Option<&'a mut dyn Write>,
     failed: Option<std::io::Error>,

@@ -1,8 +1,8 @@
-//! This file is where the database of a run is, and how it is made fresh without losing data.
+//! The location of a run's database, and how a fresh one is made without losing data.
 //!
-//! A temporary folder is made in memory (`/dev/shm`) where that has room, else in the system's
-//! folder for temporary files. It holds a locked file while its run lives, so that the next run can
-//! tell what a killed one left behind and remove it.
+//! A temporary directory is made in memory (`/dev/shm`) if that has enough space, else in the
+//! system's directory for temporary files. It contains a file that stays locked while its run
+//! lives, so that the next run can recognize and remove the leftovers of a killed one.
 //!
 //! Invariants
 //!   P1  A database or pool is removed only if this run made it, or `replace_db` allows it.
@@ -19,25 +19,25 @@ use crate::error::BenchError;
 use crate::measure::PoolFile;
 use crate::store::StoreKind;
 
-/// The file that says which peer's files are beside it, in the folder [`PEER_FOLDER`].
+/// The file that names the peer whose files are next to it, in the directory [`PEER_FOLDER`].
 const PEER_FILE: &str = "bench-store";
 const PEER_FOLDER: &str = "store";
 
 const PREFIX: &str = "terrace-bench-";
 const OWNER_FILE: &str = "owner";
 
-/// Where the database of a run is.
+/// The location of a run's database.
 #[derive(Debug)]
 pub(crate) struct Place {
     db: PathBuf,
-    /// The pool's file, wherever it is; `None` where the pool is in plain memory.
+    /// The path of the pool's file; `None` if the pool is in plain memory.
     pool: Option<PathBuf>,
     temporary: Option<(TempDir, File)>,
     store: StoreKind,
 }
 
 impl Place {
-    /// Finds the place, and makes sure that what is there may be used as `config` says.
+    /// Finds the location, and checks that its contents may be used as `config` demands.
     pub(crate) fn find(config: &BenchConfig, options: &Options) -> Result<Place, BenchError> {
         let (db, temporary) = match &config.db {
             Some(path) => (path.clone(), None),
@@ -59,13 +59,14 @@ impl Place {
         Ok(place)
     }
 
-    /// The database's folder.
+    /// Returns the database's directory.
     pub(crate) fn db(&self) -> &Path {
         &self.db
     }
 
-    /// The folder that the store is opened in. A peer's is made below the database's, beside a file
-    /// with its name, so that this run, a later one and `--replace-db` know what is there.
+    /// Returns the directory that the store is opened in. A peer's is made below the database's,
+    /// next to a file with the peer's name, so that this run, a later one and `--replace-db`
+    /// recognize it.
     pub(crate) fn store_folder(&self, existing: bool) -> Result<PathBuf, BenchError> {
         if self.store == StoreKind::Terrace {
             return Ok(self.db.clone());
@@ -87,7 +88,7 @@ impl Place {
         Ok(folder)
     }
 
-    /// Where the pool's file is, and what it takes.
+    /// Returns the path of the pool's file and its size.
     pub(crate) fn pool_file(&self) -> PoolFile {
         use std::os::unix::fs::MetadataExt;
         match &self.pool {
@@ -99,8 +100,8 @@ impl Place {
         }
     }
 
-    /// The path beside which the pool of the limit line is made, on the same file system as the
-    /// database's pool. `None` where that is a device, which has no room for a second one.
+    /// Returns the path next to which the pool of the limit line is made, on the same file system
+    /// as the database's pool. `None` if the pool is a device, which has no space for a second one.
     pub(crate) fn beside(&self) -> Result<Option<PathBuf>, BenchError> {
         if let Some(pool) = &self.pool
             && !pool.starts_with(&self.db)
@@ -111,15 +112,15 @@ impl Place {
         Ok(Some(self.db.join("bench")))
     }
 
-    /// Whether the folder goes away with the run.
+    /// Returns whether the directory is removed at the end of the run.
     pub(crate) fn is_temporary(&self) -> bool {
         self.temporary.is_some()
     }
 
-    /// Removes what this run has made, for the next fresh database.
+    /// Removes the files of this run, for the next fresh database.
     pub(crate) fn remove(&self) -> Result<(), BenchError> {
         if Options::load(&self.db)?.is_some() {
-            // Refused if the database is open, here or in another process; files of others stay.
+            // Fails if the database is open, here or in another process; files of others stay.
             terrace::Db::destroy(&self.db)?;
         }
         if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
@@ -129,7 +130,7 @@ impl Place {
         if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
             fs::remove_file(pool).map_err(|e| BenchError::io("remove", pool, e))?;
         }
-        // The folder itself stays: it may be where a file system is mounted.
+        // The directory itself stays: it may be a mount point.
         let Ok(entries) = fs::read_dir(&self.db) else {
             return Ok(());
         };
@@ -144,7 +145,7 @@ impl Place {
         Ok(())
     }
 
-    /// Refuses to lose anything that was there before, unless `replace` allows it.
+    /// Fails if existing data would be lost, unless `replace` allows it.
     fn clear_the_way(&self, replace: bool) -> Result<(), BenchError> {
         let folder = self.db.display();
         if self.db.exists() && !is_empty_folder(&self.db) {
@@ -174,7 +175,7 @@ impl Place {
     }
 }
 
-/// Refuses to remove what a file's lock keeps for a process.
+/// Fails if the file at `path` is locked.
 fn check_unlocked(path: &Path) -> Result<(), BenchError> {
     let Ok(file) = File::open(path) else {
         return Ok(());
@@ -195,7 +196,8 @@ fn is_empty_folder(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Makes a temporary folder that `bytes` and a little more for the limit line fit into.
+/// Makes a temporary directory on a file system with space for `bytes` and a little more for the
+/// limit line.
 pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> {
     let in_memory = Path::new("/dev/shm");
     let temporary = std::env::temp_dir();
@@ -206,7 +208,7 @@ pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> 
     remove_abandoned(parent);
     let make = |parent: &Path| {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
-        // Locked before it has its name, so that nobody finds it unlocked.
+        // Locked before it gets its name, so that no other run finds it unlocked.
         let unnamed = folder.path().join("starting");
         let owner = File::create(&unnamed)?;
         owner.lock()?;
@@ -218,12 +220,12 @@ pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> 
         .map_err(|e| BenchError::io("make a temporary folder in", parent, e))
 }
 
-/// Bytes that may still be written to the file system of `path`.
+/// Returns the bytes that may still be written to the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> u64 {
     OsFs.free_bytes(path).ok().flatten().unwrap_or(0)
 }
 
-/// Removes folders of runs that were killed: theirs are the owner files that nobody locks.
+/// Removes directories of killed runs: those whose owner file is unlocked.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -232,13 +234,14 @@ fn remove_abandoned(parent: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // A folder without an owner file is one that its run is about to lock: it is left alone.
+        // A directory without an owner file may belong to a run that is about to lock it, so leave
+        // it alone.
         let folder = entry.path();
         let Ok(owner) = File::open(folder.join(OWNER_FILE)) else {
             continue;
         };
         if owner.try_lock().is_ok() {
-            // What cannot be removed belongs to another user, who can.
+            // A directory that cannot be removed belongs to another user, who can remove it.
             let _ = fs::remove_dir_all(&folder);
         }
     }
@@ -248,7 +251,7 @@ fn remove_abandoned(parent: &Path) {
 mod tests {
     use super::*;
 
-    /// What a killed run left behind is removed; what a living one uses is not.
+    /// The directory of a killed run is removed; that of a live run is not.
     #[test]
     fn abandoned_folders_are_removed() {
         let parent = tempfile::tempdir().expect("a temporary folder");
@@ -268,7 +271,7 @@ mod tests {
         assert!(!exists("dead"));
     }
 
-    /// A folder with other things in it, and a pool file of somebody else, are refused and kept.
+    /// A directory with other files, and another owner's pool file, are refused and kept.
     #[test]
     fn foreign_data_is_refused() {
         let parent = tempfile::tempdir().expect("a temporary folder");

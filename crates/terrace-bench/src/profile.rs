@@ -1,22 +1,22 @@
-//! This file is the emulated devices that have a name: what `--emulate` takes beside numbers.
+//! The named emulated devices, which `--emulate` takes in addition to numbers.
 //!
-//! Emulation slows the writes of a pool: they share a bandwidth, and each fence that has something to
-//! wait for waits a latency. Reads are as fast as the memory below, files are not slowed at all, and
-//! nothing is less durable than it was. So it tells what a slower medium does to writes, and nothing of
-//! reads; a peer beside it works at the speed of its files.
+//! Emulation slows the writes of a pool: they share a bandwidth, and each fence with pending writes
+//! waits for a latency. Reads keep the speed of the underlying memory, files are not slowed at all,
+//! and durability does not change. So it shows how a slower medium affects writes, and nothing
+//! about reads; a peer runs at the speed of its files.
 //!
 //! The figures are those of one device, not of a machine full of them:
 //!
-//! - `optane`: one Optane DIMM as measured by Yang et al., "An Empirical Guide to the Behavior and Use
-//!   of Scalable Persistent Memory" (FAST 2020): 2.3 GB/s of writes, 90 ns for a streaming store. The
-//!   MioDB paper gives a ratio, random writes "almost 7 times" slower than DRAM's, which is this one
-//!   where DRAM writes 16 GB/s.
-//! - `cxl`: memory behind one CXL link of eight lanes: 20 GB/s, and 250 ns for the way there and back.
+//! - `optane`: one Optane DIMM as measured by Yang et al., "An Empirical Guide to the Behavior and
+//!   Use of Scalable Persistent Memory" (FAST 2020): 2.3 GB/s of writes, 90 ns for a streaming
+//!   store. The MioDB paper gives a ratio, random writes "almost 7 times" slower than DRAM's, which
+//!   matches if DRAM writes 16 GB/s.
+//! - `cxl`: memory behind one CXL link of eight lanes: 20 GB/s, and 250 ns for the round trip.
 //!   Round figures, of no single product.
 
 use terrace::Emulation;
 
-/// The devices with a name. "none" is no emulation.
+/// The named devices. "none" means no emulation.
 pub const PROFILES: [(&str, Emulation); 2] = [
     (
         "optane",
@@ -34,13 +34,13 @@ pub const PROFILES: [(&str, Emulation); 2] = [
     ),
 ];
 
-/// The device that has this name.
+/// Returns the device with this name.
 pub fn named(name: &str) -> Option<Emulation> {
     let found = PROFILES.iter().find(|(profile, _)| *profile == name);
     found.map(|(_, emulation)| *emulation)
 }
 
-/// The parameters of a device as a line for people, with its name where it has one.
+/// Returns the parameters of a device as a line for people, with its name if it has one.
 pub fn describe(emulation: Emulation) -> String {
     let name = PROFILES.iter().find(|(_, profile)| {
         profile.write_gbps == emulation.write_gbps

@@ -1,7 +1,8 @@
-//! This file is the records of YCSB in one database: which there are, under which keys, in which version.
+//! The YCSB records in one database: their numbers, keys and versions.
 //!
-//! Records are numbered. Threads take numbers for new ones from one counter and say when they were
-//! acknowledged; all below `end` are, so a reader never asks for a record that is not there yet.
+//! Records are numbered. Threads take numbers for new records from one counter and report when they
+//! were acknowledged; all below `end` are, so a reader never requests a record that does not exist
+//! yet.
 //!
 //! Invariants
 //!   R1  Every record from `first` up to `end` was acknowledged.
@@ -25,12 +26,12 @@ pub(crate) struct Records {
     end: AtomicU64,
     /// Acknowledged records above `end`.
     ahead: Mutex<BTreeSet<u64>>,
-    /// Whose turn it is in a sequential workload.
+    /// The next record of a sequential workload.
     pub(crate) turn: AtomicU64,
 }
 
 impl Records {
-    /// No records yet; the first one will be number `first`.
+    /// Returns an empty set of records whose first one will be number `first`.
     pub(crate) fn none_from(first: u64) -> Records {
         Records {
             first,
@@ -40,7 +41,7 @@ impl Records {
         }
     }
 
-    /// The records of a database that another run made: nothing is known of their versions.
+    /// Returns the records of a database that another run made; their versions are unknown.
     fn there(first: u64, count: u64) -> Records {
         Records {
             first,
@@ -50,8 +51,8 @@ impl Records {
         }
     }
 
-    /// The records that `step` works on: those that are there, or where there are none the first ones of
-    /// a load, or those of a database that another run made. Makes them ready for the step.
+    /// Returns the records that `step` works on, prepared for it: the existing ones, else the first
+    /// ones of a load, or those of a database that another run made.
     pub(crate) fn of_step<'a>(
         there: &'a mut Option<Records>,
         step: Step,
@@ -68,44 +69,45 @@ impl Records {
         records
     }
 
-    /// Requests for these records as `workload` makes them.
+    /// Returns the requests for these records that `workload` makes.
     pub(crate) fn requests(&self, workload: &Workload) -> Requests {
         let to_come = workload.inserts_to_come();
         Requests::new(workload.requests, self.first, self.count().max(1), to_come)
     }
 
-    /// Makes room to follow `more` new records, and begins sequential requests anew.
+    /// Makes space to track `more` new records, and restarts sequential requests.
     pub(crate) fn prepare(&mut self, more: u64) {
         self.versions
             .grow(self.next.load(Ordering::Relaxed).saturating_add(more));
         self.turn = AtomicU64::new(0);
     }
 
-    /// The number after the last record that every reader may ask for.
+    /// Returns the number after the last record that every reader may request.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     pub(crate) fn count(&self) -> u64 {
         self.end() - self.first
     }
 
-    /// The number of a new record.
+    /// Takes the number of a new record.
     #[inline]
     pub(crate) fn take(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number of a new record below `limit`; `None` where all are taken.
+    /// Takes the number of a new record below `limit`; returns `None` if all are taken.
     #[inline]
     pub(crate) fn take_below(&self, limit: u64) -> Option<u64> {
         let number = self.take();
         (number < limit).then_some(number)
     }
 
-    /// New records are numbered from here on: what was taken beyond the last one is given back.
+    /// Continues the numbering after the last acknowledged record: numbers taken beyond it are
+    /// freed.
     pub(crate) fn settle(&mut self) {
         let end = self.end();
         let ahead = self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -113,11 +115,11 @@ impl Records {
         self.next = AtomicU64::new(next);
     }
 
-    /// The new record `number` was acknowledged.
+    /// Records that the new record `number` was acknowledged.
     #[inline]
     pub(crate) fn acknowledge(&self, number: u64) {
         let after = number + 1;
-        // Alone, or in order, nobody has to wait for anybody.
+        // With one thread, or in order, no lock is needed.
         let in_order =
             self.end
                 .compare_exchange(number, after, Ordering::AcqRel, Ordering::Relaxed);
@@ -128,7 +130,8 @@ impl Records {
         if in_order.is_err() {
             ahead.insert(number);
         }
-        // Only who is at the end moves it, and whoever puts a number ahead looks again after that.
+        // Only the thread at the end moves it, and a thread that inserts a number ahead checks it
+        // again afterwards.
         let mut end = self.end.load(Ordering::Acquire);
         while ahead.remove(&end) {
             end += 1;
@@ -137,7 +140,7 @@ impl Records {
     }
 }
 
-/// Writes YCSB's keys into one buffer: `user` and a number, with zeros before it up to a width.
+/// Writes YCSB's keys into one buffer: `user` and a number, padded with zeros to a width.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordKeys {
     ordered: bool,
@@ -156,7 +159,7 @@ impl RecordKeys {
         }
     }
 
-    /// The number that stands in the key of record `number`.
+    /// Returns the number in the key of record `number`.
     #[inline]
     pub(crate) fn name(&self, number: u64) -> u64 {
         if self.ordered {
@@ -166,7 +169,7 @@ impl RecordKeys {
         }
     }
 
-    /// The key with `name` in it.
+    /// Returns the key with `name` in it.
     #[inline]
     pub(crate) fn key(&mut self, name: u64) -> &[u8] {
         let mut digits = [0u8; 20];
@@ -188,13 +191,13 @@ impl RecordKeys {
         &self.buffer
     }
 
-    /// The longest key.
+    /// Returns the length of the longest key.
     pub(crate) fn bytes_max(padding: usize) -> usize {
         PREFIX.len() + padding.max(20)
     }
 }
 
-/// The number that stands in `key`; `None` where it is no key of a record.
+/// Returns the number in `key`; `None` if it is no key of a record.
 #[inline]
 pub(crate) fn name_in(key: &[u8]) -> Option<u64> {
     let digits = key
@@ -210,7 +213,7 @@ pub(crate) fn name_in(key: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Keys are YCSB's, hashed or ordered, padded or not, and tell their number.
+    /// Keys are YCSB's, hashed or ordered, padded or not, and contain their number.
     #[test]
     fn keys_are_ycsbs() {
         let mut ordered = RecordKeys::new(true, 8);
@@ -229,7 +232,8 @@ mod tests {
         }
     }
 
-    /// A record can be asked for once all before it are acknowledged, in whatever order that happens.
+    /// A record may be requested once all before it are acknowledged, in any order of
+    /// acknowledgement.
     #[test]
     fn the_end_has_no_holes() {
         let records = Records::none_from(10);
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(records.count(), 7);
     }
 
-    /// Of many threads none leaves a hole, and numbers beyond a limit are given back.
+    /// Many threads leave no hole, and numbers beyond a limit are freed.
     #[test]
     fn threads_leave_no_holes() {
         let mut records = Records::none_from(0);

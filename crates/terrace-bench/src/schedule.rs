@@ -1,27 +1,27 @@
-//! This file is the open loop: when operations are meant to begin, whether the store keeps up or not.
+//! The open loop: operations start on a schedule, even if the store cannot keep up.
 //!
-//! In a closed loop a thread begins an operation when its last one ended, so a store that stalls is
-//! asked for nothing meanwhile, and one long latency is all that shows of it. Users do not wait like
-//! that. Here operations arrive at a fixed rate, and a latency counts from the moment in which the
-//! operation should have begun: one that had to queue behind a stall has the time of its waiting in it.
+//! In a closed loop, a thread starts an operation when its last one has ended, so a stalled store
+//! receives no operations, and the stall shows as one long latency. Real users do not wait like
+//! that. In an open loop, operations arrive at a fixed rate, and a latency counts from the
+//! scheduled start, so it includes the time an operation queues behind a stall.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use terrace_media::Stopwatch;
 
-/// How operations of an open loop follow each other.
+/// The distribution of arrivals in an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arrivals {
     /// At equal distances.
     #[default]
     Constant,
-    /// At random and independent of each other, as those of many users: exponential distances.
+    /// At random and independent, like those of many users: exponential distances.
     Poisson,
 }
 
 impl Arrivals {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Arrivals::Constant => "constant",
@@ -42,17 +42,18 @@ impl FromStr for Arrivals {
     }
 }
 
-/// A thread sleeps up to this long before its turn and watches the clock for the rest: the operating
-/// system wakes it later than asked for.
+/// A thread sleeps until this long before its turn and then polls the clock, since the operating
+/// system wakes it late.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// A thread that waits looks this often whether it is to stop.
+/// The interval at which a waiting thread checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// When the operations of one thread are meant to begin.
+/// The scheduled starts of one thread's operations.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
-    /// When the last operation was meant to begin, in nanoseconds since the start, and the next one.
+    /// The scheduled start of the last operation, in nanoseconds since the start, and that of the
+    /// next one.
     last_ns: u64,
     next_ns: f64,
     gap_ns: f64,
@@ -61,7 +62,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The turns of worker number `thread` of `threads` that share `rate` operations a second.
+    /// Returns the schedule of worker number `thread` of `threads` that share `rate` operations a
+    /// second.
     pub(crate) fn new(
         rate: f64,
         arrivals: Arrivals,
@@ -80,13 +82,13 @@ impl Schedule {
         }
     }
 
-    /// When the last operation was meant to begin.
+    /// Returns the scheduled start of the last operation.
     pub(crate) fn last(&self) -> u64 {
         self.last_ns
     }
 
-    /// When the next operation is meant to begin, in nanoseconds since the start; it stands for `ops`
-    /// arrivals.
+    /// Returns the scheduled start of the next operation, in nanoseconds since the start; it stands
+    /// for `ops` arrivals.
     pub(crate) fn next(&mut self, ops: u64) -> u64 {
         self.last_ns = self.next_ns as u64;
         self.next_ns += match self.arrivals {
@@ -99,9 +101,9 @@ impl Schedule {
     }
 }
 
-/// Waits until `watch` shows `at`, or until `is_stopped` says so.
+/// Waits until `watch` shows `at`, or until `is_stopped` returns true.
 pub(crate) fn wait_until(at: u64, watch: &Stopwatch, is_stopped: impl Fn() -> bool) {
-    // BOUND: time passes, and whoever ends the workload says so to every thread.
+    // BOUND: time passes, and the end of the workload stops every thread.
     loop {
         let left = Duration::from_nanos(at.saturating_sub(watch.now()));
         if left.is_zero() || is_stopped() {
@@ -125,7 +127,7 @@ mod tests {
         at.map(|ns| ns as f64 / 1e6).collect()
     }
 
-    /// Threads keep equal distances together: their turns, sorted, are one a millisecond.
+    /// Threads together keep equal distances: their turns, sorted, are one a millisecond.
     #[test]
     fn constant_arrivals_are_even() {
         let mut all: Vec<f64> = (0..4)
@@ -149,7 +151,7 @@ mod tests {
         assert!((deviation - 1.0).abs() < 0.05, "{deviation}");
     }
 
-    /// A batch stands for as many arrivals as it has entries.
+    /// A batch takes as many arrivals as it has entries.
     #[test]
     fn batches_take_their_turns_together() {
         let mut schedule = Schedule::new(1000.0, Arrivals::Constant, 0, 1, 7);
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(schedule.last(), 10_000_000);
     }
 
-    /// A wait ends when it is told to, however long it would have been.
+    /// A wait ends when it is stopped, even if its time has not come.
     #[test]
     fn a_wait_can_be_stopped() {
         let watch = Stopwatch::start();

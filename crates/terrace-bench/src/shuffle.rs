@@ -1,9 +1,10 @@
-//! This file is a random order of numbers that needs no memory: a permutation by a small cipher.
+//! A random order of numbers that needs no memory: a permutation by a small cipher.
 //!
-//! Four Feistel rounds permute the numbers of an even number of bits; one that is not below the count
-//! is permuted again until it is, which is a permutation of those below.
+//! Four Feistel rounds permute the numbers of an even number of bits. A result that is not below
+//! the count is permuted again until it is, which gives a permutation of the numbers below the
+//! count.
 
-/// The numbers below `count` in an order of its own.
+/// The numbers below `count` in a random order.
 #[derive(Debug, Clone)]
 pub(crate) struct Shuffle {
     count: u64,
@@ -12,7 +13,7 @@ pub(crate) struct Shuffle {
 }
 
 impl Shuffle {
-    /// An order of the numbers below `count` that follows from `seed`.
+    /// Returns an order of the numbers below `count`, derived from `seed`.
     pub(crate) fn new(count: u64, seed: u64) -> Shuffle {
         let bits = 64 - count.saturating_sub(1).leading_zeros();
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -23,11 +24,11 @@ impl Shuffle {
         }
     }
 
-    /// The number at place `i`, which is below the count.
+    /// Returns the number at index `i`, which must be below the count.
     #[inline]
     pub(crate) fn at(&self, i: u64) -> u64 {
         let mut number = i;
-        // BOUND: the cycle through `i` comes back to it, and on average takes less than four rounds.
+        // BOUND: the cycle through `i` returns to it, and takes fewer than four rounds on average.
         loop {
             number = self.permute(number);
             if number < self.count {
@@ -51,7 +52,7 @@ impl Shuffle {
 mod tests {
     use super::*;
 
-    /// Every number comes once, whatever the count, and not in order.
+    /// Every number occurs once for every count, and not in order.
     #[test]
     fn every_number_comes_once() {
         for count in [1, 2, 3, 10, 64, 1000, 65_537] {

@@ -1,4 +1,4 @@
-//! This file is what a database holds, in bytes by tier.
+//! The bytes of a database by tier.
 
 use serde::{Deserialize, Serialize};
 use terrace::Metrics;
@@ -16,9 +16,9 @@ pub struct Space {
     pub levels: Vec<(u32, u64, u64)>,
     /// Extents of the repository.
     pub bottom_bytes: u64,
-    /// The bytes of them that are superseded or deleted.
+    /// Superseded or deleted bytes in the repository's extents.
     pub bottom_dead_bytes: u64,
-    /// Extents of the pool, everything included.
+    /// All extents of the pool.
     pub pool_allocated_bytes: u64,
     /// The pool's file.
     pub pool_committed_bytes: u64,
@@ -32,12 +32,13 @@ pub struct Space {
     pub space_amp_files: Option<f64>,
     /// The cache of their blocks.
     pub cache: CacheReport,
-    /// The bytes that files in the database's folder take of their file system, the pool's file included.
+    /// The bytes that files in the database's directory take on their file system, including the
+    /// pool's file.
     pub folder_bytes: u64,
 }
 
 impl Space {
-    /// The tiers as `metrics` has them.
+    /// Returns the tiers from `metrics`.
     pub fn of(metrics: &Metrics) -> Space {
         Space {
             memtable_bytes: metrics.memtable_bytes,

@@ -1,12 +1,12 @@
-//! This file is the steps of a run: workloads with the names and meanings of db_bench and YCSB, and waits.
+//! The steps of a run: workloads with the names and meanings of db_bench and YCSB, and waits.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// One step of a run: a workload that is measured, or a wait for background work.
 ///
-/// Every workload runs on `threads` threads. Of db_bench's workloads each thread does the whole number
-/// of operations, as there; those of YCSB share theirs, as there.
+/// Every workload runs on `threads` threads. As in db_bench, each thread of its workloads does the
+/// whole number of operations; as in YCSB, the threads of its workloads share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A fresh database; `num` keys in ascending order.
@@ -17,13 +17,13 @@ pub enum Step {
     FillRandom,
     /// A fresh database; the `num` keys from 0 to `num` in random order, each once.
     FillUniqueRandom,
-    /// As `FillRandom`, into the database that is there.
+    /// As `FillRandom`, into the existing database.
     Overwrite,
     /// `reads` gets of keys drawn from the range 0 to `num`; absent ones count as not found.
     ReadRandom,
     /// As `ReadRandom`, of the first hundredth of the keys.
     ReadHot,
-    /// `reads` gets of keys that nobody wrote.
+    /// `reads` gets of keys that no workload wrote.
     ReadMissing,
     /// One scan of up to `reads` entries from the first key upward.
     ReadSeq,
@@ -33,7 +33,7 @@ pub enum Step {
     SeekRandom,
     /// `reads` times: a get of a random key and a put of it.
     UpdateRandom,
-    /// `reads` operations on random keys: gets, and of what `read_percent` leaves, puts.
+    /// `reads` operations on random keys: `read_percent` gets, the rest puts.
     ReadRandomWriteRandom,
     /// `num` deletes of keys in ascending order.
     DeleteSeq,
@@ -43,8 +43,8 @@ pub enum Step {
     ReadWhileWriting,
     /// As `SeekRandom` on `threads` threads, while one more thread overwrites until they end.
     SeekRandomWhileWriting,
-    /// A fresh database; each thread has a queue in it: it puts `num` keys at the end, looks for the
-    /// first one and deletes it, `queue_depth` keys behind.
+    /// A fresh database; each thread has a queue in it: it puts `num` keys at the end, and finds
+    /// and deletes the first one, `queue_depth` keys behind.
     Queue,
     /// A fresh database; YCSB's load phase.
     YcsbLoad,
@@ -60,24 +60,24 @@ pub enum Step {
     YcsbE,
     /// F: reads and read-modify-writes by halves.
     YcsbF,
-    /// The workload of the property file that the run was given.
+    /// The workload of the given property file.
     YcsbRun,
-    /// On YCSB's records: skewed overwrites, each of another size, and few reads. Makes garbage.
+    /// On YCSB's records: skewed overwrites of varying sizes, and few reads. Makes garbage.
     Churn,
-    /// The calls of a recorded trace; into a fresh database, unless one that is there is used.
+    /// The calls of a recorded trace; into a fresh database, unless an existing one is used.
     Replay,
     /// A fresh database that another process fills with `num` keys; it is killed with SIGKILL, and
-    /// what it left is opened, timed and verified.
+    /// the database is opened, timed and verified.
     KillReopen,
-    /// Everything into the bottom, merges and reclaim settled.
+    /// Drains everything to the bottom and waits for merges and reclaim.
     Drain,
-    /// Every memtable into the buffer.
+    /// Flushes every memtable to the buffer.
     Flush,
-    /// Until background work has come to rest by itself.
+    /// Waits until background work is idle.
     Wait,
 }
 
-/// What a workload reads and writes: keys of one kind, which no other kind of workload knows.
+/// The kind of keys that a workload reads and writes, which no other kind of workload uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
     /// db_bench's numbers.
@@ -91,7 +91,7 @@ pub(crate) enum Contents {
 }
 
 impl Contents {
-    /// What it is called, and the steps that make it.
+    /// Returns the name of the contents, and the steps that make them.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Contents::Numbers => "the numbered keys of fillseq and its like",
@@ -103,7 +103,7 @@ impl Contents {
 }
 
 impl Step {
-    /// All steps, in the order in which the help lists them.
+    /// All steps, in the order of the help.
     pub const ALL: [Step; 32] = [
         Step::FillSeq,
         Step::FillBatch,
@@ -139,7 +139,7 @@ impl Step {
         Step::Wait,
     ];
 
-    /// The name on the command line: db_bench's, where that has the workload.
+    /// Returns the name on the command line: db_bench's, if it has the workload.
     pub fn name(self) -> &'static str {
         match self {
             Step::FillSeq => "fillseq",
@@ -177,7 +177,7 @@ impl Step {
         }
     }
 
-    /// Whether the step begins with an empty database.
+    /// Returns whether the step begins with an empty database.
     pub fn is_fresh(self) -> bool {
         matches!(
             self,
@@ -192,7 +192,7 @@ impl Step {
         )
     }
 
-    /// Whether the step may leave something in the database.
+    /// Returns whether the step may leave entries in the database.
     pub fn puts(self) -> bool {
         let only_reads = matches!(
             self,
@@ -209,17 +209,17 @@ impl Step {
         !only_reads && !self.settles()
     }
 
-    /// Whether the step waits for background work instead of measuring operations.
+    /// Returns whether the step waits for background work instead of measuring operations.
     pub fn settles(self) -> bool {
         matches!(self, Step::Drain | Step::Flush | Step::Wait)
     }
 
-    /// Whether one more thread writes while the others read.
+    /// Returns whether one more thread writes while the others read.
     pub(crate) fn has_writer(self) -> bool {
         matches!(self, Step::ReadWhileWriting | Step::SeekRandomWhileWriting)
     }
 
-    /// What it works on; `None` for a step that waits.
+    /// Returns the contents it works on; `None` for a step that waits.
     pub(crate) fn contents(self) -> Option<Contents> {
         match self {
             Step::Drain | Step::Flush | Step::Wait => None,
@@ -231,7 +231,7 @@ impl Step {
         }
     }
 
-    /// The standard workload that it runs, by its name.
+    /// Returns the name of the standard workload that it runs.
     pub(crate) fn standard_workload(self) -> Option<&'static str> {
         match self {
             Step::YcsbA => Some("a"),
@@ -266,7 +266,7 @@ impl FromStr for Step {
     }
 }
 
-/// The steps of a run that was asked for nothing else.
+/// The steps of a run that requests no others.
 pub const DEFAULT_STEPS: [Step; 11] = [
     Step::FillSeq,
     Step::FillRandom,
@@ -281,7 +281,7 @@ pub const DEFAULT_STEPS: [Step; 11] = [
     Step::DeleteRandom,
 ];
 
-/// Names every step that works on what an earlier one does not leave.
+/// Checks that each step finds the contents it works on; the error names every step that does not.
 pub(crate) fn check_order(steps: &[Step]) -> Result<(), String> {
     let mut there: Option<Contents> = None;
     for step in steps {
@@ -290,7 +290,7 @@ pub(crate) fn check_order(steps: &[Step]) -> Result<(), String> {
         };
         let works = match there {
             _ if step.is_fresh() => true,
-            // An empty database is one of numbered keys, none of which is there yet.
+            // An empty database counts as one of numbered keys without any key yet.
             None => wanted == Contents::Numbers,
             Some(there) => there == wanted,
         };
@@ -310,7 +310,7 @@ pub(crate) fn check_order(steps: &[Step]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// Every step's name is understood as that step, and nothing else is.
+    /// Every step's name parses as that step, and other names are rejected.
     #[test]
     fn names_are_understood() {
         for step in Step::ALL {
@@ -323,7 +323,8 @@ mod tests {
         );
     }
 
-    /// A step that reads what nobody wrote, or what another kind of workload wrote, is refused.
+    /// A step that reads keys that no workload wrote, or that another kind of workload wrote, is
+    /// refused.
     #[test]
     fn steps_find_what_they_work_on() {
         use Step::{FillSeq, Overwrite, Queue, ReadRandom, ReadSeq, Wait, YcsbA, YcsbE, YcsbLoad};

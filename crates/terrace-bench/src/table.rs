@@ -1,16 +1,16 @@
-//! This file is aligned text tables for people.
+//! Aligned text tables for people.
 
 use std::fmt;
 
-/// Rows of cells whose columns are padded to their widest cell: the first column to the left, the
-/// others to the right.
+/// Rows of cells whose columns are padded to their widest cell, the first column left-aligned and
+/// the others right-aligned.
 #[derive(Debug, Default, Clone)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with a heading row.
+    /// Returns a table with a heading row.
     pub fn new(heading: &[&str]) -> Table {
         Table {
             rows: vec![heading.iter().map(|cell| cell.to_string()).collect()],
@@ -22,7 +22,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether only the heading is there.
+    /// Returns whether the table contains only the heading.
     pub fn is_empty(&self) -> bool {
         self.rows.len() < 2
     }
@@ -60,7 +60,7 @@ impl fmt::Display for Table {
 mod tests {
     use super::*;
 
-    /// Columns line up whatever the cells hold.
+    /// Columns line up for cells of any width.
     #[test]
     fn columns_line_up() {
         let mut table = Table::new(&["tier", "bytes"]);

@@ -1,9 +1,9 @@
-//! This file is a recorded trace as the benchmark replays it: calls, and the keys that they are about.
+//! A recorded trace that the benchmark replays: calls and their keys.
 //!
-//! The format is in docs/trace.md; the library writes it. A trace is read into memory before anything is
-//! measured. Keys are numbered in the order in which they come, so that a call needs a number only. The
-//! keys of another keyspace than the default one get its number and a slash before them: a peer has no
-//! keyspaces.
+//! docs/trace.md describes the format; the library writes it. A trace is read into memory before
+//! anything is measured. Keys are numbered in order of appearance, so that a call stores only a
+//! number. Since a peer has no keyspaces, keys outside the default keyspace are prefixed with the
+//! number of their keyspace and a slash.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,23 +12,23 @@ use std::path::Path;
 
 use crate::units;
 
-/// The keyspace whose keys stay as they are.
+/// The keyspace whose keys are not prefixed.
 const DEFAULT_KEYSPACE: &[u8] = b"1";
 
-/// What a call does.
+/// A call of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Writes a value of so many bytes.
+    /// Writes a value of this many bytes.
     Put(u32),
     Delete,
     Get,
-    /// Reads so many entries, upward.
+    /// Reads this many entries, upward.
     Scan(u32),
-    /// Reads so many entries, downward.
+    /// Reads this many entries, downward.
     ScanBack(u32),
 }
 
-/// Calls that are one: a single one, or the writes of a batch.
+/// Calls that form a unit: a single one, or the writes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Group {
     first: u32,
@@ -43,16 +43,16 @@ pub struct Trace {
     groups: Vec<Group>,
     keys: Vec<Box<[u8]>>,
     numbers: HashMap<Box<[u8]>, u32>,
-    /// Deletes of ranges, which are left out.
+    /// Range deletes, which are not replayed.
     pub(crate) ranges_left_out: u64,
-    /// The longest value that is written.
+    /// The length of the longest value written.
     pub(crate) value_bytes_max: usize,
     /// Key and value bytes of all puts.
     pub(crate) written_bytes: u64,
 }
 
 impl Trace {
-    /// Reads the trace at `path`. An error says what is wrong, and in which line.
+    /// Reads the trace at `path`. An error names the problem and its line.
     pub fn load(path: &Path) -> Result<Trace, String> {
         let shown = path.display();
         let file =
@@ -65,7 +65,7 @@ impl Trace {
         let mut trace = Trace::default();
         let mut line = Vec::new();
         let mut number = 0;
-        // Writes that are still missing of the batch whose header was read.
+        // The missing writes of the batch whose header was read.
         let mut of_batch = 0u32;
         loop {
             line.clear();
@@ -73,7 +73,7 @@ impl Trace {
                 .read_until(b'\n', &mut line)
                 .map_err(|e| e.to_string())?;
             number += 1;
-            // A line without its end is what a process that was killed has left.
+            // A line without its end was torn when the process was killed.
             if read == 0 || line.pop() != Some(b'\n') {
                 break;
             }
@@ -87,7 +87,7 @@ impl Trace {
         if number == 1 {
             return Err("it is empty".to_string());
         }
-        // A batch whose writes are not all there is not whole, and was not.
+        // A batch with missing writes was torn and is not replayed.
         if of_batch > 0
             && let Some(group) = trace.groups.pop()
         {
@@ -172,7 +172,7 @@ impl Trace {
         Ok(number)
     }
 
-    /// What is in it, for people.
+    /// Returns a summary for people.
     pub(crate) fn describe(&self) -> String {
         let left_out = match self.ranges_left_out {
             0 => String::new(),
@@ -187,22 +187,23 @@ impl Trace {
         )
     }
 
-    /// How many groups of calls there are.
+    /// Returns the number of groups.
     pub(crate) fn groups(&self) -> u64 {
         self.groups.len() as u64
     }
 
-    /// How many calls there are.
+    /// Returns the number of calls.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.len() as u64
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub(crate) fn keys(&self) -> u64 {
         self.keys.len() as u64
     }
 
-    /// The calls of group number `at`, each with the number of its key; none past the last group.
+    /// Returns the calls of group number `at`, each with the number of its key; empty after the
+    /// last group.
     #[inline]
     pub(crate) fn group(&self, at: u64) -> &[(Call, u32)] {
         let Some(group) = self.groups.get(at as usize) else {
@@ -211,13 +212,13 @@ impl Trace {
         &self.calls[group.first as usize..][..group.count as usize]
     }
 
-    /// The key with this number.
+    /// Returns the key with this number.
     #[inline]
     pub(crate) fn key(&self, number: u32) -> &[u8] {
         &self.keys[number as usize]
     }
 
-    /// The number of `key`; `None` for one that no call is about.
+    /// Returns the number of `key`; `None` if no call uses it.
     pub(crate) fn find(&self, key: &[u8]) -> Option<u32> {
         self.numbers.get(key).copied()
     }
@@ -245,7 +246,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
         }
         let byte = rest.strip_prefix(b"x").and_then(|digits| {
             let digits = digits.get(..2)?;
-            // A sign before a digit would be taken for a number.
+            // `from_str_radix` would accept a sign before a digit.
             let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
             u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
         });
@@ -264,7 +265,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A trace of four calls.
+    /// Returns a trace of four calls.
     pub(crate) fn small() -> Arc<Trace> {
         let text =
             "terrace-trace\t1\n1\t1\tput\tk\t9\n1\t1\tget\tk\n1\t1\tget\tl\n2\t1\tscan\t\t5\n";
@@ -286,7 +287,7 @@ pub(crate) mod tests {
                          9\t1\tscan\t\t4\n\
                          9\t1\tscan-back\tb\t2\n";
 
-    /// Every call is read, batches in one piece, keys with every byte, keyspaces apart.
+    /// Every call is read: batches as a unit, keys with any bytes, keyspaces separate.
     #[test]
     fn a_trace_is_read() {
         let trace = read(WHOLE).expect("it is well formed");
@@ -310,7 +311,7 @@ pub(crate) mod tests {
         assert_eq!(trace.group(5), []);
     }
 
-    /// What a killed process left of its last line, and of its last batch, is not replayed.
+    /// A torn last line and a torn last batch are not replayed.
     #[test]
     fn a_torn_end_is_left_out() {
         let groups = |text: &str| read(text).expect("it is well formed").groups();
@@ -320,7 +321,7 @@ pub(crate) mod tests {
         assert_eq!(groups(&WHOLE[..in_batch + 5]), 2);
     }
 
-    /// What is no trace says so, with its line.
+    /// A malformed trace is refused with the number of the line.
     #[test]
     fn bad_lines_are_named() {
         for (text, said) in [
@@ -351,8 +352,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Whatever is changed in a trace, it is read, and every call of it has its key, or it is said what is
-    /// wrong.
+    /// A changed trace is either read, and every call has its key, or refused with a reason.
     #[test]
     fn changed_traces_are_read_or_named() {
         let mut rng = fastrand::Rng::with_seed(5);

@@ -1,10 +1,10 @@
-//! This file is sizes, counts and times as people write and read them.
+//! Sizes, counts and times as people write and read them.
 
 use std::time::Duration;
 
 const SUFFIXES: [(&str, u32); 5] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
-/// The number of bytes that `text` means: `4GiB`, `512M`, `64k`, `1.5 GiB`, `4096`.
+/// Parses a number of bytes: `4GiB`, `512M`, `64k`, `1.5 GiB`, `4096`.
 ///
 /// A suffix is a power of 1024 (`K` = `KiB` = `KB`), in any case; without one the number is bytes.
 ///
@@ -50,7 +50,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes.round() as u64)
 }
 
-/// `bytes` with three digits and a binary suffix: `1.50 GiB`, `512 MiB`, `17 B`.
+/// Formats `bytes` with three digits and a binary suffix: `1.50 GiB`, `512 MiB`, `17 B`.
 pub fn bytes(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -67,7 +67,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{} {name}iB", three_digits(value))
 }
 
-/// As [`bytes`], without zeros behind the point: `1 KiB`, `1.5 GiB`.
+/// Formats like [`bytes`], without zeros after the point: `1 KiB`, `1.5 GiB`.
 pub fn short_bytes(count: u64) -> String {
     let text = bytes(count);
     match text.split_once(' ') {
@@ -79,7 +79,7 @@ pub fn short_bytes(count: u64) -> String {
     }
 }
 
-/// `n` with commas between groups of three digits.
+/// Formats `n` with commas between groups of three digits.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -92,7 +92,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A time with three digits: `1.25 s`, `310 ms`, `17.0 us`.
+/// Formats a time with three digits: `1.25 s`, `310 ms`, `17.0 us`.
 pub fn time(t: Duration) -> String {
     let seconds = t.as_secs_f64();
     if seconds >= 0.9995 {
@@ -104,7 +104,7 @@ pub fn time(t: Duration) -> String {
     }
 }
 
-/// `value` with three significant digits where it has fewer than three before the point.
+/// Formats `value` with three significant digits if it has fewer than three before the point.
 pub fn three_digits(value: f64) -> String {
     let decimals = match value {
         v if v < 9.995 => 2,
@@ -118,7 +118,7 @@ pub fn three_digits(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Every way of writing a size that the help shows is understood.
+    /// Every spelling of a size that the help shows is parsed.
     #[test]
     fn sizes_are_understood() {
         for (text, bytes) in [
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What is not a size is refused with the text that was given.
+    /// An invalid size is refused with the given text.
     #[test]
     fn what_is_not_a_size_is_refused() {
         for text in [

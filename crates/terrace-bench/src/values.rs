@@ -1,27 +1,28 @@
-//! This file is the values: windows of a prepared buffer, each telling whose value it is.
+//! Values: windows of a prepared buffer, each tagged with its owner.
 //!
-//! The buffer is as compressible as db_bench's (half of it repeats). Values are taken from it one after the
-//! other, as db_bench takes them, so that whoever copies one finds it in the caches and pays for nothing
-//! that a user's value would not cost. Over the start of a value lies a tag of 8 bytes: 2 say where in the
-//! buffer the value is from, and 6 follow from that, its number and the seed, so any value read can be
-//! checked without having been kept. Making one costs no allocation and no copy beyond those 8 bytes.
+//! The buffer is as compressible as db_bench's (half of it repeats). As in db_bench, values are
+//! taken from it in order, so that copying one hits the caches and adds no cost that a user's value
+//! would not have. A tag of 8 bytes overlays the start of a value: 2 give its place in the buffer,
+//! and 6 are derived from that place, its number and the seed, so any value read can be checked
+//! without having been kept. Making one costs no allocation and no copy except those 8 bytes.
 //!
-//! The value of a record has a version: 4 bytes that say which write of it this is, and a tag that
-//! follows from record, version, length, place and seed. So a value tells by itself whether it is whole and
-//! whose it is, of any length, and a reader can compare its version with those that were written.
+//! The value of a record starts with a version: 4 bytes that number the writes of the record, and a
+//! tag derived from record, version, length, place and seed. So a value of any length shows whether
+//! it is whole and which record owns it, and a reader can compare its version with those that were
+//! written.
 
 /// Windows start at multiples of this, as allocations would.
 const ALIGNED: usize = 16;
 
-/// The span over which windows start: as many places as two bytes can tell apart.
+/// The span over which windows start: as many places as two bytes can distinguish.
 const STARTS: usize = ALIGNED << 16;
 
-/// The length of one compressible piece, of which the second half repeats the first.
+/// The length of one compressible piece, whose second half repeats the first.
 const PIECE: usize = 100;
 
 const TAG: usize = 8;
 
-/// What a record's value has before its window: its version and its tag. A shorter value has no version.
+/// The header of a record's value: its version and its tag. A shorter value has no version.
 const HEADER: usize = 4 + TAG;
 
 const _: () = assert!(
@@ -29,34 +30,34 @@ const _: () = assert!(
     "there is room for a header at every place"
 );
 
-/// What of a tag does not say the place.
+/// The bits of a tag that do not give the place.
 const HASH: u64 = (1 << 48) - 1;
 
 /// Makes and checks values for one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Values {
     buffer: Vec<u8>,
-    /// Values of numbers are so long at least, and all values at most.
+    /// The shortest value of a number, and the longest value of any kind.
     value_bytes_min: usize,
     value_bytes: usize,
     seed: u64,
-    /// Where the next value is from.
+    /// The place of the next value.
     next: u16,
-    /// What the last header lies over and where, so that the next call can put it back. Always as long as
-    /// the longest header, so that it is two moves and no call.
+    /// The bytes under the last header and their offset, so that the next call can restore them.
+    /// Always as long as the longest header, so that saving them takes two moves and no call.
     covered: [u8; HEADER],
     covered_start: usize,
 }
 
 impl Values {
-    /// Values of `value_bytes` bytes; the same seed always makes the same values.
+    /// Returns values of `value_bytes` bytes; the same seed always makes the same values.
     #[cfg(test)]
     pub(crate) fn new(value_bytes: usize, seed: u64) -> Values {
         Values::mixed(value_bytes, value_bytes, seed)
     }
 
-    /// Values of `value_bytes_min` to `value_bytes` bytes, each length as often; the length of a
-    /// number's value follows from number and seed.
+    /// Returns values of `value_bytes_min` to `value_bytes` bytes, uniformly distributed; the
+    /// length of a number's value is derived from number and seed.
     pub(crate) fn mixed(value_bytes_min: usize, value_bytes: usize, seed: u64) -> Values {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut buffer = Vec::with_capacity(STARTS + value_bytes + PIECE);
@@ -78,7 +79,7 @@ impl Values {
         values
     }
 
-    /// A value of `number`: the next one, since each call gives it from another place.
+    /// Returns a value of `number`; each call takes it from the next place.
     #[inline]
     pub(crate) fn value(&mut self, number: u64) -> &[u8] {
         let len = self.len_of(number);
@@ -86,7 +87,7 @@ impl Values {
         self.value_at(number, place, len)
     }
 
-    /// What `value` would be if it were one of `number`.
+    /// Returns the bytes that `value` should have as a value of `number`.
     pub(crate) fn expected(&mut self, number: u64, value: &[u8]) -> &[u8] {
         self.value_at(number, place_in(value), self.len_of(number))
     }
@@ -97,11 +98,11 @@ impl Values {
         self.window(place, tag.to_le_bytes(), len)
     }
 
-    /// The place of the next value, which is `len` bytes long; the one after it follows behind.
+    /// Returns the place of the next value, which is `len` bytes long, and advances past it.
     #[inline]
     fn take_place(&mut self, len: usize) -> u16 {
         if len < TAG {
-            // It has no room to say its place.
+            // Too short to store its place.
             return 0;
         }
         let place = self.next;
@@ -109,7 +110,7 @@ impl Values {
         place
     }
 
-    /// The length of the value of `number`.
+    /// Returns the length of the value of `number`.
     #[inline]
     fn len_of(&self, number: u64) -> usize {
         if self.value_bytes_min >= self.value_bytes {
@@ -120,8 +121,9 @@ impl Values {
         self.value_bytes_min + ((hash * lengths) >> 32) as usize
     }
 
-    /// The value of `len` bytes that version `version` of `record` has. `len` is at most what these
-    /// values were made for. One of less than 12 bytes has no room for a version: it is 0 there.
+    /// Returns the value of `len` bytes for version `version` of `record`. `len` must not exceed
+    /// the length that these values were made for. A value of less than 12 bytes has no space for a
+    /// version.
     #[inline]
     pub(crate) fn record(&mut self, record: u64, version: u32, len: usize) -> &[u8] {
         let place = self.take_place(len);
@@ -141,13 +143,13 @@ impl Values {
         self.window(place, header, len)
     }
 
-    /// Whether a value of `len` bytes says its version.
+    /// Returns whether a value of `len` bytes contains its version.
     pub(crate) fn has_version(len: usize) -> bool {
         len >= HEADER
     }
 
-    /// The version of `record` that `value` says to be; `None` where it is no value of that record, by
-    /// its tag or, with `exactly`, by any of its bytes.
+    /// Returns the version of `record` in `value`; `None` if it is no value of that record, judged
+    /// by its tag or, with `exactly`, by all of its bytes.
     #[inline]
     pub(crate) fn version_of(&mut self, record: u64, value: &[u8], exactly: bool) -> Option<u32> {
         let len = value.len();
@@ -173,12 +175,13 @@ impl Values {
 
     #[inline]
     fn record_tag(&self, record: u64, version: u32, len: usize, place: u16) -> u64 {
-        // One mix more than for a plain number, since more parts go into it.
+        // One mix more than for a plain number, since more parts enter it.
         let parts = u64::from(version) << 32 | len as u64;
         tag(record ^ mix(parts, self.seed), place, self.seed)
     }
 
-    /// The window at `place`, of `len` bytes and with `header`, or what of it fits, over its start.
+    /// Returns the window of `len` bytes at `place`, with as much of `header` over its start as
+    /// fits.
     #[inline]
     fn window<const N: usize>(&mut self, place: u16, header: [u8; N], len: usize) -> &[u8] {
         const { assert!(N <= HEADER) };
@@ -194,7 +197,7 @@ impl Values {
         &self.buffer[start..start + len]
     }
 
-    /// Keeps what is at `start`.
+    /// Saves the bytes at `start`.
     #[inline]
     fn cover(&mut self, start: usize) {
         self.covered
@@ -202,7 +205,7 @@ impl Values {
         self.covered_start = start;
     }
 
-    /// Whether `value` says that it belongs to `number`: its length and its tag, no more.
+    /// Returns whether `value` has the length and the tag of a value of `number`.
     #[inline]
     pub(crate) fn has_tag(&self, number: u64, value: &[u8]) -> bool {
         let len = self.len_of(number);
@@ -213,13 +216,13 @@ impl Values {
         }
     }
 
-    /// Whether `value` is byte for byte a value of `number`.
+    /// Returns whether `value` is byte for byte a value of `number`.
     pub(crate) fn is_value(&mut self, number: u64, value: &[u8]) -> bool {
         self.expected(number, value) == value
     }
 }
 
-/// Where the value that begins with `tag` says that it is from.
+/// Returns the place stored in the value that begins with `tag`.
 #[inline]
 fn place_in(tag: &[u8]) -> u16 {
     match tag.first_chunk::<TAG>() {
@@ -228,7 +231,7 @@ fn place_in(tag: &[u8]) -> u16 {
     }
 }
 
-/// The tag of a value of `number` that is from `place`.
+/// Returns the tag of a value of `number` from `place`.
 #[inline]
 fn tag(number: u64, place: u16, seed: u64) -> u64 {
     let place = u64::from(place) << 48;
@@ -248,13 +251,14 @@ fn mix(number: u64, seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A value can be checked by any thread at any time, and only against its own number, wherever in the
-    /// buffer it is from.
+    /// Any thread can check a value at any time, and only against its own number, for every place
+    /// in the buffer.
     #[test]
     fn values_are_derivable() {
         for value_bytes in [1, 7, 8, 9, 100, 4096, STARTS + 5] {
             let mut writer = Values::new(value_bytes, 42);
-            // Of the longest, each begins where another one ends, beyond the end of the places.
+            // Each of the longest values begins where another one ends, beyond the end of the
+            // places.
             let count = 200.min((1 << 23) / value_bytes as u64);
             let written: Vec<Vec<u8>> = (0..count).map(|n| writer.value(n).to_vec()).collect();
             let mut reader = Values::new(value_bytes, 42);
@@ -271,7 +275,7 @@ mod tests {
         }
     }
 
-    /// One changed byte anywhere is noticed.
+    /// A change of any byte is noticed.
     #[test]
     fn a_changed_byte_is_noticed() {
         for len in [1, 7, 8, 256] {
@@ -288,8 +292,7 @@ mod tests {
         }
     }
 
-    /// Values come from one place after the other, and from all places, so that neighbours in time do not
-    /// repeat each other.
+    /// Values use all places in order, so that neighbours in time do not repeat each other.
     #[test]
     fn values_follow_each_other() {
         let mut values = Values::new(1000, 9);
@@ -299,7 +302,7 @@ mod tests {
         assert_ne!(first[TAG..], second[TAG..]);
         let buffer = Values::new(1000, 9).buffer;
         assert_eq!(second[TAG..], buffer[63 * ALIGNED + TAG..][..1000 - TAG]);
-        // What a tag lay over is whole again, a thousand values later.
+        // The bytes under a tag are restored, thousands of values later.
         for number in 0..3000 {
             values.value(number);
         }
@@ -311,8 +314,8 @@ mod tests {
             .for_each(|(a, b)| assert_eq!(a, b));
     }
 
-    /// The value of a record is recognised by any thread, with its version, whatever its length; a value
-    /// of another record, another length or with any other byte is not.
+    /// Any thread recognises the value of a record with its version, for every length; a value of
+    /// another record, another length or with a changed byte is rejected.
     #[test]
     fn records_are_recognised() {
         let mut writer = Values::new(300, 42);
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(reader.version_of(1, &long, true), None);
     }
 
-    /// A value too short for a version is still that of its record, as far as its bytes go.
+    /// A value too short for a version is still checked against its record by its bytes.
     #[test]
     fn short_records_have_no_version() {
         let mut values = Values::new(64, 1);
@@ -357,7 +360,8 @@ mod tests {
         assert!(Values::has_version(HEADER));
     }
 
-    /// Mixed values reach both ends of their range, all lengths alike, and are checked like others.
+    /// Mixed values reach both ends of their range with uniform lengths, and are checked like
+    /// others.
     #[test]
     fn mixed_values_are_derivable_too() {
         let mut values = Values::mixed(10, 29, 3);

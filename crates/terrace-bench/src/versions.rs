@@ -1,62 +1,62 @@
-//! This file is which version of a record a reader may see, where writers overwrite it meanwhile.
+//! The versions of a record that a reader may see while writers overwrite it.
 //!
-//! One record in [`EVERY`] is followed. A write of it takes the next version when it begins, and says
-//! when it was acknowledged. While no write of a record is under way the store has exactly one version,
-//! the last one. Of writes that overlap nobody knows which one the store did last, so they are taken
-//! together: a group lasts from the first write that begins while none is under way until none is any
-//! more. A write that began in a group was preceded by every version before that group, so once it is
-//! acknowledged those can never be read again.
+//! One record in [`EVERY`] is tracked. A write of it takes the next version when it begins, and
+//! reports when it was acknowledged. While no write of a record is in progress, the store has
+//! exactly one version, the last one. The order in which the store applied overlapping writes is
+//! unknown, so they form a group: it lasts from the first write that begins while no other is in
+//! progress until none is in progress. A write of a group follows every version before that group,
+//! so once it is acknowledged those can never be read again.
 //!
 //! Invariants
-//!   V1  `floor` rises, when a write is acknowledged, to the first version of its group: a read that
-//!       begins later must not give an older one.
-//!   V2  A read gives no version above the last one that has begun when the read ends.
-//!   V3  A read may find nothing only if no put was acknowledged, or a delete at or above the floor has
-//!       begun.
+//!   V1  `floor` rises, when a write is acknowledged, to the first version of its group: a read
+//!       that begins later must not return an older one.
+//!   V2  A read returns no version above the last one that has begun when the read ends.
+//!   V3  A read may find nothing only if no put was acknowledged, or a delete at or above the floor
+//!       has begun.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One record in this many is followed.
+/// One record in this many is tracked.
 pub(crate) const EVERY: u64 = 16;
 
-/// The versions of the records that are followed.
+/// The versions of the records that are tracked.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
     followed: Vec<Mutex<Followed>>,
 }
 
-/// What is known of one record.
+/// The state of one record.
 #[derive(Debug, Default)]
 struct Followed {
     /// The last version that a write took.
     last: u32,
-    /// Writes that have begun and not ended.
+    /// Writes in progress.
     under_way: u32,
-    /// The first version of the group that is under way, or was last.
+    /// The first version of the current or the last group.
     group: u32,
-    /// No read that begins now gives an older version; 0 where nothing was acknowledged.
+    /// The oldest version that a read that begins now may return; 0 if nothing was acknowledged.
     floor: u32,
     /// The last version that is a delete.
     deleted: u32,
 }
 
-/// What a read that begins now must at least find.
+/// The oldest version that a read may find, taken when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Floor(u32);
 
-/// Why a read was wrong.
+/// The reason that a read was wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Nothing was found, and something must be there: at least this version.
+    /// Nothing was found, though at least this version must exist.
     Lost(u32),
-    /// This version was found, and must be gone: at least the second one must be there.
+    /// The first version was found, though it was superseded: at least the second one must exist.
     Stale(u32, u32),
-    /// This version was found, and was never written: the second one is the last.
+    /// The first version was found, but never written: the second one is the last.
     Unwritten(u32, u32),
 }
 
 impl Versions {
-    /// Makes room for the records from 0 up to `records`. What is followed already stays.
+    /// Makes space for the records from 0 up to `records`. Records already tracked stay.
     pub(crate) fn grow(&mut self, records: u64) {
         let wanted = records.div_ceil(EVERY) as usize;
         if wanted > self.followed.len() {
@@ -69,15 +69,15 @@ impl Versions {
             return None;
         }
         let followed = self.followed.get((record / EVERY) as usize)?;
-        // LOCK: held for some instructions, never over a call of the store.
+        // LOCK: held for some instructions, never during a call of the store.
         Some(followed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A write of `record` begins: its version; `None` where the record is not followed.
+    /// Begins a write of `record` and returns its version; `None` if the record is not tracked.
     #[inline]
     pub(crate) fn begin(&self, record: u64, is_delete: bool) -> Option<u32> {
         let mut followed = self.of(record)?;
-        // A record that was written four thousand million times is followed no more.
+        // A record is no longer tracked after four thousand million writes.
         let version = followed.last.checked_add(1)?;
         followed.last = version;
         if followed.under_way == 0 {
@@ -90,7 +90,8 @@ impl Versions {
         Some(version)
     }
 
-    /// A write of `record` that [`Versions::begin`] gave a version was acknowledged.
+    /// Records that a write of `record` that got a version from [`Versions::begin`] was
+    /// acknowledged.
     #[inline]
     pub(crate) fn acknowledge(&self, record: u64) {
         if let Some(mut followed) = self.of(record) {
@@ -99,13 +100,13 @@ impl Versions {
         }
     }
 
-    /// What a read of `record` that begins now must find; `None` where it is not followed.
+    /// Returns the floor for a read of `record` that begins now; `None` if it is not tracked.
     #[inline]
     pub(crate) fn floor(&self, record: u64) -> Option<Floor> {
         self.of(record).map(|followed| Floor(followed.floor))
     }
 
-    /// Whether a read of `record` that began at `floor` may end with `found`.
+    /// Checks whether a read of `record` that began at `floor` may end with `found`.
     pub(crate) fn judge(&self, record: u64, floor: Floor, found: Option<u32>) -> Result<(), Wrong> {
         let Some(followed) = self.of(record) else {
             return Ok(());
@@ -133,7 +134,7 @@ mod tests {
         versions
     }
 
-    /// Writes one after another leave one version that may be read.
+    /// Successive writes leave one version that may be read.
     #[test]
     fn alone_only_the_last_version_is_right() {
         let versions = versions();
@@ -151,13 +152,13 @@ mod tests {
             Err(Wrong::Unwritten(4, 3))
         );
         assert_eq!(versions.judge(16, floor, None), Err(Wrong::Lost(3)));
-        // A read that began before all of this may have seen any of them, and nothing.
+        // A read that began before these writes may have seen any of them, or nothing.
         for found in [None, Some(1), Some(2), Some(3)] {
             assert_eq!(versions.judge(16, before, found), Ok(()));
         }
     }
 
-    /// Of writes that overlap every one may be the last; what was before them may not be.
+    /// Any of several overlapping writes may be the last; earlier versions may not be read.
     #[test]
     fn overlapping_writes_may_end_in_any_order() {
         let versions = versions();
@@ -176,15 +177,15 @@ mod tests {
         assert_eq!(versions.judge(0, during, Some(1)), Ok(()));
         versions.acknowledge(0);
         versions.acknowledge(0);
-        // The group is over; the next write knows its order again.
+        // The group has ended; the order of the next write is known.
         assert_eq!(versions.begin(0, false), Some(5));
         versions.acknowledge(0);
         let floor = versions.floor(0).expect("it is followed");
         assert_eq!(versions.judge(0, floor, Some(4)), Err(Wrong::Stale(4, 5)));
     }
 
-    /// Nothing is right after a delete and wrong after the put that followed it; a put that a delete
-    /// overwrote is wrong.
+    /// After a delete, finding nothing is right, and wrong after the following put; a put that a
+    /// delete overwrote is wrong.
     #[test]
     fn deletes_are_versions_too() {
         let versions = versions();
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(versions.judge(32, floor, None), Err(Wrong::Lost(3)));
     }
 
-    /// Only a sample is followed, within the room that was made; the rest is never wrong.
+    /// Only a sample is tracked, within the space that was made; other records are never wrong.
     #[test]
     fn a_sample_is_followed() {
         let mut versions = versions();
@@ -228,7 +229,8 @@ mod tests {
         assert_eq!(versions.floor(48), Some(Floor(0)));
     }
 
-    /// Threads that write and read one register, which is right by its lock, never see a wrong version.
+    /// Threads that write and read a register that is correct by its lock never see a wrong
+    /// version.
     #[test]
     fn a_right_register_is_never_wrong() {
         let versions = versions();

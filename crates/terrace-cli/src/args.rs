@@ -1,4 +1,4 @@
-//! This file is the grammar of the command line and its help.
+//! The grammar of the command line and its help.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -59,17 +59,17 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Returns what the command line says; ends the process with what is wrong with it, if anything is.
+    /// Returns the parsed command line; on an error, prints it and ends the process.
     pub(crate) fn read() -> Cli {
         Cli::try_parse().unwrap_or_else(|e| with_tip(e).exit())
     }
 }
 
-/// Adds a tip where a database stands in the place of what to do with its keyspaces.
+/// Adds a tip if a database is given in place of a subcommand of keyspaces.
 fn with_tip(mut e: clap::Error) -> clap::Error {
     let usage = e.get(ContextKind::Usage).map(ToString::to_string);
     let is_of_keyspaces = usage.is_some_and(|usage| usage.contains(" keyspaces "));
-    // A name that is nearly one of a command gets a tip from clap.
+    // clap gives a tip itself for a name close to that of a command.
     let is_misspelt = e.get(ContextKind::SuggestedSubcommand).is_some();
     if let Some(ContextValue::String(given)) = e.get(ContextKind::InvalidSubcommand)
         && is_of_keyspaces
@@ -87,33 +87,34 @@ fn with_tip(mut e: clap::Error) -> clap::Error {
 #[derive(Debug, Default, Clone, Args)]
 #[command(next_help_heading = "Options of the store")]
 pub(crate) struct StoreArgs {
-    /// The composition of stages to build a new database of: "miodb" keeps all data in the pool,
-    /// "miodb-ssd" has its last levels in table files, "leveled" is log, memtable and table files
-    /// [default: miodb with a pool, miodb-ssd without].
+    /// The design of a new database: "miodb" keeps all data in the pool, "miodb-ssd" has its last
+    /// levels in table files, "leveled" is log, memtable and table files [default: miodb with a
+    /// pool, miodb-ssd without].
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
     pub(crate) design: Option<Design>,
 
-    /// The pool's file or DAX device; "none" makes do with the folder: a buffer in memory, and logs,
-    /// manifest and tables in files.
-    /// Relative paths start at the database's folder [default: the file "pool" there].
+    /// The pool's file or DAX device; "none" uses only the folder: a buffer in memory, and logs,
+    /// manifest and tables in files. Relative paths start at the database's folder [default: the
+    /// file "pool" there].
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
 
-    /// The most that the pool may grow to, like 4GiB or 512M [default: 8GiB; of bench: as much
-    /// as the run needs, which with leveled is little].
+    /// The maximum size of the pool, like 4GiB or 512M [default: 8GiB; of bench: as much as the run
+    /// needs, which with leveled is little].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) pool_size: Option<u64>,
 
-    /// What to treat the pool as: "auto" detects it, "dax" forces persistent memory's flush
+    /// How to treat the pool: "auto" detects it, "dax" forces persistent memory's flush
     /// instructions, "mapped" forces ordinary file mappings.
     #[arg(long, global = true, value_name = "MEDIUM", value_enum)]
     pub(crate) medium: Option<MediumArg>,
 
-    /// A limit for all memory of the open database, like 512MiB or 4GiB, at least 16MiB: memtables, cache
-    /// with indexes and filters, jobs, iterators, and the pool where that is "none".
-    /// --pool-size, --memtable-size, --table-size, --level1-size and --cache-size follow from it where they
-    /// are not given; stat shows what each part takes, and sizes that cannot fit are refused. Keys with
-    /// their values are then at most a 512th of it, or 64KiB [default: no limit].
+    /// A limit for all memory of the open database, like 512MiB or 4GiB, at least 16MiB: memtables,
+    /// cache with indexes and filters, jobs, iterators, and the pool if that is "none".
+    /// --pool-size, --memtable-size, --table-size, --level1-size and --cache-size are derived from
+    /// it unless they are given; stat shows the use of each part, and sizes that cannot fit are
+    /// refused. Keys with their values are then at most a 512th of it, or 64KiB [default: no
+    /// limit].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memory: Option<u64>,
 
@@ -131,22 +132,22 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "MODE", value_enum)]
     pub(crate) durability: Option<DurabilityArg>,
 
-    /// Slow the pool's writes down to a device of so many GB/s and so many ns of write latency, or to
-    /// one with a name: "none", "optane" (2.3:90), "cxl" (20:250); for measurement only.
+    /// Slow the pool's writes down to a device with this bandwidth in GB/s and write latency in ns,
+    /// or to a named one: "none", "optane" (2.3:90), "cxl" (20:250); for measurement only.
     #[arg(long, global = true, value_name = "DEVICE|GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
 
-    /// The size of a table file. Of designs with table files, as the options up to --compression
+    /// The size of a table file. For designs with table files, like the options up to --compression
     /// [default: 64MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) table_size: Option<u64>,
 
-    /// The largest that the first level of table files below level 0 may be; at least one table
-    /// file [default: 256MiB].
+    /// The maximum size of the first level of table files below level 0; at least one table file
+    /// [default: 256MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) level1_size: Option<u64>,
 
-    /// The budget of cached blocks of table files, indexes and filters included [default: 256MiB].
+    /// The budget of cached blocks of table files, including indexes and filters [default: 256MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) cache_size: Option<u64>,
 
@@ -156,13 +157,13 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "HOW", value_parser = compressions())]
     pub(crate) compression: Option<Compression>,
 
-    /// Which of reading and writing table files goes past the operating system's cache, where the file
-    /// system can [default: none].
+    /// Whether reads or writes of table files bypass the operating system's cache, if the file
+    /// system supports it [default: none].
     #[arg(long, global = true, value_name = "WHAT", value_enum)]
     pub(crate) direct_io: Option<DirectIoArg>,
 
-    /// Open the database without changing a byte of it: commands that read work beside others that do
-    /// so too, and those that write are refused.
+    /// Open the database without changing a byte of it: several commands that read may do so at the
+    /// same time, and those that write are refused.
     #[arg(long, global = true)]
     pub(crate) read_only: bool,
 
@@ -170,8 +171,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) record_trace: Option<PathBuf>,
 
-    /// The keyspace to work in; put and load make it where it does not exist
-    /// [default: default].
+    /// The keyspace to work in; put and load create it if it does not exist [default: default].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
 }
@@ -179,7 +179,7 @@ pub(crate) struct StoreArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the value of a key; exit with 1 where there is none.
+    /// Print the value of a key; exit with 1 if there is none.
     Get(GetArgs),
     /// Write a key and its value.
     Put(PutArgs),
@@ -193,30 +193,30 @@ pub(crate) enum Command {
     Ingest(IngestArgs),
     /// Write all keys and values of a keyspace to a file.
     Dump(DumpArgs),
-    /// Show what the database holds, and where.
+    /// Show the contents of the database by tier.
     Stat(DbArg),
     /// Read everything and check it.
     Verify(DbArg),
-    /// Copy the database, as it is now, into a new one that can be opened by itself.
+    /// Copy the current state of the database into a new, independent one.
     Checkpoint(CheckpointArgs),
-    /// Make a new database of what can still be read of a damaged one, and say what is lost.
+    /// Make a new database of the readable data of a damaged one, and report what is lost.
     Repair(RepairArgs),
-    /// Move data as deep as it can go, without what nobody can read any more.
+    /// Move data as deep as it can go, without entries that can no longer be read.
     Compact(CompactArgs),
     /// List, create or drop keyspaces.
     #[command(subcommand, after_help = KEYSPACES)]
     Keyspaces(KeyspacesCommand),
-    /// Show a table file: what it says of itself, its blocks, its entries.
+    /// Show a table file: its properties, its blocks, its entries.
     SstDump(SstDumpArgs),
     /// Show the logs of a database, their records and entries.
     LogDump(LogDumpArgs),
-    /// Show the manifest: what is live, and the edits that made it so.
+    /// Show the manifest: what is live, and the edits that led to it.
     ManifestDump(ManifestDumpArgs),
-    /// Measure throughput and latency, beside what the medium alone allows.
+    /// Measure throughput and latency, next to the limit of the medium alone.
     Bench(Box<BenchArgs>),
 }
 
-/// A command that needs a database and nothing else.
+/// The arguments of a command that needs only a database.
 #[derive(Debug, Args)]
 pub(crate) struct DbArg {
     /// The database's folder.
@@ -238,7 +238,7 @@ pub(crate) struct GetArgs {
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) text: TextArgs,
-    /// Write the value's exact bytes and nothing else, instead of escaping what is not text.
+    /// Write the value's exact bytes and nothing else, instead of escaping bytes that are not text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
 }
@@ -261,7 +261,7 @@ Examples:
   terrace put /data/words -e 'a\\x00key' 'two\\nlines'
   terrace put /mnt/pmem/db k v --pool /mnt/pmem/pool --pool-size 16GiB")]
 pub(crate) struct PutArgs {
-    /// The database's folder; it is made where it does not exist.
+    /// The database's folder; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The key.
@@ -272,7 +272,7 @@ pub(crate) struct PutArgs {
     /// Take the value from this file, or from standard input ("-").
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Seconds after which the key is absent; as 0.5 for half of one.
+    /// Seconds after which the key is absent, like 0.5 for half a second.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ttl: Option<f64>,
     #[command(flatten)]
@@ -314,7 +314,7 @@ pub(crate) struct ScanArgs {
     /// The database's folder.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
-    /// Only keys that begin with this.
+    /// Only keys with this prefix.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<OsString>,
     /// Begin at this key, itself included.
@@ -326,7 +326,7 @@ pub(crate) struct ScanArgs {
     /// From the last key to the first.
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// At most so many entries.
+    /// At most this many entries.
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
     /// Only the keys.
@@ -337,7 +337,7 @@ pub(crate) struct ScanArgs {
     pub(crate) values_only: bool,
     #[command(flatten)]
     pub(crate) text: TextArgs,
-    /// Write exact bytes, instead of escaping what is not text.
+    /// Write exact bytes, instead of escaping bytes that are not text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
 }
@@ -423,18 +423,19 @@ impl From<DurabilityArg> for Durability {
 /// `--direct-io`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DirectIoArg {
-    /// Neither: what was written or read lately is read from memory that others can have.
+    /// Neither: recently written or read data stays in the operating system's cache, whose memory
+    /// others can use.
     None,
-    /// Reading: blocks are kept in the store's cache and not twice.
+    /// Reads: blocks are cached by the store and not twice.
     Reads,
-    /// Writing: compactions push nothing out of the system's cache, and do not wait for it.
+    /// Writes: compactions evict nothing from the operating system's cache, and do not wait for it.
     Writes,
     /// Both.
     All,
 }
 
 impl DirectIoArg {
-    /// Whether tables are read so, and whether they are written so.
+    /// Returns whether reads of tables are direct, and whether writes are.
     pub(crate) fn reads_and_writes(self) -> (bool, bool) {
         match self {
             DirectIoArg::None => (false, false),
@@ -469,13 +470,13 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// The grammar contradicts itself nowhere.
+    /// The grammar has no contradictions.
     #[test]
     fn the_grammar_is_sound() {
         Cli::command().debug_assert();
     }
 
-    /// Options of the store are understood before and after the command.
+    /// Options of the store are parsed before and after the command.
     #[test]
     fn options_go_anywhere() {
         for line in [
@@ -489,7 +490,7 @@ mod tests {
         }
     }
 
-    /// Numbers with units are understood or refused by name.
+    /// Numbers with units are parsed, or refused by name.
     #[test]
     fn units_are_understood() {
         assert_eq!(

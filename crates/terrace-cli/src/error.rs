@@ -1,4 +1,4 @@
-//! This file is how a command fails: one sentence on standard error, and an exit code.
+//! The failure of a command: one sentence on standard error, and an exit code.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::json;
 use terrace_bench::BenchError;
 
-/// Why a command ended early.
+/// The reason that a command ended early.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// The command line is wrong in a way that its grammar cannot tell.
+    /// The command line is wrong in a way that its grammar cannot detect.
     Usage(String),
     /// The store failed.
     Store(terrace::Error),
@@ -18,18 +18,18 @@ pub(crate) enum CliError {
     Bench(BenchError),
     /// A file, or standard input or output, failed.
     Io { what: String, source: io::Error },
-    /// The command did its work, and the answer is bad news.
+    /// The command completed with a negative result.
     Failed(String),
-    /// A repair made a database, of which something may be missing.
+    /// A repair made a database from which data may be missing.
     Partly(String),
-    /// A repair found nothing to make a database of.
+    /// A repair found no data for a new database.
     NothingFound(String),
     /// Standard output was closed by its reader.
     OutputClosed,
 }
 
 impl CliError {
-    /// A failure to do `what` with `path`.
+    /// Returns a failure to do `what` with `path`.
     pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> CliError {
         CliError::Io {
             what: format!("{what} {}", path.display()),
@@ -37,7 +37,7 @@ impl CliError {
         }
     }
 
-    /// A failure to write the results.
+    /// Returns a failure to write the results.
     pub(crate) fn output(source: io::Error) -> CliError {
         if source.kind() == io::ErrorKind::BrokenPipe {
             return CliError::OutputClosed;
@@ -48,7 +48,7 @@ impl CliError {
         }
     }
 
-    /// The code that the process exits with.
+    /// Returns the exit code of the process.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::Bench(BenchError::Invalid(_)) => 2,
@@ -58,7 +58,7 @@ impl CliError {
         }
     }
 
-    /// Writes the sentence to standard error; as an object where `json` says so.
+    /// Writes the sentence to standard error; as an object if `json` is set.
     pub(crate) fn report(&self, json: bool) -> io::Result<()> {
         let mut err = io::stderr().lock();
         if json {

@@ -1,7 +1,8 @@
-//! This file is the start and the end of the `terrace` command: arguments in, exit code out.
+//! The entry point of the `terrace` command: parses arguments, runs the command and sets the exit
+//! code.
 //!
-//! Exit codes: 0 done, 1 it failed or the answer is no, 2 the command line is wrong; of repair, 3 that
-//! something may be missing and 4 that there was nothing to make a database of.
+//! Exit codes: 0 success, 1 failure or a negative result, 2 invalid command line; of repair, 3 that
+//! data may be missing and 4 that there was no data for a new database.
 
 mod args;
 mod commands;
@@ -19,10 +20,10 @@ fn main() -> ExitCode {
     let json = cli.json;
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has seen enough of it.
+        // The reader of the output has closed it, which is no failure.
         Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(e) => {
-            // Nothing is left to do when the message cannot be written either.
+            // If the message cannot be written either, only the exit code is left.
             let _ = e.report(json);
             ExitCode::from(e.exit_code())
         }

@@ -1,4 +1,4 @@
-//! This file is standard output: buffered, escaped for people, exact for programs.
+//! Standard output: buffered, escaped for people, exact for programs.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::time::SystemTime;
@@ -32,20 +32,20 @@ impl Output {
         writeln!(self.inner, "{line}").map_err(CliError::output)
     }
 
-    /// Writes everything that is still buffered. Without it a failure would pass unseen.
+    /// Writes all buffered output. Without this call, a failure would go unnoticed.
     pub(crate) fn finish(mut self) -> Result<(), CliError> {
         self.inner.flush().map_err(CliError::output)
     }
 }
 
-/// Adds the moment of an expiry to a JSON object, if there is one, in milliseconds since 1970.
+/// Adds an expiry, if any, to a JSON object, in milliseconds since 1970.
 pub(crate) fn insert_expiry(object: &mut Map<String, Value>, expiry: Option<SystemTime>) {
     if let Some(expiry) = expiry {
         object.insert(EXPIRY.to_string(), Value::from(expiry_ms(expiry)));
     }
 }
 
-/// Adds `bytes` to a JSON object as `name`, or as `name_b64` in base64 where they are not UTF-8.
+/// Adds `bytes` to a JSON object as `name`, or as `name_b64` in base64 if they are not UTF-8.
 pub(crate) fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_string(), Value::from(text)),

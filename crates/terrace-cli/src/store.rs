@@ -1,5 +1,5 @@
-//! This file is how commands open their database: what the user said goes first, then what the
-//! database keeps, then the defaults.
+//! Opening the database of a command: options of the user override those that the database keeps,
+//! which override the defaults.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -11,10 +11,10 @@ use terrace::{Db, Emulation, Keyspace, Options, Progress, Sizes};
 use crate::args::StoreArgs;
 use crate::error::CliError;
 
-/// The pool's file in the folder of a database that is made without saying where.
+/// The default pool's file in the directory of a new database.
 pub(crate) const POOL_FILE: &str = "pool";
 
-/// Whether a command makes the database that it does not find.
+/// Whether a command creates a missing database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Create,
@@ -25,7 +25,7 @@ pub(crate) enum Missing {
 pub(crate) struct Store {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
-    /// The user named the keyspace.
+    /// Whether the user named the keyspace.
     pub(crate) is_named: bool,
 }
 
@@ -49,7 +49,7 @@ impl Store {
         })
     }
 
-    /// The keyspace that the user named, or all of them.
+    /// Returns the keyspace that the user named, or all of them.
     pub(crate) fn chosen(&self) -> Result<Vec<Keyspace>, CliError> {
         match self.is_named {
             true => Ok(vec![self.keyspace.clone()]),
@@ -57,7 +57,7 @@ impl Store {
         }
     }
 
-    /// Closes the database, so that what was written is where it should be.
+    /// Closes the database, which completes its writes.
     pub(crate) fn close(self) -> Result<(), CliError> {
         Ok(self.db.close()?)
     }
@@ -67,7 +67,7 @@ impl Store {
 pub(crate) fn keyspaces(db: &Db) -> Result<Vec<Keyspace>, CliError> {
     let mut all = Vec::new();
     for name in db.list_keyspaces()? {
-        // A keyspace that is dropped meanwhile is gone from the list.
+        // A keyspace that is dropped meanwhile is missing from the list.
         all.extend(db.keyspace(&name)?);
     }
     Ok(all)
@@ -100,7 +100,7 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
     Ok(opened?)
 }
 
-/// The options to open with: `stored` ones where the database exists.
+/// Returns the options to open with: `stored` ones if the database exists.
 fn options(stored: Option<Options>, args: &StoreArgs) -> Options {
     let mut options = stored.unwrap_or_else(|| {
         let mut options = Options::default();
@@ -159,17 +159,17 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
             table_bytes: args.table_size,
             level1_bytes: args.level1_size,
         };
-        // What the database keeps was right for other memory.
+        // The kept sizes were derived from another memory limit.
         *options = std::mem::take(options).within(memory, chosen);
     }
 }
 
-/// The pool that the user named; `None` for "none".
+/// Returns the pool that the user named; `None` for "none".
 pub(crate) fn pool_path(given: &PathBuf) -> Option<PathBuf> {
     (given != Path::new("none")).then(|| given.clone())
 }
 
-/// A progress bar on standard error, seen only where that is a terminal.
+/// Returns a progress bar on standard error, visible only on a terminal.
 pub(crate) fn bar(message: &'static str) -> ProgressBar {
     let bar = ProgressBar::no_length();
     let template = "{msg:<12} [{bar:40}] {percent:>3}% {eta}";
@@ -178,7 +178,7 @@ pub(crate) fn bar(message: &'static str) -> ProgressBar {
     bar
 }
 
-/// Moves `bar` to where the store says that it is.
+/// Sets `bar` to the store's progress.
 pub(crate) fn show(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(progress.what);
     bar.set_length(progress.total);
@@ -206,7 +206,8 @@ mod tests {
         assert_eq!(options(None, &memory).pool.path, None);
     }
 
-    /// Sizes follow from the memory, those that a database keeps too, but for the ones that are given.
+    /// Sizes are derived from the memory, including those that a database keeps, except the given
+    /// ones.
     #[test]
     fn sizes_follow_from_the_memory() {
         let mut stored = Options::default();
@@ -238,7 +239,7 @@ mod tests {
         assert!(refused.is_err_and(|e| e.to_string().contains("lower bottom.leveled.cache_bytes")));
     }
 
-    /// What the user gives goes before what the database has, and nothing else changes.
+    /// Options of the user override those of the database, and the others do not change.
     #[test]
     fn given_options_go_first() {
         let mut stored = Options::default();

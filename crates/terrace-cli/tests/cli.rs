@@ -1,4 +1,4 @@
-//! These tests run the `terrace` command as a user does: processes, files, exit codes.
+//! Tests that run the `terrace` command as a user does: processes, files, exit codes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ mod options;
 mod tools;
 mod workloads;
 
-/// A folder for one test, with a database in it that is small enough to make in no time.
+/// A directory for one test, with a database small enough to be created instantly.
 struct Place {
     folder: TempDir,
 }
@@ -36,7 +36,7 @@ impl Place {
         self.path("db")
     }
 
-    /// A run of `terrace COMMAND... DB ARGUMENTS...` with a small memtable and pool.
+    /// Returns a `terrace COMMAND... DB ARGUMENTS...` with a small memtable and pool.
     fn terrace(&self, command: &str, arguments: &[&dyn AsRef<OsStr>]) -> Command {
         let mut run = terrace();
         run.args(["--memtable-size", "256KiB", "--pool-size", "128MiB"]);
@@ -52,7 +52,7 @@ impl Place {
             .expect("the command runs")
     }
 
-    /// The standard output of a run that must succeed.
+    /// Runs a command that must succeed; returns its standard output.
     fn stdout(&self, command: &str, arguments: &[&dyn AsRef<OsStr>]) -> Vec<u8> {
         let output = self.run(command, arguments);
         assert!(
@@ -68,7 +68,7 @@ impl Place {
         serde_json::from_slice(&out).unwrap_or_else(|e| panic!("{command}: {e}: {}", text(&out)))
     }
 
-    /// A run with `input` on its standard input.
+    /// Runs a command with `input` on its standard input.
     fn feed(&self, command: &str, arguments: &[&dyn AsRef<OsStr>], input: &[u8]) -> Output {
         let mut run = self.terrace(command, arguments);
         run.stdin(Stdio::piped())
@@ -100,7 +100,7 @@ fn assert_fails(output: &Output, code: i32, part: &str) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-/// After a put the value is there, in other processes too; after a delete it is not.
+/// After a put the value is found, in other processes too; after a delete it is not.
 #[test]
 fn put_get_delete() {
     let place = Place::new();
@@ -147,7 +147,7 @@ fn any_bytes_can_be_put() {
     );
 }
 
-/// A scan gives what its bounds say, in the order asked for.
+/// A scan respects its bounds and its order.
 #[test]
 fn scan_keeps_its_bounds() {
     let place = Place::new();
@@ -182,7 +182,7 @@ fn scan_keeps_its_bounds() {
     );
 }
 
-/// Entries of any bytes that are dumped and loaded elsewhere are the same there.
+/// Entries of any bytes are unchanged after a dump and a load elsewhere.
 #[test]
 fn dump_and_load_keep_every_byte() {
     let place = Place::new();
@@ -220,7 +220,7 @@ fn dump_and_load_keep_every_byte() {
     }
 }
 
-/// A text file comes back byte for byte, whether or not its last line has an end.
+/// A text file is restored byte for byte, with and without an end of its last line.
 #[test]
 fn text_files_come_back() {
     for content in [
@@ -240,7 +240,7 @@ fn text_files_come_back() {
     }
 }
 
-/// A bad line is named by its number; the load ends there, or goes on where that is wanted.
+/// A bad line is named by its number; the load ends there, or goes on if requested.
 #[test]
 fn bad_lines_are_named() {
     let place = Place::new();
@@ -269,7 +269,7 @@ fn bad_lines_are_named() {
     );
     assert_eq!(place.stdout("scan --keys-only", &[]), b"a\nb\nc\ne\n");
 
-    // A key that is too long is the fault of its line, not of the lines around it.
+    // A key that is too long fails only its own line, not the lines around it.
     let long = format!("f\t6\n{}\t7\ng\t8\n", "k".repeat(65 * 1024));
     let output = place.feed("load --on-error continue", &[], long.as_bytes());
     assert_fails(
@@ -283,7 +283,7 @@ fn bad_lines_are_named() {
     );
 }
 
-/// Commands that read make no database, and say what is missing.
+/// Commands that read create no database, and report the missing one.
 #[test]
 fn a_missing_database_is_not_made() {
     let place = Place::new();
@@ -311,7 +311,7 @@ fn a_missing_database_is_not_made() {
     assert!(!place.db().exists(), "a load of nothing made a database");
 }
 
-/// Wrong command lines exit with 2 and say what is wrong.
+/// Invalid command lines exit with 2 and name the error.
 #[test]
 fn wrong_command_lines_exit_with_2() {
     let place = Place::new();
@@ -332,7 +332,7 @@ fn wrong_command_lines_exit_with_2() {
     assert_fails(&bench.expect("it runs"), 2, "threads");
 }
 
-/// Keyspaces are apart from each other, and can be listed, made and dropped.
+/// Keyspaces are separate, and can be listed, created and dropped.
 #[test]
 fn keyspaces_are_apart() {
     let place = Place::new();
@@ -355,7 +355,7 @@ fn keyspaces_are_apart() {
     assert_eq!(place.stdout("get", &[&"key"]), b"in default\n");
 }
 
-/// Stat and verify speak to people and to programs.
+/// Stat and verify report to people and to programs.
 #[test]
 fn stat_and_verify_report() {
     let place = Place::new();
@@ -371,8 +371,8 @@ fn stat_and_verify_report() {
     assert_eq!(place.json("verify", &[])["sound"], true);
 }
 
-/// Designs with table files say where those are, for people and for programs, and show nothing of
-/// stages that they do not have; one without them shows none.
+/// Designs with table files report them, for people and for programs, and omit stages that they do
+/// not have; a design without table files reports none.
 #[test]
 fn table_files_are_reported() {
     for (design, has_files) in terrace::Design::ALL.map(|d| (d.name(), d.keeps_table_files())) {
@@ -430,7 +430,7 @@ fn table_files_are_reported() {
     }
 }
 
-/// Compression that this build cannot write is refused before anything is made.
+/// Compression that this build cannot write is refused before anything is created.
 #[test]
 #[cfg(not(feature = "zstd"))]
 fn compression_that_is_not_built_is_refused() {
@@ -441,7 +441,7 @@ fn compression_that_is_not_built_is_refused() {
     assert_fails(&place.run("get --compression gzip", &[&"k"]), 2, "lz4");
 }
 
-/// Options that a database was made with need not be given again.
+/// The options of a database are kept and need not be given again.
 #[test]
 fn options_are_remembered() {
     let place = Place::new();
@@ -458,7 +458,7 @@ fn options_are_remembered() {
     assert!(!place.db().join("pool").exists());
 }
 
-/// A reader that has seen enough is no failure.
+/// A closed output is no failure.
 #[test]
 fn a_closed_output_is_no_failure() {
     let place = Place::new();
@@ -539,8 +539,8 @@ fn a_tiny_benchmark_reports() {
     assert!(reported[0]["limit_ops_per_s"].as_f64() > Some(0.0));
 }
 
-/// The store that does nothing is measured like any other, options that a store would not follow are
-/// refused, and a store that this build has not is refused with what to do.
+/// The store that does nothing is measured like any other, options that a store would not follow
+/// are refused, and a store that is not in this build is refused with a hint.
 #[test]
 fn other_stores_are_measured() {
     let run = |arguments: &[&str]| {
@@ -568,7 +568,7 @@ fn other_stores_are_measured() {
     }
 }
 
-/// A benchmark leaves the database that it was told to make, and can use it again.
+/// A benchmark keeps the database that it was given, and can use it again.
 #[test]
 fn a_benchmark_keeps_its_database() {
     let place = Place::new();

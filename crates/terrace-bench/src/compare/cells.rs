@@ -1,5 +1,5 @@
-//! This file is the results of a comparison by what they are results of: one cell for each store,
-//! workload, size and phase, with all of its repeats, their median and their spread.
+//! The cells of a comparison: one for each store, workload, size and phase, with all repeats, their
+//! median and their spread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::report::{Conditions, StallReport, StepReport, Written};
 use crate::results::{Failure, Phase, Planned, Record, RunId};
 
-/// What can be compared.
+/// A measure that can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 pub enum Measure {
     /// Operations a second.
@@ -29,10 +29,10 @@ pub enum Measure {
     /// See `P50`.
     #[serde(rename = "p99.9")]
     P999,
-    /// Bytes written for each byte that users wrote, since the last fresh database.
+    /// Bytes written per byte that users wrote, since the last fresh database.
     #[serde(rename = "write_amp")]
     WriteAmp,
-    /// Seconds in which writers were stalled, all reasons together.
+    /// Seconds in which writers were stalled, for all reasons.
     #[serde(rename = "stalls")]
     Stalls,
     /// Bytes that the database takes.
@@ -49,49 +49,49 @@ pub enum Measure {
     Seconds,
 }
 
-/// What a cell has the results of.
+/// The key of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The workload.
     pub workload: String,
-    /// Bytes of a value.
+    /// The size of a value in bytes.
     pub value_bytes: u64,
-    /// Bytes of data, where the comparison states them.
+    /// Bytes of data, if the comparison states them.
     pub data_bytes: Option<u64>,
-    /// The phase's name; of a part, that of the whole before its own.
+    /// The phase's name; for a part, that of the whole phase before its own.
     pub phase: String,
-    /// Its place among the phases.
+    /// The index among the phases.
     pub index: usize,
     /// The store.
     pub store: String,
 }
 
-/// What one repeat found out in one phase.
+/// The result of one phase in one repeat.
 #[derive(Debug, Clone)]
 pub struct Sample {
     /// The phase.
     pub phase: StepReport,
-    /// What was written since the last fresh database, this phase included.
+    /// Bytes written since the last fresh database, including this phase.
     pub written: Written,
 }
 
 /// All repeats of one phase of one store.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// What it is.
+    /// The key.
     pub key: Key,
     /// Whether the phase only prepares those that are compared.
     pub prepares: bool,
-    /// Whether it is a part of the phase before it: the thread that writes beside readers.
+    /// Whether it is a part of the phase before it: the thread that writes while others read.
     pub is_part: bool,
-    /// The repeats that there are.
+    /// The repeats measured so far.
     pub samples: Vec<Sample>,
-    /// The conditions of the first of them.
+    /// The conditions of the first repeat.
     pub conditions: Conditions,
 }
 
 impl Cell {
-    /// The measure of every repeat that has it, ascending.
+    /// Returns the measure of every repeat that has it, in ascending order.
     pub fn values(&self, measure: Measure) -> Vec<f64> {
         let mut values: Vec<f64> = self
             .samples
@@ -102,7 +102,7 @@ impl Cell {
         values
     }
 
-    /// The median of the repeats: of an even number, the mean of the two in the middle.
+    /// Returns the median of the repeats: for an even number, the mean of the two in the middle.
     pub fn median(&self, measure: Measure) -> Option<f64> {
         let values = self.values(measure);
         let middle = values.len() / 2;
@@ -113,7 +113,7 @@ impl Cell {
         }
     }
 
-    /// How far the repeats are apart, as a part of the median; `None` of fewer than two.
+    /// Returns the spread of the repeats as a fraction of the median; `None` for fewer than two.
     pub fn spread(&self, measure: Measure) -> Option<f64> {
         let values = self.values(measure);
         let (first, last) = (values.first()?, values.last()?);
@@ -121,7 +121,7 @@ impl Cell {
         (values.len() > 1).then(|| (last - first) / median)
     }
 
-    /// The repeat whose throughput is the median one, for pictures of a single run.
+    /// Returns the repeat with the median throughput, for pictures of a single run.
     pub fn typical(&self) -> Option<&Sample> {
         let mut samples: Vec<&Sample> = self.samples.iter().collect();
         samples.sort_by(|a, b| a.phase.ops_per_s.total_cmp(&b.phase.ops_per_s));
@@ -132,7 +132,7 @@ impl Cell {
 impl Sample {
     fn value(&self, measure: Measure) -> Option<f64> {
         let (phase, latency) = (&self.phase, self.phase.latency.as_ref());
-        // Stalls and writes are counted for a whole phase, and are not those of one of its parts.
+        // Stalls and writes are counted for a whole phase, so a part has none.
         let is_part = phase.name.starts_with(' ');
         match measure {
             Measure::WriteAmp | Measure::Stalls if is_part => None,
@@ -168,8 +168,8 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Sorts `records` into cells. Of one run that was done more than once the last one counts. What
-    /// the phases of a run that failed have found does not, nor what belongs to no comparison.
+    /// Sorts `records` into cells. If a run was repeated, the last one counts. Phases of failed
+    /// runs and records of no comparison do not count.
     pub fn of<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Cells {
         let mut last: BTreeMap<String, (u64, &str)> = BTreeMap::new();
         let mut failed: BTreeSet<&str> = BTreeSet::new();
@@ -190,7 +190,7 @@ impl Cells {
             planned.is_some_and(|p| last.get(&place_of(p)).is_some_and(|(_, id)| *id == run.id))
         };
         let mut cells = Cells::default();
-        // Of each run, what it wrote since its last fresh database, and its last whole phase.
+        // For each run, the bytes written since its last fresh database, and its last whole phase.
         let mut runs: BTreeMap<&str, (Written, String)> = BTreeMap::new();
         for record in records.filter(counts) {
             match record {
@@ -218,8 +218,8 @@ impl Cells {
         cells
     }
 
-    /// Puts what is compared with one another beside one another: by workload, phase, size and store,
-    /// each in the order in which it came first.
+    /// Orders cells by workload, phase, size and store, so that those to compare are adjacent.
+    /// Workloads and stores keep the order of first appearance.
     fn sort(&mut self) {
         let mut names: Vec<String> = Vec::new();
         for cell in &self.cells {
@@ -272,22 +272,22 @@ impl Cells {
         }
     }
 
-    /// All cells, in the order in which they were measured first.
+    /// Returns all cells, by workload, phase, size and store.
     pub fn all(&self) -> &[Cell] {
         &self.cells
     }
 
-    /// The runs that failed.
+    /// Returns the runs that failed.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// The runs that ended as they should.
+    /// Returns the runs that ended normally.
     pub fn runs(&self) -> &[RunId] {
         &self.runs
     }
 
-    /// The same of another store.
+    /// Returns the same cell of another store.
     pub fn beside(&self, key: &Key, store: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| {
             let other = &cell.key;
@@ -301,7 +301,7 @@ impl Cells {
     }
 }
 
-/// Where in a comparison a run stands, whatever program did it.
+/// Returns the place of a run in a comparison, independent of the program that ran it.
 fn place_of(planned: &Planned) -> String {
     format!(
         "{}\n{}\n{}\n{:?}\n{}",
@@ -309,21 +309,20 @@ fn place_of(planned: &Planned) -> String {
     )
 }
 
-/// What can be said of a store against the baseline.
+/// The result of comparing a store with the baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// So many times the baseline's figure.
+    /// The ratio to the baseline's figure.
     Ratio(f64),
-    /// The repeats of both lie in one another's range, or one has a single run: a ratio that says
-    /// little.
+    /// A ratio of little meaning: the ranges of the repeats overlap, or one cell has a single run.
     Unclear(f64),
-    /// The repeats of the named store are too far apart, by this part of their median.
+    /// The repeats of the named store spread too widely, by this fraction of their median.
     TooWide(String, f64),
-    /// One of them has no result.
+    /// One cell has no result.
     Nothing,
 }
 
-/// Compares the medians of two cells, where their repeats allow it.
+/// Compares the medians of two cells if their repeats allow it.
 pub fn verdict(cell: &Cell, baseline: &Cell, measure: Measure, spread_max: f64) -> Verdict {
     for each in [cell, baseline] {
         if let Some(spread) = each.spread(measure).filter(|spread| *spread > spread_max) {
@@ -356,7 +355,7 @@ pub(crate) mod tests {
     use crate::results::{End, VERSION};
     use crate::space::Space;
 
-    /// The records of one run with a single phase of this throughput.
+    /// Returns the records of one run with a single phase of this throughput.
     pub(crate) fn run(id: u64, store: &str, repeat: u32, ops_per_s: f64) -> Vec<Record> {
         let run = RunId {
             id: id.to_string(),
@@ -407,7 +406,7 @@ pub(crate) mod tests {
         verdict(a, b, Measure::Throughput, 0.1)
     }
 
-    /// The median is the middle of the repeats, the spread how far they are apart.
+    /// The median is the middle of the repeats, the spread their range.
     #[test]
     fn repeats_have_a_middle_and_a_spread() {
         let cells = cells(&[("a", 0, 100.0), ("a", 1, 130.0), ("a", 2, 110.0)]);
@@ -419,7 +418,8 @@ pub(crate) mod tests {
         assert_eq!(cell.median(Measure::Recovery), None);
     }
 
-    /// A verdict is given where repeats are close to one another and apart from the other store's.
+    /// A ratio is clear only if each store's repeats are close together and the stores' ranges are
+    /// apart.
     #[test]
     fn verdicts_are_earned() {
         let apart = [
@@ -447,7 +447,7 @@ pub(crate) mod tests {
         assert_eq!(said(&single), Verdict::Unclear(2.0));
     }
 
-    /// A part of a phase is a cell of its own, and none of the phase before it.
+    /// A part of a phase is a separate cell, and does not count for the phase before it.
     #[test]
     fn parts_stand_by_themselves() {
         let mut records = run(1, "a", 0, 100.0);
@@ -473,7 +473,7 @@ pub(crate) mod tests {
         assert_eq!(found, expected);
     }
 
-    /// What a failed run had found does not count, and a later run of the same takes its place.
+    /// Phases of a failed run do not count, and a later run with the same key replaces it.
     #[test]
     fn failed_runs_do_not_count() {
         let mut records = run(1, "a", 0, 100.0);

@@ -1,7 +1,7 @@
-//! This file is one run as a process of its own: started, read along, ended, and what it left removed.
+//! One run as a separate process: it is started, its output read, its end awaited.
 //!
-//! A process of its own makes peak memory and processor time those of one store and one run, and a
-//! store that crashes or hangs takes nothing with it but its own results.
+//! In a separate process, peak memory and processor time are those of one store and one run, and a
+//! store that crashes or hangs loses only its own results.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -15,28 +15,28 @@ use std::time::{Duration, Instant};
 use crate::error::BenchError;
 use crate::results::{Planned, Record, read_line};
 
-/// How often it is looked whether somebody wants to stop.
+/// The interval at which a stop request is checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a process that was told to stop may take.
+/// The time that a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How much of a process's standard error is kept: its end.
+/// The length of the kept end of a process's standard error.
 const EVIDENCE_BYTES: usize = 4096;
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// As it should.
+    /// The run ended normally.
     Done,
-    /// By itself, with a failure: how, and the last that it said.
+    /// The run failed: how, and its last output.
     Failed(String, String),
-    /// Because the comparison was told to stop.
+    /// The comparison was stopped.
     Stopped,
 }
 
-/// Runs `program` with `args`, hands every record that it prints to `see`, and waits for its end, for
-/// `timeout` or until `stop` is set.
+/// Runs `program` with `args`, passes every record that it prints to `see`, and waits for its end,
+/// for at most `timeout` or until `stop` is set.
 pub(super) fn run(
     program: &Path,
     args: &[OsString],
@@ -52,15 +52,15 @@ pub(super) fn run(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| BenchError::io("start a run with", program, e))?;
-    // Where memory runs out, Linux ends the run before it ends the comparison. Without that, results
-    // are still on the disk.
+    // If memory runs out, Linux kills the run before the comparison. If this write fails, the
+    // results so far are still on disk.
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
     let lines = lines_of(&mut child);
     let evidence = evidence_of(&mut child);
     let until = Instant::now() + timeout;
     let mut problem = None;
     let mut is_whole = false;
-    // BOUND: every turn ends a line or a tick, and `until` comes.
+    // BOUND: every iteration reads a line or takes a tick, and `until` is reached.
     let stopped = loop {
         match lines.recv_timeout(TICK) {
             Ok(line) => match read_line(&line) {
@@ -92,7 +92,7 @@ pub(super) fn run(
         .wait()
         .map_err(|e| BenchError::io("wait for a run of", program, e))?;
     let evidence = evidence.recv().unwrap_or_default();
-    // Ctrl-C reaches every process of a terminal, and may end the run before it is seen here.
+    // Ctrl-C reaches every process of a terminal, and may end the run before `stop` is seen here.
     if stopped || stop.load(Ordering::Relaxed) {
         return Ok(Ended::Stopped);
     }
@@ -107,7 +107,7 @@ fn lines_of(child: &mut Child) -> Receiver<String> {
     if let Some(out) = child.stdout.take() {
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines() {
-                // Nobody listens any more once the run is given up.
+                // The receiver is gone once the run is given up.
                 let Ok(()) = line.map_or(Ok(()), |line| send.send(line)) else {
                     return;
                 };
@@ -127,17 +127,17 @@ fn evidence_of(child: &mut Child) -> Receiver<String> {
                 let surplus = kept.len().saturating_sub(EVIDENCE_BYTES);
                 kept.drain(..surplus);
             }
-            // Nobody listens any more once the run is given up.
+            // The receiver is gone once the run is given up.
             let _ = send.send(String::from_utf8_lossy(&kept).trim().to_string());
         });
     }
     evidence
 }
 
-/// Tells the process to end, and ends it where it does not.
+/// Asks the process to end, and kills it if it does not.
 fn end(child: &mut Child) {
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
-        // One that has ended already needs no signal.
+        // A process that has already ended needs no signal.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
     let until = Instant::now() + GRACE;
@@ -147,11 +147,11 @@ fn end(child: &mut Child) {
         }
         std::thread::sleep(TICK);
     }
-    // It is waited for by whoever called; one that has ended meanwhile is not there to be killed.
+    // The caller waits for the process; if it has ended meanwhile, the kill fails harmlessly.
     let _ = child.kill();
 }
 
-/// What is wrong with how a process ended; nothing where it ended well.
+/// Returns the reason that a process failed; `None` if it ended normally.
 fn how(status: ExitStatus, is_whole: bool) -> Option<String> {
     const SIGKILL: i32 = 9;
     match (status.code(), status.signal()) {
@@ -171,7 +171,7 @@ fn how(status: ExitStatus, is_whole: bool) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Runs a shell in place of a benchmark.
+    /// Runs a shell instead of a benchmark.
     fn shell(script: &str, timeout: Duration, stop: bool) -> (Ended, Vec<Record>) {
         let mut seen = Vec::new();
         let args = ["-c".into(), script.into()];
@@ -190,7 +190,7 @@ mod tests {
         serde_json::to_string(&records[1]).expect("JSON")
     }
 
-    /// Each way in which a run can end badly is told from the others, with what it said.
+    /// Each kind of failure is distinguished and reported with the last output.
     #[test]
     fn bad_ends_are_told_apart() {
         let minute = Duration::from_secs(60);
@@ -212,7 +212,7 @@ mod tests {
         assert!(matches!(ended, Ended::Failed(how, _) if how.contains("did not end")));
     }
 
-    /// What a run printed is handed on with its place, and a run that is stopped is no failure.
+    /// Printed records are passed on with their place, and a stopped run is no failure.
     #[test]
     fn records_are_handed_on() {
         let script = format!("echo '{}'", last_line());

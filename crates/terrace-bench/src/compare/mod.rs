@@ -1,15 +1,16 @@
-//! This folder is the comparison of stores: a matrix of stores, workloads and sizes from one file, each
-//! run a process of its own, its results appended as they come.
+//! The comparison of stores: a matrix of stores, workloads and sizes from one file; each run is a
+//! separate process, and results are appended as they arrive.
 //!
-//! `spec.rs` reads the file into `model.rs`, `plan.rs` makes runs of it, `child.rs` runs one, `mount.rs` is where
-//! their databases are, `warm.rs` is memory that they find ready, `shrink.rs` makes all of it smaller for a trial,
-//! `cells.rs` sorts results and compares them, `paper.rs` has what a paper says.
+//! `spec.rs` reads the file into `model.rs`, `plan.rs` plans the runs, `child.rs` runs one,
+//! `mount.rs` places their databases, `warm.rs` keeps memory ready for them, `shrink.rs` scales
+//! everything down for a trial, `cells.rs` sorts and compares results, `paper.rs` has the figures
+//! of a paper.
 //!
 //! Invariants
-//!   C1  Nothing is compared but runs of one program with one set of settings: what does not have the
-//!       hash of a run of this plan is not used.
-//!   C2  A result is on the disk before the next run begins; whatever ends a comparison, it goes on
-//!       with the first run that has no result.
+//!   C1  Only runs of one program with one set of settings are compared: a result without the hash
+//!       of a run of this plan is not used.
+//!   C2  A result is on disk before the next run begins; an interrupted comparison resumes with the
+//!       first run that has no result.
 
 mod cells;
 mod child;
@@ -49,40 +50,42 @@ use child::Ended;
 use mount::Mount;
 use warm::WarmMemory;
 
-/// What a comparison found out.
+/// The outcome of a comparison.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its results by what they are results of.
+    /// The results.
     pub cells: Cells,
-    /// Runs that have a result.
+    /// The number of runs with a result.
     pub done: usize,
-    /// Runs that it is made of.
+    /// The number of planned runs.
     pub planned: usize,
-    /// Stores that this build does not have and that have no result: the name, and what brings it.
+    /// Stores without a result that this build does not contain: the name, and the feature to build
+    /// with.
     pub absent: Vec<(String, String)>,
-    /// Why it ended before its end, if it did.
+    /// The reason that it ended early, if it did.
     pub ended_early: Option<String>,
 }
 
-/// How a comparison is carried out.
+/// The task of a comparison.
 pub struct Task<'a> {
-    /// What to do.
+    /// The comparison.
     pub comparison: &'a Comparison,
-    /// Where results are added, and looked for.
+    /// The file to which results are appended, and from which earlier ones are read.
     pub results: PathBuf,
-    /// Where databases are made, if somebody says so.
+    /// The directory for databases, if given.
     pub mount: Option<PathBuf>,
     /// The program that does a run: this one.
     pub program: PathBuf,
-    /// What tells this build of it from others; see [`program_id`].
+    /// The identity of this build; see [`program_id`].
     pub program_id: String,
     /// The grammar of its command line.
     pub check: Check<'a>,
-    /// Set by whoever wants the comparison to stop.
+    /// Set to stop the comparison.
     pub stop: &'a AtomicBool,
 }
 
-/// Stores of `comparison` that this build does not have, with what brings them.
+/// Returns the stores of `comparison` that this build does not contain, each with the feature to
+/// build with.
 pub fn absent(comparison: &Comparison) -> Vec<(String, String)> {
     let stores = comparison.store.iter().map(|store| store.get_ref());
     let absent = stores.filter_map(|store| {
@@ -96,7 +99,7 @@ pub fn absent(comparison: &Comparison) -> Vec<(String, String)> {
     absent.collect()
 }
 
-/// What the results in `records` say about `runs`.
+/// Returns the outcome of `runs` according to the results in `records`.
 fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome {
     let hashes: BTreeSet<&str> = runs.iter().map(|run| run.planned.hash.as_str()).collect();
     let of_plan = |record: &&Record| {
@@ -105,7 +108,7 @@ fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome
     };
     let done = done(records);
     let cells = Cells::of(records.iter().filter(of_plan));
-    // What another build has measured is there, whatever this one could.
+    // A store with results of another build counts as present.
     let mut absent = absent(comparison);
     absent.retain(|(store, _)| cells.all().iter().all(|cell| cell.key.store != *store));
     Outcome {
@@ -120,8 +123,8 @@ fn outcome(comparison: &Comparison, runs: &[Run], records: &[Record]) -> Outcome
     }
 }
 
-/// What the results in `records` say about `comparison`, of whatever build of this program they are: of
-/// each run the last ones.
+/// Returns the outcome of `comparison` according to the results in `records`, which may be of any
+/// build of this program: the last results of each run count.
 pub fn outcome_of_any(comparison: &Comparison, records: &[Record]) -> Outcome {
     let mut runs = runs(comparison, "");
     for run in &mut runs {
@@ -136,7 +139,7 @@ pub fn outcome_of_any(comparison: &Comparison, records: &[Record]) -> Outcome {
     outcome(comparison, &runs, records)
 }
 
-/// The hashes of all runs that ended as they should.
+/// Returns the hashes of all runs that ended normally.
 fn done(records: &[Record]) -> BTreeSet<&str> {
     let ends = records.iter().filter_map(|record| match record {
         Record::End(end) => end.run.planned.as_ref(),
@@ -145,8 +148,8 @@ fn done(records: &[Record]) -> BTreeSet<&str> {
     ends.map(|planned| planned.hash.as_str()).collect()
 }
 
-/// Does every run that has no result yet; the results of all. Runs that fail are recorded and do not
-/// end it; what keeps results from being recorded does.
+/// Executes every run without a result and returns the results of all. Runs that fail are recorded,
+/// and the comparison goes on; it ends if results cannot be recorded.
 pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     let comparison = task.comparison;
     let is_built = |run: &Run| {
@@ -188,7 +191,7 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     })
 }
 
-/// Does one run; why the comparison ends with it, if it does.
+/// Executes one run; returns the reason that the comparison must end, if any.
 fn one(
     task: &Task<'_>,
     run: &Run,
@@ -219,7 +222,7 @@ fn one(
         Ok(()) => {
             let timeout = Duration::from_secs(task.comparison.timeout_s.max(1));
             let see = &mut |record: Record| {
-                // Of some phases there is a record for each kind of operation too.
+                // Some phases also have a record for each kind of operation.
                 if let Record::Phase(phase) = &record
                     && phase.phase.index >= phases_ended
                 {
@@ -257,7 +260,7 @@ fn one(
     Ok(stopped.then(|| "it was stopped".to_string()))
 }
 
-/// How many phases a run has.
+/// Returns the number of phases of a run.
 fn phases_of(comparison: &Comparison, run: &Run) -> usize {
     let workloads = comparison
         .workload

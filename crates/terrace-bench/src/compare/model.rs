@@ -1,4 +1,4 @@
-//! This file is what a comparison is asked to do, as plain data.
+//! The specification of a comparison as plain data.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::scale::Scale;
 use super::size::Size;
 use crate::store::StoreKind;
 
-/// Options of `terrace bench` by name, without the dashes in front.
+/// Options of `terrace bench` by name, without the leading dashes.
 pub(super) type Settings = BTreeMap<String, Spanned<Value>>;
 
 /// The runs that a comparison makes, and their order.
@@ -26,41 +26,41 @@ pub struct Comparison {
     /// Runs of each store with each workload and size.
     #[serde(default = "three")]
     pub repeats: Spanned<u32>,
-    /// The spread of the repeats, as a part of the median, above which there is no verdict.
+    /// The spread of the repeats, as a fraction of the median, above which there is no verdict.
     #[serde(default = "a_tenth")]
     pub spread_max: Spanned<f64>,
-    /// The store that ratios are to; the first one where none is named.
+    /// The store that ratios refer to; by default the first one.
     #[serde(default)]
     pub baseline: Option<Spanned<String>>,
-    /// The folder in which databases are made.
+    /// The directory in which databases are made.
     #[serde(default)]
     pub mount: Option<PathBuf>,
-    /// Bytes of memory that each phase finds ready, touched before the run.
+    /// Bytes of memory kept ready for each phase, touched before the run.
     #[serde(default = "no_bytes")]
     pub warm_memory: Size,
-    /// Seconds after which a run that has not ended is ended.
+    /// The timeout of a run in seconds.
     #[serde(default = "an_hour")]
     pub timeout_s: u64,
-    /// Bytes of values.
+    /// The sizes of values in bytes.
     #[serde(default = "one_kib")]
     pub value_sizes: Spanned<Vec<Size>>,
-    /// Bytes of keys and values to write; none where `num` is a setting.
+    /// Bytes of keys and values to write; empty if `num` is a setting.
     #[serde(default)]
     pub data_sizes: Vec<Size>,
     /// Options for every run.
     #[serde(default)]
     pub settings: Settings,
-    /// Options for every run of Terrace, which peers do not have.
+    /// Options for every run of Terrace, but not of peers.
     #[serde(default)]
     pub terrace: Settings,
-    /// The subject of the comparison.
+    /// The stores to compare.
     pub store: Vec<Spanned<StoreSpec>>,
-    /// With what.
+    /// The workloads to run.
     pub workload: Vec<Spanned<WorkloadSpec>>,
     /// The figures of a paper, shown next to the results.
     #[serde(default)]
     pub paper: Option<Paper>,
-    /// The part of its data and operations that it was made smaller to.
+    /// The fraction to which data and operations were scaled down.
     #[serde(skip)]
     pub scaled: Option<Scale>,
 }
@@ -96,7 +96,7 @@ pub struct StoreSpec {
 }
 
 impl StoreSpec {
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(&self) -> Result<StoreKind, String> {
         let name = self.store.as_ref().map_or("terrace", |s| s.get_ref());
         name.parse()
@@ -109,7 +109,7 @@ impl StoreSpec {
 pub struct WorkloadSpec {
     /// Its name in the report.
     pub name: String,
-    /// Phases that come first and are not compared.
+    /// Phases that run first and are not compared.
     #[serde(default)]
     pub prepare: Vec<Spanned<String>>,
     /// Phases that are compared.
@@ -120,14 +120,14 @@ pub struct WorkloadSpec {
 }
 
 impl WorkloadSpec {
-    /// The names of all of its phases, in order.
+    /// Returns the names of all phases, in order.
     pub fn phases(&self) -> impl Iterator<Item = &Spanned<String>> {
         self.prepare.iter().chain(&self.measure)
     }
 }
 
 impl Comparison {
-    /// The store that ratios are to.
+    /// Returns the store that ratios refer to.
     pub fn baseline(&self) -> &str {
         let first = self.store.first().map_or("", |store| &store.get_ref().name);
         self.baseline.as_ref().map_or(first, |name| name.get_ref())

@@ -1,7 +1,7 @@
-//! This file is where the databases of a comparison are made: one folder on one mount for all of them.
+//! The location of a comparison's databases: one directory on one mount for all of them.
 //!
 //! Invariants
-//!   M1  A folder is emptied only if a comparison made it: it has the file [`OWNER`].
+//!   M1  A directory is emptied only if a comparison made it: it contains the file [`OWNER`].
 //!   M2  That file is locked while a comparison lives, so two never measure on one mount at once.
 
 use std::fs::{self, File};
@@ -12,22 +12,22 @@ use tempfile::TempDir;
 use crate::error::BenchError;
 use crate::place;
 
-/// The folder below the mount.
+/// The directory below the mount.
 const FOLDER: &str = "terrace-compare";
 const OWNER: &str = "owner";
 
-/// The place of all databases of a comparison.
+/// The directory of all databases of a comparison.
 #[derive(Debug)]
 pub(super) struct Mount {
     folder: PathBuf,
-    /// The lock of a folder on a mount that somebody named.
+    /// The lock of a directory on a given mount.
     owner: Option<File>,
-    /// The temporary folder and its lock.
+    /// The temporary directory and its lock.
     _temporary: Option<(TempDir, File)>,
 }
 
 impl Mount {
-    /// A folder on `mount`, or a temporary one that `bytes` fit into.
+    /// Makes a directory on `mount`, or a temporary one with space for `bytes`.
     pub(super) fn new(mount: Option<&Path>, bytes: u64) -> Result<Mount, BenchError> {
         let Some(mount) = mount else {
             let (folder, owner) = place::make_temporary(bytes)?;
@@ -38,7 +38,7 @@ impl Mount {
             });
         };
         if !mount.is_dir() {
-            // Made here it would be on whatever is below, which nobody wanted to measure.
+            // A new directory would be on the underlying file system instead of the intended mount.
             return Err(BenchError::Invalid(format!(
                 "there is no folder {}: mount it, or make it",
                 mount.display()
@@ -77,12 +77,12 @@ impl Mount {
         Ok(mount)
     }
 
-    /// The folder of the next database, which does not exist.
+    /// Returns the path of the next database, which does not exist.
     pub(super) fn db(&self) -> PathBuf {
         self.folder.join("db")
     }
 
-    /// Removes what a run left.
+    /// Removes the files of a run.
     pub(super) fn clear(&self) -> Result<(), BenchError> {
         let db = self.db();
         match fs::remove_dir_all(&db) {
@@ -93,7 +93,7 @@ impl Mount {
         }
     }
 
-    /// Refuses a run for which the mount has no room.
+    /// Fails if the mount has no space for a run.
     pub(super) fn check_room(&self, bytes: u64) -> Result<(), String> {
         let free = place::free_bytes(&self.folder);
         if free >= bytes {
@@ -112,7 +112,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.owner.is_some() {
-            // What cannot be removed is found by the next comparison, which tries again.
+            // A directory that cannot be removed is found by the next comparison, which tries
+            // again.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -122,7 +123,8 @@ impl Drop for Mount {
 mod tests {
     use super::*;
 
-    /// What a comparison left is removed; what is somebody else's, or in use, is refused.
+    /// The directory of an earlier comparison is removed; one with other owners, or in use, is
+    /// refused.
     #[test]
     fn a_mount_is_used_with_care() {
         let parent = tempfile::tempdir().expect("a temporary folder");

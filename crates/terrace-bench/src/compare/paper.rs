@@ -1,7 +1,8 @@
-//! This file is what a paper says, as a comparison states it, and what was measured here beside it.
+//! The figures of a paper, as a comparison states them, next to those measured here.
 //!
-//! Figures are ratios: a store's to that of a baseline, on each side its own machine. Only what a
-//! paper states in its text and tables is in such a file; what is only in a picture has no ratio, and its note says so.
+//! Figures are ratios of a store to a baseline, each measured on its own machine. They come only
+//! from a paper's text and tables; a figure that is only in a picture has no ratio, and its note
+//! says so.
 
 use std::fmt;
 
@@ -11,17 +12,17 @@ use super::cells::{Cells, Measure, Verdict, verdict};
 use super::size::Size;
 use crate::table::Table;
 
-/// What a paper says.
+/// The figures of a paper.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// Which paper, which figure or table.
+    /// The paper and its figure or table.
     pub title: String,
-    /// How much smaller this comparison is: data, memtables, caches and buffers alike.
+    /// The factor by which this comparison is smaller: data, memtables, caches and buffers alike.
     pub scale: f64,
-    /// What differs, and what the paper shows in pictures alone.
+    /// The differences, and the results that the paper shows only in pictures.
     pub says: String,
-    /// Its figures.
+    /// The figures.
     #[serde(default)]
     pub value: Vec<PaperValue>,
 }
@@ -30,50 +31,50 @@ pub struct Paper {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperValue {
-    /// What it is.
+    /// A description of the figure.
     pub what: String,
-    /// Where in the paper.
+    /// Its place in the paper.
     pub source: String,
     /// The paper's store and its baseline.
     pub paper: [String; 2],
-    /// The ratio, where the paper states one.
+    /// The ratio, if the paper states one.
     #[serde(default)]
     pub ratio: Option<f64>,
-    /// Their values, where it states those.
+    /// The values of both, if the paper states them.
     #[serde(default)]
     pub values: Option<[f64; 2]>,
-    /// The store and the baseline here; none where nothing here can stand beside it.
+    /// The store and the baseline here; `None` if nothing here is comparable.
     #[serde(default)]
     pub here: Option<[String; 2]>,
-    /// What is measured here.
+    /// The measure here.
     #[serde(default)]
     pub measure: Option<Measure>,
-    /// In which phase.
+    /// The phase here.
     #[serde(default)]
     pub phase: Option<String>,
-    /// In which workload; any where it is left out.
+    /// The workload here; any if omitted.
     #[serde(default)]
     pub workload: Option<String>,
-    /// With values of which size; the mean of all ratios where it is left out.
+    /// The size of values here; if omitted, the mean of all ratios is used.
     #[serde(default)]
     pub value_size: Option<Size>,
-    /// With how much data; as `value_size`.
+    /// The size of the data here; as `value_size`.
     #[serde(default)]
     pub data_size: Option<Size>,
-    /// What a reader must know, as why nothing here stands beside it.
+    /// A note for the reader, such as the reason that nothing here is comparable.
     #[serde(default)]
     pub note: String,
 }
 
 impl PaperValue {
-    /// The paper's ratio.
+    /// Returns the paper's ratio.
     pub fn paper_ratio(&self) -> Option<f64> {
         let of_values = self.values.filter(|[_, b]| *b > 0.0).map(|[a, b]| a / b);
         self.ratio.or(of_values)
     }
 
-    /// The ratio here: the mean of those of all sizes, as the paper's averages are. And whether the repeats
-    /// of each allow a verdict, where none may spread by more than `spread_max`.
+    /// Returns the ratio here: the mean over all sizes, like the paper's averages. Also returns
+    /// whether the repeats allow a verdict, with a spread of at most `spread_max`.
     pub fn ratio_here(&self, cells: &Cells, spread_max: f64) -> Option<(f64, bool)> {
         let ([store, baseline], measure) = (self.here.as_ref()?, self.measure?);
         let ratios: Vec<(f64, bool)> = cells
@@ -112,7 +113,7 @@ impl PaperValue {
     }
 }
 
-/// A ratio as people read it: three digits, and more where it is small.
+/// Formats a ratio for people: three digits, and more if it is small.
 pub(crate) fn ratio(value: f64) -> String {
     match value {
         v if v >= 0.1 => format!("{} x", crate::units::three_digits(v)),
@@ -121,7 +122,7 @@ pub(crate) fn ratio(value: f64) -> String {
 }
 
 impl Paper {
-    /// The heading and the rows of its table: the paper's figures beside those here.
+    /// Returns the heading and the rows of the table: the paper's figures next to those here.
     pub(crate) fn rows(
         &self,
         cells: &Cells,
@@ -148,7 +149,7 @@ impl Paper {
                 match (here, &value.here) {
                     (Some((here, true)), _) => ratio(here),
                     (Some((here, false)), _) => format!("{} (unclear)", ratio(here)),
-                    // Nothing was measured yet, or the baseline has none of it to be compared with.
+                    // Nothing was measured yet, or the baseline's value is zero.
                     (None, Some(_)) => "no ratio".to_string(),
                     (None, None) => "-".to_string(),
                 },
@@ -158,7 +159,7 @@ impl Paper {
         (heading, rows.collect())
     }
 
-    /// The table as lines for people.
+    /// Writes the table as lines for people.
     pub(crate) fn write(
         &self,
         f: &mut dyn fmt::Write,

@@ -1,8 +1,8 @@
-//! This file is which runs a comparison is made of, and in which order.
+//! The runs of a comparison and their order.
 //!
-//! Workload by workload and size by size, so that what is compared is measured close together in time;
-//! within each, repeat by repeat, and within a repeat store by store: A B A B. A machine that grows
-//! slower over an hour is slower for all of them.
+//! Runs are ordered by workload and size, so that results to compare are measured close together in
+//! time; within each by repeat, and within a repeat by store: A B A B. A machine that slows down
+//! over an hour is slower for all stores.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,21 +14,21 @@ use crate::results::Planned;
 use crate::store::StoreKind;
 use crate::units;
 
-/// Bytes of a key where no setting says so; that of `terrace bench`.
+/// The default size of a key in bytes; that of `terrace bench`.
 const KEY_BYTES: u64 = 16;
 
 /// One run of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Its place, which its results carry.
+    /// The place of the run, which its results carry.
     pub planned: Planned,
-    /// The arguments of `terrace bench`, without those that say where and in which form.
+    /// The arguments of `terrace bench`, without those for location and output format.
     pub args: Vec<String>,
-    /// Which store of the comparison it is.
+    /// The index of its store.
     pub store: usize,
 }
 
-/// All runs of `comparison`, in order. `program` tells one build of this program from another.
+/// Returns all runs of `comparison`, in order. `program` identifies the build of this program.
 pub fn runs(comparison: &Comparison, program: &str) -> Vec<Run> {
     let mut runs = Vec::new();
     let data: Vec<Option<u64>> = match comparison.data_sizes.as_slice() {
@@ -118,18 +118,18 @@ fn run(
     }
 }
 
-/// What tells this build of the program from another one: a hash of the file that is running.
+/// Returns the identity of this build: a hash of the running executable.
 pub fn program_id() -> std::io::Result<String> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(std::env::current_exe()?)?);
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The placeholder in a setting for the bytes of a value of the run.
+/// The placeholder in a setting for the size of the run's values in bytes.
 pub(super) const VALUE_SIZE: &str = "{value_size}";
 
-/// A setting as arguments of the command line, one for each value of a list; `None` where it cannot be
-/// one.
+/// Returns a setting as arguments of the command line, one for each value of a list; `None` if its
+/// type is unsupported.
 pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
     let option = format!("--{name}");
     Some(match value {
@@ -178,7 +178,7 @@ settings = { threads = 3 }
         runs(&comparison.expect("a comparison"), program)
     }
 
-    /// Stores alternate within a repeat, repeats within a size, and settings go over one another.
+    /// Stores alternate within a repeat, repeats within a size, and settings override one another.
     #[test]
     fn runs_are_interleaved() {
         let runs = plan(FILE, "");
@@ -204,7 +204,7 @@ settings = { threads = 3 }
         assert_eq!(runs[0].planned.prepare_count, 1);
     }
 
-    /// Another program, another setting and another repeat are other runs; the same are the same.
+    /// Another program, setting or repeat gives another run; equal ones give the same run.
     #[test]
     fn runs_are_known_again() {
         let hashes = |text: &str, program: &str| -> Vec<String> {
@@ -220,7 +220,7 @@ settings = { threads = 3 }
         all.extend(hashes(&FILE.replace("optane", "cxl"), "p"));
         all.sort();
         all.dedup();
-        // Emulation is nothing to the second store, so its runs are the same ones.
+        // Emulation does not apply to the second store, so its runs are the same.
         assert_eq!(all.len(), 8 + 8 + 4);
     }
 }

@@ -1,9 +1,9 @@
-//! This file is the part of the whole that a comparison is made smaller to.
+//! The fraction to which a comparison is scaled down.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of the whole, as "1/64" or "0.1".
+/// A fraction, such as "1/64" or "0.1".
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scale {
     part: f64,

@@ -1,7 +1,8 @@
-//! This file is a comparison made smaller, to see that all of it runs before hours are spent on it.
+//! Scaling a comparison down, to see that all of it runs before hours are spent on it.
 //!
-//! Data and operations shrink; memtables, caches and pools stay, since a store has a smallest size of
-//! each. So what such a comparison finds is that it runs, and no figure of it stands for the file's.
+//! Data and operations shrink; memtables, caches and pools stay, since stores have a minimum size
+//! for each. So such a comparison only shows that everything runs; its figures do not stand for
+//! those of the full one.
 
 use toml::{Spanned, Value};
 
@@ -11,7 +12,7 @@ use super::size::Size;
 use crate::config::BenchConfig;
 
 impl Scale {
-    /// Makes a count among `settings` smaller; whether there is one.
+    /// Scales a count among `settings` down; returns whether it is present.
     fn shrink(&self, settings: &mut Settings, name: &str) -> Result<bool, String> {
         let Some(value) = settings.get_mut(name) else {
             return Ok(false);
@@ -30,7 +31,7 @@ impl Scale {
         Value::Integer(i64::try_from(self.of(count)).unwrap_or(i64::MAX))
     }
 
-    /// Makes the counts among YCSB's properties smaller.
+    /// Scales the counts among YCSB's properties down.
     fn shrink_properties(&self, settings: &mut Settings) {
         let Some(value) = settings.get_mut("ycsb-property") else {
             return;
@@ -59,9 +60,10 @@ impl Scale {
 }
 
 impl Comparison {
-    /// Makes data and operations of every run smaller, and what a paper's figures are found by.
+    /// Scales down the data and operations of every run, and the sizes by which a paper's figures
+    /// are found.
     ///
-    /// Fails where a count is not a number.
+    /// Fails if a count is not a number.
     pub fn shrink(&mut self, scale: &Scale) -> Result<(), String> {
         for Size(bytes) in &mut self.data_sizes {
             *bytes = scale.of(*bytes);
@@ -84,7 +86,7 @@ impl Comparison {
         }
         scale.shrink(&mut self.settings, "reads")?;
         scale.shrink_properties(&mut self.settings);
-        // Without a stated amount of data, it is the default of a run.
+        // Without a stated amount of data, a run uses its default.
         if !scale.shrink(&mut self.settings, "num")? && self.data_sizes.is_empty() {
             let num = scale.value(BenchConfig::default().num);
             self.settings
@@ -137,8 +139,8 @@ data_size = "64MiB"
         (comparison, lines)
     }
 
-    /// A scale divides data and operations everywhere; a paper's figures are found by the smaller size, and nothing
-    /// else changes.
+    /// A scale divides data and operations everywhere; a paper's figures are found by the smaller
+    /// size, and nothing else changes.
     #[test]
     fn data_and_operations_shrink() {
         let (comparison, lines) = plan(FILE, "1/64");
@@ -162,14 +164,14 @@ data_size = "64MiB"
         };
         let (small, large) = (hashes(&comparison), hashes(&whole));
         assert!(small.iter().all(|hash| !large.contains(hash)));
-        // Of a file that says nothing of data, a run's own number of keys is what shrinks.
+        // If a file states no amount of data, the default number of keys is scaled.
         let plain = "title = \"t\"\n[[store]]\nname = \"a\"\n[[workload]]\nname = \"w\"\n\
                      measure = [\"fillseq\"]\n";
         let (_, lines) = plan(plain, "0.01");
         assert!(lines[0].contains("--num 3000"), "{}", lines[0]);
     }
 
-    /// Scales that are no part of a whole and counts that are no numbers are refused.
+    /// Scales that are not in range and counts that are not numbers are refused.
     #[test]
     fn bad_scales_are_refused() {
         for bad in ["", "0", "2", "-1/2", "1/0", "x", "1/x", "0/4"] {

@@ -1,4 +1,4 @@
-//! This file is a size as a comparison states it.
+//! A size as a comparison states it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{self, Deserializer, Visitor};
 
 use crate::units;
 
-/// A number of bytes: a number, or text as `4KiB`.
+/// A number of bytes: a number, or text such as `4KiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 

@@ -1,8 +1,8 @@
-//! This file is what a comparison is asked to do: a TOML file, read and checked.
+//! The specification of a comparison: a TOML file, parsed and checked.
 //!
-//! Settings are options of `terrace bench` by their names, so that whatever the command line can do a
-//! comparison can. They are not understood here: whoever reads a file hands in the grammar of the
-//! command line, and each setting is asked of it with its line.
+//! Settings are options of `terrace bench` by name, so a comparison supports every option of the
+//! command line. They are not interpreted here: the caller passes the grammar of the command line,
+//! which checks each setting with its line.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::error::BenchError;
 use crate::step::Step;
 use crate::store::StoreKind;
 
-/// Options that a comparison sets itself, and where they are stated instead.
+/// Options that a comparison sets itself, and where to state them instead.
 const TAKEN: [(&str, &str); 12] = [
     ("benchmarks", "write prepare and measure of the workload"),
     ("store", "write store = \"...\" in [[store]]"),
@@ -36,11 +36,11 @@ const TAKEN: [(&str, &str); 12] = [
     ("read-only", "leave it out"),
 ];
 
-/// What the grammar of the command line says of the arguments of one run: bytes that it may need on
-/// its mount, or what is wrong with them.
+/// Checks the arguments of one run against the grammar of the command line; returns the bytes that
+/// the run may need on its mount, or an error.
 pub type Check<'a> = &'a dyn Fn(&[String]) -> Result<u64, String>;
 
-/// A file with its text, so that what is wrong has a line.
+/// A file with its text, so that errors have a line.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -61,13 +61,13 @@ impl Source<'_> {
 }
 
 impl Comparison {
-    /// Reads the file at `path` and checks it; errors name file, line and what to write.
+    /// Reads the file at `path` and checks it; errors give file, line and a correction.
     pub fn read(path: &Path, check: Check<'_>) -> Result<Comparison, BenchError> {
         let text = fs::read_to_string(path).map_err(|e| BenchError::io("read", path, e))?;
         Comparison::parse(path, &text, check)
     }
 
-    /// As [`Comparison::read`], of a text that was read from `path`.
+    /// Parses a text that was read from `path`; otherwise as [`Comparison::read`].
     pub fn parse(path: &Path, text: &str, check: Check<'_>) -> Result<Comparison, BenchError> {
         let source = Source { path, text };
         let comparison: Comparison = toml::from_str(text).map_err(|e| {
@@ -141,7 +141,7 @@ impl Comparison {
         }
     }
 
-    /// What is wrong with settings only together is wrong with the store whose run it would be.
+    /// Reports a conflict between settings at the store whose run has it.
     fn check_runs(&self, source: &Source<'_>, check: Check<'_>) -> Result<(), BenchError> {
         for run in super::plan::runs(self, "") {
             let store = &self.store[run.store];

@@ -1,4 +1,4 @@
-//! This file is the outcome of a comparison as aligned lines, for people.
+//! The outcome of a comparison as aligned lines, for people.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::paper::ratio;
 use crate::table::Table;
 use crate::units;
 
-/// What is said of a cell against the baseline, in a few words.
+/// Formats a verdict in a few words.
 pub(crate) fn words(said: &Verdict) -> String {
     match said {
         Verdict::Ratio(value) => ratio(*value),
@@ -21,7 +21,7 @@ pub(crate) fn words(said: &Verdict) -> String {
     }
 }
 
-/// A median with the spread of its repeats.
+/// Formats a median with the spread of its repeats.
 pub(crate) fn with_spread(cell: &Cell, measure: Measure, show: impl Fn(f64) -> String) -> String {
     match (cell.median(measure), cell.spread(measure)) {
         (None, _) => "-".to_string(),
@@ -32,16 +32,17 @@ pub(crate) fn with_spread(cell: &Cell, measure: Measure, show: impl Fn(f64) -> S
     }
 }
 
-/// So many cells of disturbed phases are named, each by itself: a reader who has to pass more of them reads none.
+/// The maximum number of cells with disturbed phases that are named one by one; readers skip longer
+/// lists.
 const DISTURBED_NAMED_MAX: usize = 4;
 
 impl Outcome {
-    /// The cells that are compared, the baseline's first in each group.
+    /// Returns the cells that are compared, the baseline's first in each group.
     pub(crate) fn compared(&self) -> impl Iterator<Item = &Cell> {
         self.cells.all().iter().filter(|cell| !cell.prepares)
     }
 
-    /// What is said of `cell` against the baseline of `comparison`.
+    /// Returns the verdict on `cell` against the baseline of `comparison`.
     pub(crate) fn verdict(&self, comparison: &Comparison, cell: &Cell, of: Measure) -> Verdict {
         let baseline = comparison.baseline();
         match self.cells.beside(&cell.key, baseline) {
@@ -52,8 +53,8 @@ impl Outcome {
         }
     }
 
-    /// What a reader must know before any figure: that they are of a trial, of a machine that was busy with
-    /// something else, or of a rate that no store kept.
+    /// Returns the warnings to read before any figure: that they are of a trial, of a machine busy
+    /// with other work, or of a rate that no store kept.
     pub(crate) fn warnings(&self, comparison: &Comparison) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(scale) = &comparison.scaled {
@@ -93,7 +94,8 @@ impl Outcome {
         warnings
     }
 
-    /// What is said of phases beside which the machine did much else. `of` names a cell.
+    /// Returns the warnings about phases during which the machine did much other work. `of` names a
+    /// cell.
     fn disturbed(&self, of: &dyn Fn(&Cell) -> String) -> Vec<String> {
         let share = |cell: &Cell| {
             let usages = cell.samples.iter().map(|sample| &sample.phase.usage);

@@ -1,10 +1,9 @@
-//! This file is memory that the system has at hand when a phase begins.
+//! Memory that the system has at hand when a phase begins.
 //!
-//! A virtual machine gives memory that lies free for some seconds back to its host. Whoever touches it next
-//! waits for the host, many times as long as for a page that is there, and which run that is, is
-//! chance. So memory is touched before a run and held by the comparison, which is a process of its own, and
-//! a part of it is let go of as each phase begins: what is allocated next is taken from what was freed
-//! last.
+//! A virtual machine returns memory that was free for some seconds to its host. The next access to
+//! it waits for the host, many times as long as for a resident page, and chance decides which run
+//! pays. So the comparison, a separate process, touches and holds memory before a run, and frees a
+//! part of it as each phase begins: the system allocates the most recently freed pages first.
 
 use crate::error::BenchError;
 use crate::machine::available_bytes;
@@ -13,8 +12,8 @@ use crate::units;
 /// Every page of this size is touched.
 const PAGE_BYTES: usize = 4096;
 
-/// Before the first phase pools are made, that of the store and that of the limit line: for each there is a piece
-/// too.
+/// Before the first phase, two pools are made, that of the store and that of the limit line; there
+/// is a piece for each.
 const PIECES_BEFORE: usize = 2;
 
 /// Memory held for the phases of one run.
@@ -23,8 +22,8 @@ pub(super) struct WarmMemory {
 }
 
 impl WarmMemory {
-    /// Touches and holds `bytes` for each of `phases`, and lets go of those for the first one and what comes
-    /// before it. Takes as long as the host needs to give them.
+    /// Touches and holds `bytes` for each of `phases`, and frees those for the first one and for
+    /// the pools made before it. Takes as long as the host needs to provide them.
     pub(super) fn hold(bytes: u64, phases: usize) -> WarmMemory {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut pieces = Vec::new();
@@ -35,7 +34,7 @@ impl WarmMemory {
         WarmMemory { pieces }
     }
 
-    /// Gives the system what was held for the phase that begins.
+    /// Frees the memory held for the phase that begins.
     pub(super) fn let_go(&mut self) {
         drop(self.pieces.pop());
     }
@@ -48,11 +47,11 @@ fn touched(len: usize) -> Vec<u8> {
             *byte = 1;
         }
     }
-    // What nobody reads may otherwise not be written.
+    // Writes to memory that is never read could be optimized out.
     std::hint::black_box(bytes)
 }
 
-/// Refuses what this machine does not have.
+/// Fails if the machine does not have enough memory.
 pub(super) fn check(bytes: u64, phases: usize) -> Result<(), BenchError> {
     let pieces = (PIECES_BEFORE + phases) as u64;
     let (all, there) = (bytes.saturating_mul(pieces), available_bytes());
@@ -72,7 +71,8 @@ pub(super) fn check(bytes: u64, phases: usize) -> Result<(), BenchError> {
 mod tests {
     use super::*;
 
-    /// Each phase gets its part, nothing is held where none is asked for, and more than there is is refused.
+    /// Each phase gets its part, nothing is held if none is requested, and a request for too much
+    /// is refused.
     #[test]
     fn memory_is_let_go_of_phase_by_phase() {
         let mut warm = WarmMemory::hold(10_000, 3);

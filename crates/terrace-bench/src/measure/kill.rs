@@ -1,18 +1,19 @@
-//! This file is the phase `killreopen`: how long a store takes to come back after SIGKILL, and whether
-//! everything that it acknowledged is there.
+//! The phase `killreopen`: the time that a store takes to recover after SIGKILL, and whether all of
+//! its acknowledged writes survived.
 //!
-//! A second process of this program, the victim, fills a fresh database with every number once, in an
-//! order that leaves nothing sorted, and says so. It is killed there and then, with its background
-//! work going on. This process opens what is left, which is the time of the recovery, and reads
-//! every key and compares it byte for byte.
+//! A second process of this program, the victim, fills a fresh database with every number once, in
+//! an unsorted order, and reports when it is done. It is killed at that moment, with its background
+//! work in progress. This process opens the database, which is the time of the recovery, and
+//! compares every key byte for byte.
 //!
-//! A pool is opened without pre-faulting for that, as users open one, and again as the options say for
-//! the phases that follow. Files are in the page cache: it is the store's work that is timed, not the
-//! disk's.
+//! For that, a pool is opened without pre-faulting, as users open one, and again with the
+//! configured options for the phases that follow. Files are in the page cache: the work of the
+//! store is timed, not the disk.
 //!
 //! Invariants
-//!   R1  The victim acknowledges by writing a line to its standard output, which it does not buffer.
-//!   R2  It ends by itself when whoever started it is gone.
+//!   R1  The victim acknowledges by writing a line to its standard output, which it does not
+//!       buffer.
+//!   R2  It ends when the process that started it is gone.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -28,26 +29,27 @@ use crate::known::Known;
 use crate::store::Setup;
 use crate::values::Values;
 
-/// What the victim says once all of its writes are acknowledged.
+/// The line that the victim prints once all of its writes are acknowledged.
 const ACKNOWLEDGED: &str = "acknowledged";
 
-/// How a killed store came back.
+/// The recovery of a killed store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// Seconds until the killed store was open again.
     pub open_s: f64,
-    /// Writes that it had acknowledged, all of which were found, byte for byte.
+    /// Acknowledged writes, all of which were found, byte for byte.
     pub verified: u64,
     /// Seconds that reading all of them took.
     pub verify_s: f64,
 }
 
-/// The order in which the victim writes: every number below `num` once, neighbours far apart.
+/// Returns the order in which the victim writes: every number below `num` once, neighbours far
+/// apart.
 fn scattered(num: u64) -> impl Iterator<Item = u64> {
     fn gcd(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { gcd(b, a % b) }
     }
-    // Near the golden ratio of the range, and without a common divisor: so every number comes once.
+    // Near the golden ratio of the range and coprime to it, so every number occurs once.
     let mut step = ((num as f64 * 0.618_034) as u64).max(1);
     while gcd(step, num) != 1 {
         step += 1;
@@ -59,9 +61,9 @@ fn scattered(num: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Is the victim: fills the database in `folder`, says so, and waits to be killed.
+/// Runs the victim: fills the database in `folder`, reports it, and waits to be killed.
 ///
-/// Fails where the store does; then nothing was acknowledged.
+/// Fails if the store does; then it acknowledges nothing.
 pub fn victim(config: &BenchConfig, folder: &Path) -> Result<(), BenchError> {
     let options = config.store_options();
     options.validate()?;
@@ -81,7 +83,7 @@ pub fn victim(config: &BenchConfig, folder: &Path) -> Result<(), BenchError> {
     writeln!(out, "{ACKNOWLEDGED}")
         .and_then(|()| out.flush())
         .map_err(BenchError::Output)?;
-    // Nobody writes to this pipe: it ends when the process at its other end does.
+    // Nothing is written to this pipe: the read returns when the process at the other end exits.
     let _ = std::io::stdin().read(&mut [0]);
     Ok(())
 }
@@ -108,7 +110,7 @@ pub(crate) fn kill_a_victim(config: &BenchConfig, folder: &Path) -> Result<(), B
             .read_line(&mut said)
             .map_err(|e| failed("listen to", e))?;
     }
-    // SIGKILL, with everything in flight.
+    // SIGKILL, with background work in progress.
     child.kill().map_err(|e| failed("kill", e))?;
     let evidence = last_words(&mut child);
     child.wait().map_err(|e| failed("wait for", e))?;
@@ -123,7 +125,7 @@ pub(crate) fn kill_a_victim(config: &BenchConfig, folder: &Path) -> Result<(), B
 fn last_words(child: &mut Child) -> String {
     let mut text = String::new();
     if let Some(err) = child.stderr.take() {
-        // What cannot be read is not said.
+        // If the read fails, the message is empty.
         let _ = err.take(1 << 16).read_to_string(&mut text);
     }
     match text.trim() {
@@ -132,7 +134,8 @@ fn last_words(child: &mut Child) -> String {
     }
 }
 
-/// Reads everything that the victim acknowledged; how many that were. `known` learns of all of it.
+/// Checks every acknowledged key and records it in `known`; returns their number and the seconds
+/// taken.
 pub(crate) fn verify(
     config: &BenchConfig,
     store: &dyn crate::store::Store,
@@ -166,7 +169,7 @@ pub(crate) fn verify(
 mod tests {
     use super::*;
 
-    /// Every number comes once, whatever the range, and few come in order.
+    /// Every number occurs once for every range, and few occur in order.
     #[test]
     fn every_number_comes_once() {
         for num in [1, 2, 3, 10, 16, 1000, 4096, 10_007] {
@@ -179,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A store that lost or changed what was acknowledged is found out, with key and evidence.
+    /// A store that lost or changed an acknowledged write is detected, with key and evidence.
     #[test]
     fn what_is_missing_after_a_kill_is_found() {
         use crate::store::Store;

@@ -1,4 +1,4 @@
-//! This file is the kinds of operations: each has latencies of its own in every report.
+//! The kinds of operations: every report has separate latencies for each.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::latency::{Latency, LatencyReport};
 use crate::meter::Tally;
 use crate::step::Step;
 
-/// What an operation is to its user.
+/// The kind of an operation as its user sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// A get of one key.
@@ -35,7 +35,8 @@ impl OpKind {
         }
     }
 
-    /// What the client threads of `step` do; `None` where that is of several kinds, or none is timed.
+    /// Returns the kind of the client threads' operations in `step`; `None` if there are several
+    /// kinds, or none is timed.
     pub(crate) fn of(step: Step) -> Option<OpKind> {
         match step {
             Step::FillSeq
@@ -52,7 +53,7 @@ impl OpKind {
             }
             Step::UpdateRandom => Some(OpKind::Update),
             Step::DeleteSeq | Step::DeleteRandom => Some(OpKind::Delete),
-            // These tell their kinds apart themselves.
+            // These distinguish the kinds themselves.
             _ => None,
         }
     }
@@ -61,19 +62,19 @@ impl OpKind {
 /// The latencies of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct KindReport {
-    /// The kind: "read", "write", "delete", "scan", or one that a later version knows.
+    /// The kind: "read", "write", "delete", "scan", or one of a later version.
     pub kind: Cow<'static, str>,
-    /// Latencies that were taken; of a batch it is one.
+    /// The number of latencies; a batch has one.
     pub count: u64,
     /// Percentiles.
     pub latency: LatencyReport,
-    /// How many took up to how many microseconds and longer than the pair before says: twenty pairs
-    /// for each power of ten, those of zero left out.
+    /// Pairs of a limit in microseconds and the number of operations up to it and above the
+    /// previous limit: twenty pairs for each power of ten, without empty ones.
     pub histogram: Vec<(f64, u64)>,
 }
 
 impl KindReport {
-    /// The kinds of operations that `tallies` tell apart, or the one `kind` that all of `latency` are of.
+    /// Returns the kinds of operations in `tallies`, or the single `kind` with all of `latency`.
     pub(crate) fn of_all(
         kind: Option<OpKind>,
         tallies: &[Tally],
@@ -96,7 +97,7 @@ impl KindReport {
             .collect()
     }
 
-    /// The latencies of the kind `name`; `None` where there is none.
+    /// Returns the latencies of the kind `name`; `None` if it has none.
     pub(crate) fn of(name: &'static str, latency: &Latency) -> Option<KindReport> {
         Some(KindReport {
             kind: name.into(),

@@ -1,9 +1,8 @@
-//! This folder is what a phase of a run is measured by, beside the clock of its operations: what it
-//! costs the process, what it leaves on the medium, and what a killed store takes to come back.
+//! Measurements of a phase in addition to the time of its operations: its cost for the process, its
+//! space on the medium, and the recovery time of a killed store.
 //!
-//! `usage.rs` asks the kernel for processor time and memory, `space.rs` weighs the files against the
-//! data that lives in them, `watch.rs` follows a workload second by second, `kill.rs` is the phase
-//! `killreopen`.
+//! `usage.rs` reads processor time and memory from the kernel, `space.rs` compares files with live
+//! data, `watch.rs` follows a workload by intervals, `kill.rs` is the phase `killreopen`.
 
 pub(crate) mod kill;
 mod kinds;

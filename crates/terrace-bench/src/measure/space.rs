@@ -1,9 +1,9 @@
-//! This file is what a database takes of its medium against the data that lives in it.
+//! The space that a database takes on its medium against its live data.
 //!
-//! Used is what the files in its folder take of their file system; of a pool, which is made at its full
-//! size, only the extents that live. Live data are keys and values that a reader would find. Their
-//! number is known of one key in 16 and taken for all of them, so it is good to about
-//! 4 / sqrt(number of keys).
+//! Used is the space that the files in its directory take on their file system; of a pool, which is
+//! made at its full size, only the allocated extents. Live data are keys and values that a reader
+//! would find. Their number is extrapolated from one key in 16, so its error is about 4 /
+//! sqrt(number of keys).
 
 use serde::{Deserialize, Serialize};
 
@@ -13,27 +13,28 @@ use crate::space::Space;
 /// Bytes used and bytes alive at the end of a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpaceReport {
-    /// What the database takes.
+    /// The bytes that the database takes.
     pub used_bytes: u64,
-    /// Keys and values that live in it, estimated; `None` where the run does not know.
+    /// Live keys and values in bytes, estimated; `None` if the run does not know them.
     pub live_bytes: Option<u64>,
-    /// Used for each live byte; `None` where that is not known or nothing lives.
+    /// Used bytes per live byte; `None` if unknown or nothing is live.
     pub amplification: Option<f64>,
 }
 
-/// Where the file of a pool is, for what it takes.
+/// The location of a pool's file, which decides how its space counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoolFile {
-    /// There is none: the pool is plain memory, or there is no pool.
+    /// There is no file: the pool is plain memory, or there is no pool.
     None,
-    /// In the database's folder, of which it takes so many bytes.
+    /// In the database's directory, where it takes this many bytes.
     Inside(u64),
-    /// Somewhere else.
+    /// Outside the database's directory.
     Elsewhere,
 }
 
 impl SpaceReport {
-    /// `space` has its `folder_bytes`; `known` is given where every key there was written by this run.
+    /// Compares used and live bytes. `space` includes its `folder_bytes`; `known` is given if this
+    /// run wrote every key in the database.
     pub(crate) fn of(
         space: &Space,
         pool: PoolFile,
@@ -61,7 +62,7 @@ impl SpaceReport {
 mod tests {
     use super::*;
 
-    /// Of a pool only its live extents count, of files all of them, and what is not known is not said.
+    /// Only live extents of a pool count, files count in full, and unknown figures are omitted.
     #[test]
     fn used_is_weighed_against_live() {
         let known = Known::none_of(16_000);

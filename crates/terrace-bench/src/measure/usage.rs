@@ -1,13 +1,12 @@
-//! This file is what a phase costs the process: processor time and memory, as Linux accounts them.
+//! The cost of a phase for the process: processor time and memory, as Linux accounts them.
 //!
-//! Processor time is that of all threads, background work and the harness's own included, in the
-//! ticks of /proc/self/stat (10 ms). What the rest of the machine did meanwhile, and what a hypervisor
-//! took, is from /proc/stat: a phase beside which others worked says so, since its figures are theirs too.
-//! The peak of resident memory is the kernel's high
-//! water mark (VmHWM), which is set back to what is resident now at the start of each phase; where
-//! that is not allowed it is the peak since the process began, and says so. A mapped pool counts in
-//! it. What is private to the process, memtables and caches without a mapped pool, has no mark of the
-//! kernel's, so it is sampled.
+//! Processor time is that of all threads, including background work and the harness, in the ticks
+//! of /proc/self/stat (10 ms). The time of other processes, and the time that a hypervisor took,
+//! come from /proc/stat: a phase disturbed by other work is marked, since its figures include that.
+//! The peak of resident memory is the kernel's high water mark (VmHWM), which is reset at the start
+//! of each phase; if that is not permitted, the peak is that since the process began, and is marked
+//! so. It includes a mapped pool. The kernel keeps no peak of private memory, which holds memtables
+//! and caches without a mapped pool, so it is sampled.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,39 +18,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Memory;
 
-/// How often private memory is sampled. A sample takes tens of microseconds.
+/// The interval of samples of private memory. A sample takes tens of microseconds.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// Ticks in a second, as Linux shows them to programs on x86-64 and aarch64 whatever its own are. Asking
-/// for it goes through the auxiliary vector, which programs under Valgrind cannot read.
+/// Ticks in a second, as Linux shows them to programs on x86-64 and aarch64 for any rate of the
+/// kernel. The query goes through the auxiliary vector, which programs under Valgrind cannot read.
 const TICKS_PER_S: f64 = 100.0;
 
-/// A phase shorter than this has so few ticks that they say nothing of the rest of the machine.
+/// A shorter phase has too few ticks for a share of the rest of the machine.
 const SHARE_ELAPSED_S_MIN: f64 = 0.2;
 
-/// What one phase cost the process.
+/// The cost of one phase for the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct UsageReport {
     /// Seconds of processor time in user mode, all threads together.
     pub cpu_user_s: f64,
     /// Seconds of processor time in the kernel.
     pub cpu_system_s: f64,
-    /// Seconds of processor time that everything else on the machine took, other guests of a hypervisor
-    /// included where it says so.
+    /// Seconds of processor time that everything else on the machine took, including other guests
+    /// of a hypervisor if reported.
     #[serde(default)]
     pub cpu_others_s: f64,
-    /// That as a part of all time of all cores; zero where the phase was too short for the ticks.
+    /// That as a fraction of all time of all cores; zero if the phase was too short for the ticks.
     #[serde(default)]
     pub others_share: f64,
-    /// The most that was resident at once, a mapped pool included.
+    /// The peak of resident memory, including a mapped pool.
     pub peak_bytes: u64,
-    /// Whether `peak_bytes` is of this phase alone; otherwise it is since the process began.
+    /// Whether `peak_bytes` covers only this phase; otherwise it is since the process began.
     pub peak_is_of_phase: bool,
-    /// The most private memory that a sample, one in 50 ms, has seen: no mapped pool in it.
+    /// The peak of private memory in samples 50 ms apart, without a mapped pool.
     pub peak_private_bytes: u64,
 }
 
-/// A phase that is being measured. It ends with [`Usage::end`] or when it is dropped.
+/// The measurement of a phase. It ends with [`Usage::end`] or when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Usage {
     begun: Instant,
@@ -72,7 +71,7 @@ impl Usage {
         let sample = move || {
             let (lock, wake) = &*stopped;
             let mut done = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            // BOUND: ends when the phase does, which sets the flag however it ends.
+            // BOUND: ends with the phase, which sets the flag on every path.
             while !*done {
                 let waited = wake.wait_timeout(done, SAMPLE);
                 done = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -84,11 +83,11 @@ impl Usage {
             begun: Instant::now(),
             cpu: cpu_seconds(),
             machine: MachineTime::read(),
-            // "5" sets the high water mark back; proc(5).
+            // "5" resets the high water mark; proc(5).
             peak_is_of_phase: fs::write("/proc/self/clear_refs", "5").is_ok(),
             sampled,
             stop,
-            // Without the thread the peak is that of the phase's two ends.
+            // Without the thread, only the two ends of the phase are sampled.
             sampler: std::thread::Builder::new().name(name).spawn(sample).ok(),
         }
     }
@@ -124,17 +123,17 @@ impl Usage {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         if let Some(sampler) = self.sampler.take() {
-            // A sampler that died has said less than it could; nothing else is lost.
+            // If the sampler panicked, only its samples are lost.
             let _ = sampler.join();
         }
     }
 }
 
-/// Above this part of all processor time, what others took is worth a word.
+/// The fraction of all processor time above which the time of others is reported.
 const OTHERS_SHARE_MAX: f64 = 0.05;
 
 impl UsageReport {
-    /// Whether so much else went on that the figures of the phase are also figures of that.
+    /// Returns whether other work was large enough to affect the figures of the phase.
     pub fn is_disturbed(&self) -> bool {
         self.others_share > OTHERS_SHARE_MAX
     }
@@ -143,13 +142,13 @@ impl UsageReport {
 /// Processor time of the whole machine.
 #[derive(Debug, Clone, Copy)]
 struct MachineTime {
-    /// Seconds since it began in which cores did anything, all together.
+    /// Seconds since boot in which cores were busy, all together.
     busy_s: f64,
     cores: usize,
 }
 
 impl MachineTime {
-    /// Asks the operating system; zeros where it does not say.
+    /// Reads the figures; unavailable ones are zero.
     fn read() -> MachineTime {
         MachineTime::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -183,7 +182,7 @@ impl Drop for Usage {
 /// Seconds in user mode and in the kernel since the process began; zeros where Linux does not say.
 fn cpu_seconds() -> (f64, f64) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is the program's name in parentheses, which may hold anything.
+    // The second field is the program's name in parentheses, which may contain any character.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = after_name.split_whitespace().skip(11);
     let mut next = || {
@@ -199,7 +198,8 @@ mod tests {
 
     use super::*;
 
-    /// What the machine does is what all its cores do: neither idle nor waiting, and not guests twice.
+    /// The machine's busy time covers all cores, without idle and waiting time, and counts guests
+    /// once.
     #[test]
     fn the_machine_is_understood() {
         let stat =
@@ -211,7 +211,7 @@ mod tests {
         assert!(here.busy_s > 0.0 && here.cores > 0, "{here:?}");
     }
 
-    /// Work of others shows as theirs, and as a disturbance.
+    /// Work of others counts as theirs, and as a disturbance.
     #[test]
     fn others_are_seen() {
         let mut child = std::process::Command::new("sh")
@@ -223,14 +223,14 @@ mod tests {
         let report = usage.end();
         child.kill().expect("it runs");
         child.wait().expect("it ends");
-        // It may get little of a busy machine; then others get the rest.
+        // The child may get little time on a busy machine; then others get the rest.
         assert!(report.cpu_others_s > 0.1, "{report:?}");
         assert!(report.others_share > 0.0, "{report:?}");
         let quiet = UsageReport::default();
         assert!(!quiet.is_disturbed());
     }
 
-    /// Work shows as processor time, and memory that was used in between as a peak.
+    /// Work counts as processor time, and memory used in between as a peak.
     #[test]
     fn work_and_memory_are_seen() {
         let usage = Usage::begin();

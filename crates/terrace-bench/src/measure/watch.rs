@@ -1,4 +1,4 @@
-//! This file is how a workload is followed while it goes on: the bar, the intervals, their stalls.
+//! Watching a workload as it runs: the progress bar, the intervals, their stalls.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::step::Step;
 use crate::store::Counters;
 use crate::units;
 
-/// How often the progress bar moves.
+/// The update interval of the progress bar.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Moves the bar and hands intervals to `see` until every worker has ended. `counters` is asked once
+/// Moves the bar and passes intervals to `see` until every worker has ended. Calls `counters` once
 /// an interval, for the stalls in it.
 ///
-/// A worker hands an interval over at the end of the operation that crosses its border, so an interval
-/// is shown when the last worker has done so: after a stall, all that it crossed at once. Stalls are
-/// read when the interval ends, a tick late at most.
+/// A worker hands an interval over at the end of the operation that crosses its border, so an
+/// interval is shown when the last worker has done so: after a stall, all intervals that it spans
+/// are shown at once. Stalls are read when the interval ends, at most one tick late.
 pub(crate) fn watch(
     step: Step,
     meter: &Meter,
@@ -42,7 +42,8 @@ pub(crate) fn watch(
             while let Some(taken) = meter.take_interval() {
                 let start = span.saturating_mul(reports.len() as u32);
                 let whole = passed.saturating_sub(start).min(span);
-                // The last one ends with its workload, and one may be left a moment before its end.
+                // The last interval ends with its workload, and workers may leave one slightly
+                // before its end.
                 stalls.read_until(reports.len() + 1);
                 let latency = taken.latency.as_ref();
                 let report = IntervalReport {
@@ -80,8 +81,8 @@ impl<'a> Stalls<'a> {
         }
     }
 
-    /// `count` intervals have ended: what happened since the last reading was in the first of the new
-    /// ones, and nothing in the others.
+    /// Extends the list to `count` ended intervals: stalls since the last reading count for the
+    /// first new one, and none for the others.
     fn read_until(&mut self, count: usize) {
         if self.of_intervals.len() >= count {
             return;
@@ -103,7 +104,7 @@ fn bar(step: Step, total: u64) -> ProgressBar {
     bar.set_style(style.with_key(
         "rate",
         |state: &ProgressState, line: &mut dyn fmt::Write| {
-            // A bar that cannot be drawn is no reason to end a run.
+            // A failure to draw the bar must not end a run.
             let _ = write!(line, "{} op/s", units::count(state.per_sec() as u64));
         },
     ));
@@ -111,7 +112,7 @@ fn bar(step: Step, total: u64) -> ProgressBar {
     bar
 }
 
-/// A sign that something goes on, of which nobody knows how long it takes.
+/// Returns a spinner for work of unknown duration.
 pub(crate) fn spinner(name: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(name);
@@ -119,7 +120,7 @@ pub(crate) fn spinner(name: &'static str) -> ProgressBar {
     bar
 }
 
-/// The stalls that happened between two moments of one store.
+/// Returns the stalls between two points in time of one store.
 pub(crate) fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallReport> {
     let earlier = |reason| before.stalls.iter().find(|(name, ..)| *name == reason);
     let stalls = after.stalls.iter().map(|(reason, count, time)| {
@@ -140,7 +141,7 @@ pub(crate) fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallRe
 mod tests {
     use super::*;
 
-    /// Only what happened in between counts, and a reason that was not there before counts whole.
+    /// Only stalls in between count, and a new reason counts in full.
     #[test]
     fn stalls_are_those_in_between() {
         let counters = |stalls: &[(&'static str, u64, u64)]| Counters {

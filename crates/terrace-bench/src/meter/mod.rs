@@ -1,14 +1,16 @@
-//! This folder is how operations are counted and timed: by their own thread, watched by the caller.
+//! Counting and timing of operations: by their own thread, watched by the caller.
 //!
-//! `pace.rs` times the operations of one worker, `recorder.rs` counts their latencies, and this file is
-//! what the workers of one workload share. A worker reads the clock once an operation: an operation's
-//! latency is the time since the worker's last one ended. What other threads read of it is one cache line
-//! of its own, and, where intervals are reported, a histogram handed over at the end of each.
+//! `pace.rs` times the operations of one worker, `recorder.rs` counts their latencies, and this
+//! file has the state shared by the workers of one workload. A worker reads the clock once an
+//! operation: an operation's latency is the time since the worker's previous one ended. Other
+//! threads read one cache line of each worker, and, if intervals are reported, a histogram handed
+//! over at the end of each.
 //!
 //! Invariants
-//!   T1  `running` falls by one for each worker, however it ends, so the watcher always ends.
-//!   T2  An interval is taken when no worker that is shown can add to it any more, so it has all its
-//!       operations, those of a worker included that came out of the store long after its end.
+//!   T1  `running` falls by one for each worker on every path, so the watcher always ends.
+//!   T2  An interval is taken when no shown worker can add to it any more, so it is complete,
+//!       including operations of a worker that returned from the store long after the interval's
+//!       end.
 
 mod pace;
 mod recorder;
@@ -24,21 +26,22 @@ pub(crate) use pace::{Pace, Tally};
 
 use crate::latency::Latency;
 
-/// What others see of one worker.
+/// The state of one worker that others see.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
-    /// Operations that it has done.
+    /// Operations done.
     ops: AtomicU64,
-    /// The interval that it is in, having handed over all before; when it has ended, the highest number.
+    /// The current interval, all earlier ones being handed over; the highest number after the
+    /// worker has ended.
     interval: AtomicUsize,
 }
 
-/// What the threads of one workload share.
+/// The state shared by the threads of one workload.
 #[derive(Debug)]
 pub(crate) struct Meter {
     progress: Vec<Progress>,
-    /// How many workers, the first ones, are those whose work is shown while it goes on.
+    /// The number of workers, the first ones, whose progress is shown.
     shown: usize,
     stop: AtomicBool,
     running: Mutex<usize>,
@@ -50,22 +53,23 @@ pub(crate) struct Meter {
 /// The operations of one interval.
 #[derive(Debug, Default)]
 pub(crate) struct Interval {
-    /// How many ended in it.
+    /// Operations that ended in it.
     pub(crate) ops: u64,
-    /// Their latencies, of a batch one; `None` where there were none.
+    /// Their latencies, one for a batch; `None` if no operation ended.
     pub(crate) latency: Option<Latency>,
 }
 
-/// Intervals that were handed over and not taken.
+/// Intervals that were handed over and not yet taken.
 #[derive(Debug, Default)]
 struct Intervals {
     taken: usize,
-    /// By number. Only those in which operations ended: a store may stand still for very many of them.
+    /// Intervals in which operations ended, by number. Others take no memory: a stall may span a
+    /// great many.
     left: BTreeMap<usize, Interval>,
 }
 
 impl Meter {
-    /// A meter of `shown` workers whose progress is seen and of `others`.
+    /// Returns a meter of `shown` workers whose progress is shown and of `others`.
     pub(crate) fn new(shown: usize, others: usize, interval: Option<Duration>) -> Meter {
         let threads = shown + others;
         Meter {
@@ -93,14 +97,14 @@ impl Meter {
         self.progress.iter().take(self.shown)
     }
 
-    /// Operations done by the workers that are shown.
+    /// Returns the operations done by the shown workers.
     pub(crate) fn done(&self) -> u64 {
         self.shown()
             .map(|progress| progress.ops.load(Ordering::Relaxed))
             .sum()
     }
 
-    /// Waits until every worker has ended, or for `timeout`; whether all have ended.
+    /// Waits until every worker has ended, at most for `timeout`; returns whether all have ended.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -109,8 +113,8 @@ impl Meter {
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
-    /// The next interval, if no worker will add to it any more; `None` while one may, and after the last
-    /// one in which there were operations.
+    /// Takes the next interval if it is complete; returns `None` if a worker may still add to it,
+    /// and after the last one with operations.
     pub(crate) fn take_interval(&self) -> Option<Interval> {
         let reached = self.shown().map(|p| p.interval.load(Ordering::Acquire));
         let reached = reached.min().unwrap_or(ENDED);
@@ -124,12 +128,12 @@ impl Meter {
         }
         let index = intervals.taken;
         intervals.taken += 1;
-        // Nobody has handed over what is not there: no operation ended in it.
+        // An interval without an entry had no operation that ended in it.
         Some(intervals.left.remove(&index).unwrap_or_default())
     }
 
     fn intervals(&self) -> MutexGuard<'_, Intervals> {
-        // LOCK: workers hold it once an interval, for the time that adding a histogram takes.
+        // LOCK: workers hold it once an interval, while they add a histogram.
         self.intervals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -146,7 +150,7 @@ impl Meter {
             .merge(latency);
     }
 
-    /// Says that worker number `thread` adds to no interval before number `index`.
+    /// Records that worker number `thread` adds to no interval before number `index`.
     fn reach(&self, thread: usize, index: usize) {
         self.progress[thread]
             .interval

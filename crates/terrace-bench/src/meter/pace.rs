@@ -1,4 +1,4 @@
-//! This file is how one worker times its operations: one reading of the clock for each.
+//! Timing the operations of one worker: one reading of the clock for each.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{Meter, Progress};
 use crate::latency::Latency;
 use crate::schedule::{Schedule, wait_until};
 
-/// What one worker did.
+/// The results of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Operations: entries of batches counted one by one.
+    /// Operations; each entry of a batch counts.
     pub(crate) ops: u64,
     /// Key and value bytes that they wrote or read.
     pub(crate) bytes: u64,
@@ -22,16 +22,17 @@ pub(crate) struct Tally {
     pub(crate) found: u64,
     /// Values compared with what was written.
     pub(crate) checked: u64,
-    /// Of all operations, those of `kinds` included.
+    /// Latencies of all operations, including those of `kinds`.
     pub(crate) latency: Latency,
-    /// Operations by kind, where a workload has several.
+    /// Operations by kind, if a workload has several.
     pub(crate) kinds: Vec<KindTally>,
     pub(crate) elapsed: Duration,
-    /// How long after its turn the last operation ended; `None` in a closed loop.
+    /// The delay from the scheduled start of the last operation to its end; `None` in a closed
+    /// loop.
     pub(crate) behind: Option<Duration>,
 }
 
-/// What one worker did of one kind of operation.
+/// The results of one worker for one kind of operation.
 #[derive(Debug)]
 pub(crate) struct KindTally {
     pub(crate) name: &'static str,
@@ -40,25 +41,25 @@ pub(crate) struct KindTally {
     pub(crate) latency: Latency,
 }
 
-/// Times the operations of one worker. Dropping it says that the worker has ended.
+/// Times the operations of one worker. Dropping it ends the worker.
 #[derive(Debug)]
 pub(crate) struct Pace<'a> {
     meter: &'a Meter,
     progress: &'a Progress,
     thread: usize,
-    /// Zero is the start of the measurement; all times of a pace are its nanoseconds.
+    /// Zero is the start of the measurement; all times of a pace are in its nanoseconds.
     watch: Stopwatch,
-    /// When the last operation ended, or was meant to begin.
+    /// The end of the last operation, or the scheduled start of the current one.
     last: u64,
     ops: u64,
-    /// What is not of one kind.
+    /// Counts that are not by kind.
     tally: Tally,
-    /// Operations by kind, those that `tally.kinds` names or all in one.
+    /// Operations by kind, as named by `tally.kinds`, or all in one.
     kinds: Vec<Kind>,
-    /// When the interval ends that this worker is in; never where none are reported.
+    /// The end of the worker's interval; never reached if none are reported.
     interval_end: u64,
     current: Option<Current>,
-    /// When operations are meant to begin; `None` in a closed loop.
+    /// The scheduled starts; `None` in a closed loop.
     schedule: Option<Schedule>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Pace<'a> {
 struct Kind {
     ops: u64,
     bytes: u64,
-    /// Their latencies since they were last handed over, and before.
+    /// Their latencies since the last hand-over, and before it.
     recent: Recorder,
     latency: Latency,
 }
@@ -83,19 +84,19 @@ impl Kind {
     }
 }
 
-/// The interval that a worker is in.
+/// The interval of a worker.
 #[derive(Debug)]
 struct Current {
     index: usize,
     span_ns: u64,
     /// Operations that were done before it.
     ops_before: u64,
-    /// Of its operations, while it is handed over.
+    /// Latencies of its operations, during the hand-over.
     latency: Latency,
 }
 
 impl<'a> Pace<'a> {
-    /// A pace that starts now, for worker number `thread`.
+    /// Returns a pace that starts now, for worker number `thread`.
     pub(crate) fn new(meter: &'a Meter, thread: usize) -> Pace<'a> {
         let span = meter.interval.filter(|_| thread < meter.shown);
         let current = span.map(|span| Current {
@@ -119,12 +120,12 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// From now on operations begin when `schedule` says.
+    /// Starts operations by `schedule` from now on.
     pub(crate) fn follow(&mut self, schedule: Schedule) {
         self.schedule = Some(schedule);
     }
 
-    /// Tells operations of these kinds apart.
+    /// Counts operations of these kinds separately.
     pub(crate) fn kinds(&mut self, names: &[&'static str]) {
         self.kinds = names.iter().map(|_| Kind::new()).collect();
         let kinds = names.iter().map(|name| KindTally {
@@ -136,8 +137,8 @@ impl<'a> Pace<'a> {
         self.tally.kinds = kinds.collect();
     }
 
-    /// Says that an operation of `ops` entries is about to begin. In an open loop this waits for its
-    /// turn, and its latency counts from there.
+    /// Begins an operation of `ops` entries. In an open loop, waits for its scheduled start, from
+    /// which its latency counts.
     #[inline]
     pub(crate) fn begin(&mut self, ops: u64) {
         if self.schedule.is_some() {
@@ -153,13 +154,14 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Says that an operation of `ops` entries and `bytes` bytes has ended.
+    /// Ends an operation of `ops` entries and `bytes` bytes.
     #[inline]
     pub(crate) fn finished(&mut self, ops: u64, bytes: u64) {
         self.finished_as(0, ops, bytes);
     }
 
-    /// As [`Pace::finished`], of the kind at place `kind` of [`Pace::kinds`].
+    /// Ends an operation of the kind at index `kind` of [`Pace::kinds`]; otherwise as
+    /// [`Pace::finished`].
     #[inline]
     pub(crate) fn finished_as(&mut self, kind: usize, ops: u64, bytes: u64) {
         let now = self.watch.now();
@@ -178,7 +180,7 @@ impl<'a> Pace<'a> {
             .store(self.ops, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Ends the interval that is over and begins the one that `now` is in.
+    /// Ends the current interval and begins the one that contains `now`.
     #[cold]
     fn next_interval(&mut self, now: u64) {
         self.hand_over();
@@ -188,12 +190,12 @@ impl<'a> Pace<'a> {
             current.ops_before = self.ops;
             self.interval_end = current.span_ns.saturating_mul(spans + 1);
             self.meter.reach(self.thread, current.index);
-            // Handing over is no part of the next operation.
+            // The hand-over is not part of the next operation.
             self.last = self.watch.now();
         }
     }
 
-    /// Hands over what was recorded since this was done last: to the whole, and to the interval.
+    /// Hands the operations since the last hand-over to the total and to the interval.
     fn hand_over(&mut self) {
         let mut interval = self.current.as_mut().map(|current| &mut current.latency);
         for kind in &mut self.kinds {
@@ -207,7 +209,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Says that key and value bytes were written.
+    /// Counts written key and value bytes.
     #[inline]
     pub(crate) fn wrote(&mut self, bytes: u64) {
         self.tally.written_bytes += bytes;

@@ -1,42 +1,43 @@
-//! This file is latencies as they come: counts in a plain array, each with a few instructions.
+//! The record of latencies as they occur: counts in a plain array, each updated with a few
+//! instructions.
 //!
-//! Its places are those of [`Latency`]'s histogram: every nanosecond below 2048 has its own, and each
-//! power of two above has 1024. So what is read of a recorder is what a histogram would have had.
+//! Its buckets are those of [`Latency`]'s histogram: every nanosecond below 2048 has its own, and
+//! each power of two above has 1024. So a recorder holds exactly what a histogram would.
 
 use crate::latency::{LONGEST_NS, Latency};
 
-/// Places of a power of two, as a power of two.
+/// Buckets for each power of two, as a power of two.
 const HALF_BITS: u32 = 10;
 const HALF: usize = 1 << HALF_BITS;
 
-/// The longest latency that the histogram tells apart; it goes on to the end of the power of two in which
-/// the longest one is that it was asked for.
+/// The longest latency that the histogram distinguishes: the end of the power of two that contains
+/// the requested maximum.
 const LAST_NS: u64 = LONGEST_NS.next_power_of_two() - 1;
 
-/// Places up to that.
+/// The number of buckets up to that.
 const PLACES: usize = place_of(LAST_NS) + 1;
 
-/// Where latencies of `ns` nanoseconds are counted.
+/// Returns the bucket of a latency of `ns` nanoseconds.
 #[inline]
 const fn place_of(ns: u64) -> usize {
-    // How often the range of the first places, two halves, has to be doubled to reach `ns`.
+    // The number of doublings of the first range, two halves, needed to reach `ns`.
     let doubled = u64::BITS - (ns | (2 * HALF as u64 - 1)).leading_zeros() - HALF_BITS - 1;
     ((doubled as usize) << HALF_BITS) + (ns >> doubled) as usize
 }
 
-/// What a latency is counted as: beyond the last one, as the longest that was asked for.
+/// Returns the latency that `ns` counts as: beyond the last one, the requested maximum.
 #[inline]
 fn told_apart(ns: u64) -> u64 {
     if ns > LAST_NS { LONGEST_NS } else { ns }
 }
 
-/// The shortest latency that is counted at `place`.
+/// Returns the shortest latency that is counted at `place`.
 fn shortest_of(place: usize) -> u64 {
     let doubled = (place >> HALF_BITS).saturating_sub(1);
     ((place - (doubled << HALF_BITS)) as u64) << doubled
 }
 
-/// Latencies that one thread has taken and not handed over yet.
+/// Latencies of one thread that are not handed over yet.
 #[derive(Debug)]
 pub(super) struct Recorder {
     counts: Box<[u64]>,
@@ -44,7 +45,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// One without latencies.
+    /// Returns an empty recorder.
     pub(super) fn new() -> Recorder {
         Recorder {
             counts: vec![0; PLACES].into(),
@@ -52,7 +53,7 @@ impl Recorder {
         }
     }
 
-    /// Adds one latency.
+    /// Records one latency.
     #[inline]
     pub(super) fn record(&mut self, ns: u64) {
         self.max_ns = self.max_ns.max(ns);
@@ -61,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// Moves all of it to `to`, and to `also` where there is one.
+    /// Moves all latencies to `to`, and adds them to `also` if given.
     pub(super) fn hand_over(&mut self, to: &mut Latency, mut also: Option<&mut Latency>) {
         let end = place_of(self.max_ns.min(LAST_NS)) + 1;
         for (place, count) in self.counts[..end].iter_mut().enumerate() {
@@ -86,8 +87,8 @@ impl Recorder {
 mod tests {
     use super::*;
 
-    /// What is handed over is what a histogram would have recorded: every count, every percentile, the
-    /// mean and the maximum, for latencies of every length.
+    /// The latencies handed over equal those recorded directly by a histogram: every count, every
+    /// percentile, the mean and the maximum, for latencies of every length.
     #[test]
     fn nothing_is_lost_to_a_histogram() {
         let mut rng = fastrand::Rng::with_seed(11);
@@ -95,7 +96,7 @@ mod tests {
         let (mut direct, mut handed, mut also) = <(Latency, Latency, Latency)>::default();
         for round in 0..3 {
             for _ in 0..50_000 {
-                // As many of each power of two, those beyond the longest latency included.
+                // Equally many of each power of two, including some beyond the longest latency.
                 let ns = rng.u64(..) >> rng.u32(16..64);
                 direct.record(ns);
                 recorder.record(ns);
@@ -132,7 +133,7 @@ mod tests {
         assert!(handed == before, "a recorder that was emptied is empty");
     }
 
-    /// Each place begins where the one before it ends.
+    /// Each bucket begins where the previous one ends.
     #[test]
     fn places_follow_each_other() {
         assert_eq!((place_of(0), shortest_of(0)), (0, 0));

@@ -1,14 +1,14 @@
-//! This file is tests of counting and timing; none depends on how fast anything is.
+//! Tests of counting and timing; none depends on speed.
 
 use super::*;
 use crate::schedule::{Arrivals, Schedule};
 
-/// All intervals that a meter has, which must be complete.
+/// Returns all intervals of a meter, which must be complete.
 fn intervals(meter: &Meter) -> Vec<Interval> {
     std::iter::from_fn(|| meter.take_interval()).collect()
 }
 
-/// Every operation is counted once, in the whole and in its interval.
+/// Every operation is counted once, in the total and in its interval.
 #[test]
 fn operations_are_counted_once() {
     let meter = Meter::new(2, 0, Some(Duration::from_millis(1)));
@@ -37,7 +37,7 @@ fn operations_are_counted_once() {
         assert_eq!(tally.latency.count(), 100_000);
         assert_eq!(tally.behind, None, "it has no turns");
     }
-    // What the intervals have together is what the workers have, latency by latency.
+    // The sum of the intervals equals that of the workers, latency by latency.
     let (mut ops, mut in_intervals) = (0, Latency::default());
     for interval in intervals(&meter) {
         ops += interval.ops;
@@ -54,8 +54,8 @@ fn operations_are_counted_once() {
     );
 }
 
-/// Operations of several kinds are counted in their kind and once in the whole, with intervals and
-/// without.
+/// Operations of several kinds are counted in their kind and once in the total, with and without
+/// intervals.
 #[test]
 fn kinds_add_up() {
     for interval in [None, Some(Duration::from_nanos(100))] {
@@ -86,14 +86,14 @@ fn kinds_add_up() {
     }
 }
 
-/// An interval is not shown before every worker has left it, however long one of them is in the store:
-/// what it did before that belongs there.
+/// An interval is not shown before every worker has left it, even if one is in the store for long:
+/// its operations belong to that interval.
 #[test]
 fn an_interval_waits_for_all_its_operations() {
     let span = Duration::from_millis(2);
     let meter = Meter::new(2, 0, Some(span));
     let (mut stuck, mut other) = (Pace::new(&meter, 0), Pace::new(&meter, 1));
-    // Whichever interval these are in, `stuck` has not left it.
+    // `stuck` has not left the interval of these operations yet.
     stuck.finished(7, 0);
     let mut rounds = 0;
     // BOUND: time passes.
@@ -116,7 +116,7 @@ fn an_interval_waits_for_all_its_operations() {
     assert_eq!(after + rest, 7 + 1 + 2);
 }
 
-/// However many intervals pass while an operation is in the store, those without an end take no memory.
+/// Intervals in which no operation ends take no memory, even if one operation spans many.
 #[test]
 fn a_stall_takes_no_memory() {
     let meter = Meter::new(1, 0, Some(Duration::from_nanos(1)));
@@ -132,8 +132,8 @@ fn a_stall_takes_no_memory() {
     assert!(*last >= 2_000_000, "{last}");
 }
 
-/// In an open loop an operation that begins too late has the time of its waiting in its latency, and
-/// none that is on time has.
+/// In an open loop, the latency of a late operation includes its waiting time, and that of a
+/// punctual one does not.
 #[test]
 fn latencies_count_from_the_turn() {
     let meter = Meter::new(1, 0, None);
@@ -142,13 +142,13 @@ fn latencies_count_from_the_turn() {
     for i in 0..100 {
         pace.begin(1);
         if i == 0 {
-            // The store stands still, as long as the turns of fifty operations.
+            // The store stalls for the turns of fifty operations.
             std::thread::sleep(Duration::from_millis(50));
         }
         pace.finished(1, 0);
     }
     let tally = pace.end();
-    // Operation i had its turn after i ms and could not end before 50: however slow the machine is,
+    // Operation i had its turn after i ms and could not end before 50: on a machine of any speed,
     // at least 26 of them took 25 ms or more. A closed loop would have seen one.
     assert!(
         tally.latency.percentile_us(75.5) >= 24_900.0,
@@ -163,7 +163,8 @@ fn latencies_count_from_the_turn() {
     );
 }
 
-/// A store that cannot keep up is behind at the end, by what its operations took beyond their turns.
+/// A store that cannot keep up is behind at the end by the excess of its operations over their
+/// turns.
 #[test]
 fn who_cannot_keep_up_is_behind() {
     let meter = Meter::new(1, 0, None);
@@ -178,7 +179,7 @@ fn who_cannot_keep_up_is_behind() {
     assert!(behind >= Duration::from_micros(9900), "{behind:?}");
 }
 
-/// A worker that ends without a result does not leave the watcher waiting.
+/// A worker that ends without a result does not block the watcher.
 #[test]
 fn a_lost_worker_ends_the_wait() {
     let meter = Meter::new(0, 1, None);

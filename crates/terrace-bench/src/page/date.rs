@@ -1,8 +1,8 @@
-//! This file is the day of a moment, in UTC.
+//! The date of a point in time, in UTC.
 
-/// `YYYY-MM-DD` of so many milliseconds since 1970.
+/// Formats a number of milliseconds since 1970 as `YYYY-MM-DD`.
 pub(super) fn day(ms: u64) -> String {
-    // Days are counted from 0000-03-01, so that the day that leap years add is a year's last.
+    // Days are counted from 0000-03-01, so that a leap day is the last day of its year.
     let days = ms / 86_400_000 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -18,7 +18,7 @@ pub(super) fn day(ms: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Days come out as calendars have them, leap years included.
+    /// Days match those of calendars, including leap years.
     #[test]
     fn days_are_those_of_calendars() {
         for (seconds, text) in [

@@ -1,7 +1,7 @@
-//! This folder is the report of a comparison: one HTML page that needs no network and no script, and
-//! each of its pictures as an SVG file.
+//! The report of a comparison: one HTML page that needs no network and no script, and each of its
+//! pictures as an SVG file.
 //!
-//! `pictures.rs` draws, `tables.rs` writes tables, this file puts the page together.
+//! `pictures.rs` draws, `tables.rs` writes tables, and this file assembles the page.
 
 mod date;
 mod pictures;
@@ -15,7 +15,7 @@ use crate::compare::{Comparison, Outcome};
 use crate::error::BenchError;
 use crate::plot::{STYLE, escape, file};
 
-/// The style of the page, beside that of its pictures.
+/// The style of the page, in addition to that of its pictures.
 const PAGE_STYLE: &str = "\
 :root{color-scheme:light dark;--page:#fff;--text:#1b1b1b;--rule:#d8d8d8;--faint:#f4f4f4;--bad:#b3261e}
 @media(prefers-color-scheme:dark){:root{--page:#161616;--text:#e8e8e8;--rule:#3d3d3d;--faint:#202020;--bad:#ff8a80}}
@@ -34,7 +34,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px;background:var(--
 /// A picture and the name of its file.
 #[derive(Debug)]
 pub(crate) struct Picture {
-    /// The name, without a folder and an ending.
+    /// The name, without directory and extension.
     name: String,
     svg: String,
 }
@@ -46,13 +46,13 @@ struct Page {
     pictures: Vec<Picture>,
 }
 
-/// Writes the report of `outcome` to `folder`: `index.html`, and an SVG for each picture. What an earlier
-/// report of the same names left there is replaced.
+/// Writes the report of `outcome` to `folder`: `index.html`, and an SVG for each picture. Replaces
+/// files of an earlier report with the same names.
 pub fn write(comparison: &Comparison, outcome: &Outcome, folder: &Path) -> Result<(), BenchError> {
     fs::create_dir_all(folder).map_err(|e| BenchError::io("make", folder, e))?;
     let page = render(comparison, outcome);
     let put = |name: String, text: &str| {
-        // A page that is being read is whole: it gets its name when all of it is there.
+        // Readers see only complete pages: the file is renamed once it is written.
         let (path, new) = (folder.join(&name), folder.join(format!("{name}.new")));
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &path))
@@ -64,7 +64,7 @@ pub fn write(comparison: &Comparison, outcome: &Outcome, folder: &Path) -> Resul
     put("index.html".to_string(), &page.html)
 }
 
-/// Begins a section; nothing where it would be empty.
+/// Writes a section, or nothing if it would be empty.
 fn section(html: &mut String, title: &str, about: &str, content: &str) {
     if content.is_empty() {
         return;

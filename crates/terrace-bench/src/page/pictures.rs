@@ -1,4 +1,4 @@
-//! This file is which pictures a report has, and what is in them.
+//! The pictures of a report.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Pictures<'a> {
     note: String,
 }
 
-/// Cells that stand in one picture: those of all stores for one phase.
+/// The cells of one picture: those of all stores for one phase.
 type Group<'a> = Vec<&'a Cell>;
 
 impl<'a> Pictures<'a> {
@@ -30,7 +30,7 @@ impl<'a> Pictures<'a> {
         }
     }
 
-    /// The colour of a store, and its place in every picture.
+    /// Returns the series of a store, which sets its colour and its place in every picture.
     fn series(&self, store: &str) -> usize {
         self.stores
             .iter()
@@ -38,7 +38,7 @@ impl<'a> Pictures<'a> {
             .unwrap_or(0)
     }
 
-    /// The names of the stores that have a cell in `cells`, each at its place.
+    /// Returns the names of the stores that have a cell in `cells`, each at its place.
     fn legend(&self, cells: &[&Cell]) -> Vec<String> {
         let is_there = |name: &str| cells.iter().any(|cell| cell.key.store == name);
         let name = |name: &&str| {
@@ -51,7 +51,7 @@ impl<'a> Pictures<'a> {
         self.stores.iter().map(name).collect()
     }
 
-    /// The cells that are compared in groups that have the same `key`, in the order of the first ones.
+    /// Groups the compared cells by `key`, in the order of first appearance.
     fn groups<K: PartialEq>(&self, key: impl Fn(&Key) -> K) -> Vec<(K, Group<'a>)> {
         let mut groups: Vec<(K, Group<'a>)> = Vec::new();
         for cell in self.outcome.compared() {
@@ -67,7 +67,7 @@ impl<'a> Pictures<'a> {
         groups
     }
 
-    /// Bars of `measure` by value size, a picture for each phase and size of data.
+    /// Draws bars of `measure` by value size, a picture for each phase and size of data.
     fn bars(
         &self,
         name: &str,
@@ -308,7 +308,7 @@ impl<'a> Pictures<'a> {
                 let all = cell
                     .typical()
                     .map_or(&[][..], |sample| &sample.phase.intervals);
-                // A last second that is only a sliver says nothing of a rate.
+                // A short last interval gives no meaningful rate.
                 all.iter().filter(|interval| interval.seconds > 0.2)
             };
             let all = || cells.iter().flat_map(|cell| intervals(cell));
@@ -429,7 +429,7 @@ impl<'a> Pictures<'a> {
     }
 }
 
-/// Under which conditions everything in a picture was measured.
+/// Returns the conditions under which everything in a picture was measured.
 fn note(outcome: &Outcome) -> String {
     let Some(cell) = outcome.cells.all().first() else {
         return String::new();
@@ -469,7 +469,7 @@ fn heading(
     parts.join(", ")
 }
 
-/// A name that every file system takes.
+/// Returns a name that every file system accepts.
 fn file_name(parts: &[&str], value: Option<u64>, data: Option<u64>, index: usize) -> String {
     let mut name = parts
         .iter()
@@ -496,7 +496,7 @@ fn file_name(parts: &[&str], value: Option<u64>, data: Option<u64>, index: usize
     name.chars().map(plain).collect()
 }
 
-/// What was written for each byte of the user, by cause; `None` where the user wrote nothing.
+/// Returns the bytes written per byte of the user, by cause; `None` if the user wrote nothing.
 fn amplified(cell: &Cell, causes: &mut Vec<String>) -> Option<Bar> {
     let written = &cell.typical()?.written;
     let user = written.user_bytes as f64;
@@ -532,7 +532,8 @@ fn amplified(cell: &Cell, causes: &mut Vec<String>) -> Option<Bar> {
     Some(bar)
 }
 
-/// How many percent of the operations of `kind` took longer than each latency that there was.
+/// Returns, for each recorded latency except the longest, the percentage of operations of `kind`
+/// that took longer.
 fn slower(cell: &Cell, kind: &str) -> Vec<(f64, f64)> {
     let mut merged: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
     for sample in &cell.samples {
@@ -561,7 +562,7 @@ fn stalls(stalls: &[crate::report::StallReport]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A number in as few digits as a bar has room for.
+/// Formats a number with as few digits as fit on a bar.
 fn short(value: f64) -> String {
     match value {
         v if v >= 999_950.0 => format!("{:.2}M", v / 1e6),

@@ -1,4 +1,4 @@
-//! This file is the tables of a report, as HTML.
+//! The tables of a report, as HTML.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::compare::{Cell, Comparison, Measure, Outcome, Paper, with_spread, wor
 use crate::plot::escape;
 use crate::units;
 
-/// A table: the first `texts` columns are text, the others numbers.
+/// Formats a table: the first `texts` columns are text, the others numbers.
 fn table(heading: &[&str], texts: usize, rows: &[Vec<String>]) -> String {
     if rows.is_empty() {
         return String::new();
@@ -34,7 +34,7 @@ fn table(heading: &[&str], texts: usize, rows: &[Vec<String>]) -> String {
     html
 }
 
-/// What a cell is of, as the first cells of a row.
+/// Returns the key of a cell as the first cells of a row.
 fn place(cell: &Cell) -> [String; 4] {
     let key = &cell.key;
     [
@@ -45,7 +45,7 @@ fn place(cell: &Cell) -> [String; 4] {
     ]
 }
 
-/// Whether everything was done, and whether its figures mean anything.
+/// Formats whether all runs were done, and whether the figures are meaningful.
 pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
     let mut html = String::new();
     let (done, planned) = (outcome.done, outcome.planned);
@@ -79,7 +79,7 @@ pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
     html
 }
 
-/// The machine, and each store with its medium and its durability.
+/// Formats the machine, and each store with its medium and its durability.
 pub(super) fn conditions(comparison: &Comparison, outcome: &Outcome) -> String {
     let Some(first) = outcome.cells.all().first() else {
         return "<p class=\"bad\">There is no result.</p>\n".to_string();
@@ -179,7 +179,7 @@ pub(super) fn throughput(comparison: &Comparison, outcome: &Outcome) -> String {
     table(&heading, 5, &rows)
 }
 
-/// How long writers were stalled, by reason.
+/// Formats how long writers were stalled, by reason.
 fn stalled(cell: &Cell) -> String {
     let stalls = cell
         .typical()
@@ -306,7 +306,7 @@ pub(super) fn failures(outcome: &Outcome) -> String {
     html
 }
 
-/// What each configuration was started with, and when.
+/// Formats the command of each configuration, and the days of the runs.
 pub(super) fn runs(outcome: &Outcome) -> String {
     let mut commands: Vec<&str> = Vec::new();
     for run in outcome.cells.runs() {

@@ -1,6 +1,6 @@
-//! These tests render a fixed file of results and compare page and pictures with golden files.
+//! Tests that render a fixed file of results and compare page and pictures with golden files.
 //!
-//! `TERRACE_BLESS=1 cargo test -p terrace-bench page` writes them anew, after a look at them:
+//! `TERRACE_BLESS=1 cargo test -p terrace-bench page` rewrites the golden files, after a review:
 //! tools/report-screenshot shows the page as a browser does.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn fixed() -> (Comparison, Outcome) {
     (comparison, found)
 }
 
-/// The page, its pictures and the summary are what they were when somebody last looked at them.
+/// The page, its pictures and the summary match the reviewed golden files.
 #[test]
 fn the_report_is_as_it_was() {
     let (comparison, found) = fixed();
@@ -63,7 +63,7 @@ fn the_report_is_as_it_was() {
     }
 }
 
-/// The page needs nothing but itself, and everything in it is well formed.
+/// The page needs no other file, and all markup in it is well formed.
 #[test]
 fn the_page_stands_alone() {
     let (comparison, found) = fixed();
@@ -108,7 +108,7 @@ fn the_page_stands_alone() {
     }
 }
 
-/// Every tag that is opened is closed, in order.
+/// Checks that every opened tag is closed, in order.
 fn well_formed(text: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = text;
@@ -141,14 +141,14 @@ fn a_page_without_results_says_so() {
     assert!(page.pictures.is_empty());
 }
 
-/// A report of results that a build with all peers has made does not say of one that they were not measured.
+/// A report of results from a build with all peers does not list a measured store as not measured.
 #[test]
 #[cfg(not(feature = "rocksdb"))]
 fn stores_with_results_are_not_absent() {
     let text = fs::read_to_string(folder().join("stores.toml")).expect("the comparison");
     let miodb = "name = \"miodb\"\nsettings = { design = \"miodb\" }";
     assert!(text.contains(miodb), "{text}");
-    // As if RocksDB had been measured under that name.
+    // Pretends that RocksDB was measured under that name.
     let text = text.replace(miodb, "name = \"miodb\"\nstore = \"rocksdb\"");
     let made = tempfile::tempdir().expect("a temporary folder");
     let path = made.path().join("stores.toml");
@@ -164,7 +164,7 @@ fn stores_with_results_are_not_absent() {
     assert_eq!(absent(&results.records), ["rocksdb"]);
 }
 
-/// What else the machine did is said of each phase while that is a few, and in one sentence of many.
+/// Disturbed phases are named one by one if they are few, and summed up in one sentence otherwise.
 #[test]
 fn disturbed_phases_are_told_in_few_words() {
     let (comparison, _) = fixed();

@@ -1,6 +1,6 @@
-//! This file is axes: which numbers stand at them, and where a value is.
+//! Axes: their numbers, and the place of a value.
 
-/// How values become places.
+/// The mapping of values to places.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scale {
     /// From zero.
@@ -15,12 +15,12 @@ pub(super) struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
-    /// The values at which a number stands.
+    /// The values with a number at the axis.
     pub(super) ticks: Vec<f64>,
 }
 
 impl Axis {
-    /// An axis on which every one of `values` has a place.
+    /// Returns an axis with a place for every one of `values`.
     pub(super) fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Axis {
         let values = values.filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -34,7 +34,7 @@ impl Axis {
         }
     }
 
-    /// An axis that goes exactly from zero to `high`, for times.
+    /// Returns an axis from zero to exactly `high`, for times.
     pub(super) fn to(high: f64) -> Axis {
         let mut axis = linear(high);
         axis.high = high.max(1e-9);
@@ -42,7 +42,7 @@ impl Axis {
         axis
     }
 
-    /// Where `value` is, from 0 at the low end to 1 at the high one.
+    /// Returns the place of `value`, from 0 at the low end to 1 at the high one.
     pub(super) fn place(&self, value: f64) -> f64 {
         let place = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -94,7 +94,7 @@ fn log(low: f64, high: f64) -> Axis {
     }
 }
 
-/// A number beside an axis, short: `250k`, `1.5M`, `0.1`.
+/// Formats a number for an axis: `250k`, `1.5M`, `0.1`.
 pub(super) fn number(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         v if v >= 999_999_500.0 => (value / 1e9, "G"),
@@ -122,7 +122,7 @@ pub(super) fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Axes end at round numbers that hold every value.
+    /// Axes end at round numbers and include every value.
     #[test]
     fn axes_end_at_round_numbers() {
         for (high, ticks, last) in [
@@ -147,7 +147,7 @@ mod tests {
         assert!(times.ticks.iter().all(|tick| *tick <= 7.3));
     }
 
-    /// Numbers are short and keep what tells them apart.
+    /// Numbers are short and remain distinct.
     #[test]
     fn numbers_are_short() {
         for (value, text) in [

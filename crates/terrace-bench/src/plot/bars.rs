@@ -1,4 +1,4 @@
-//! This file is pictures of bars: groups of them, whole or made of parts, with whiskers.
+//! Bar charts: groups of bars, whole or made of parts, with whiskers.
 
 use super::COLOURS;
 use super::axis::{Axis, Scale, number};
@@ -11,16 +11,16 @@ const BOTTOM: f64 = 56.0;
 
 const BAR_MAX: f64 = 44.0;
 
-/// A picture of bars.
+/// A bar chart.
 #[derive(Debug, Default)]
 pub(crate) struct Bars {
-    /// What it shows.
+    /// The title.
     pub(crate) title: String,
-    /// Under which conditions; below it.
+    /// The conditions, shown below it.
     pub(crate) note: String,
-    /// What the numbers at the side are.
+    /// The unit of the numbers at the side.
     pub(crate) unit: String,
-    /// What colours mean, by number of the series or part.
+    /// The names of the colours, by number of the series or part.
     pub(crate) legend: Vec<String>,
     /// Groups: their names and their bars.
     pub(crate) groups: Vec<(String, Vec<Bar>)>,
@@ -29,13 +29,13 @@ pub(crate) struct Bars {
 /// One bar.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bar {
-    /// What stands under it, where bars of a group need names.
+    /// The text under it, if bars of a group need names.
     pub(crate) name: String,
-    /// From the bottom to the top.
+    /// The parts, from bottom to top.
     pub(crate) parts: Vec<Part>,
-    /// The lowest and highest of what the bar is the middle of.
+    /// The lowest and highest value of the repeats whose median the bar is.
     pub(crate) range: Option<(f64, f64)>,
-    /// What stands above it.
+    /// The text above it.
     pub(crate) label: String,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Bar {
 pub(crate) struct Part {
     /// The colour.
     pub(crate) series: usize,
-    /// How high it is.
+    /// Its height.
     pub(crate) value: f64,
-    /// What it says when somebody points at it.
+    /// The tooltip.
     pub(crate) tip: String,
 }
 
@@ -58,12 +58,12 @@ impl Bar {
 }
 
 impl Bars {
-    /// The picture.
+    /// Returns the chart as SVG.
     pub(crate) fn draw(&self) -> String {
         let bars = self.groups.iter().flat_map(|(_, bars)| bars);
         let named = bars.clone().any(|bar| !bar.name.is_empty());
         let count = bars.clone().count().max(1) as f64;
-        // A bar is as wide as what stands at it needs, so that numbers do not run into one another.
+        // A bar is as wide as its texts, so that numbers do not overlap.
         let text = bars
             .clone()
             .map(|bar| width_of(&bar.label).max(width_of(&bar.name)));
@@ -115,7 +115,7 @@ impl Bars {
     }
 }
 
-/// The title and what colours mean.
+/// Draws the title and the names of the colours.
 pub(super) fn legend(canvas: &mut Canvas, title: &str, names: &[String], class: &str) {
     canvas.text("title", "start", (LEFT, 16.0), title);
     let mut x = LEFT;
@@ -139,7 +139,7 @@ pub(super) fn legend_width(names: &[String]) -> f64 {
     names.map(|name| 31.0 + width_of(name)).sum()
 }
 
-/// The numbers at the side, a line for each, and what they are.
+/// Draws the numbers at the side, a line for each, and their unit.
 pub(super) fn side(
     canvas: &mut Canvas,
     axis: &Axis,

@@ -1,4 +1,4 @@
-//! This file is pictures of lines over a linear or logarithmic axis, with bands of time marked.
+//! Line charts over a linear or logarithmic axis, with marked bands of time.
 
 use super::COLOURS;
 use super::axis::{Axis, Scale, number};
@@ -11,54 +11,54 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 62.0;
 
-/// A picture of lines.
+/// A line chart.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// What it shows.
+    /// The title.
     pub(crate) title: String,
-    /// Under which conditions; below it.
+    /// The conditions, shown below it.
     pub(crate) note: String,
-    /// What the numbers at the bottom are, and how they are placed.
+    /// The unit and the scale of the bottom axis.
     pub(crate) x: (String, Scale),
-    /// What the numbers at the side are, and how they are placed.
+    /// The unit and the scale of the side axis.
     pub(crate) y: (String, Scale),
-    /// Where the axis at the bottom ends, for times, which begin at zero; otherwise it follows from the
+    /// The end of the bottom axis, for times, which begin at zero; otherwise it is derived from the
     /// points.
     pub(crate) x_end: Option<f64>,
-    /// How high it is.
+    /// The height.
     pub(crate) height: f64,
-    /// The highest value of the side, where several pictures stand beside one another.
+    /// The highest value of the side axis, if several charts are shown side by side.
     pub(crate) y_max: Option<f64>,
     /// The lines.
     pub(crate) lines: Vec<Line>,
-    /// Spans that are marked.
+    /// The marked spans.
     pub(crate) bands: Vec<Band>,
 }
 
 /// One line.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// Its name in the legend; without one it is not there.
+    /// The name in the legend; empty if it has no entry there.
     pub(crate) name: String,
     /// The colour.
     pub(crate) series: usize,
-    /// Its points, from the left to the right.
+    /// The points, from left to right.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A span of the bottom that is marked.
+/// A marked span of the bottom axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Band {
-    /// Where it begins.
+    /// The start.
     pub(crate) from: f64,
-    /// Where it ends.
+    /// The end.
     pub(crate) to: f64,
-    /// What it says when somebody points at it.
+    /// The tooltip.
     pub(crate) tip: String,
 }
 
 impl Lines {
-    /// The picture.
+    /// Returns the chart as SVG.
     pub(crate) fn draw(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let x_axis = match self.x_end {
@@ -106,7 +106,7 @@ impl Lines {
             let points: Vec<(f64, f64)> = line.points.iter().map(|p| (x(p.0), y(p.1))).collect();
             canvas.path(&format!("l{}", line.series % COLOURS), &points, &line.name);
             if let [(x, y)] = points[..] {
-                // A line of one point is none: a mark takes its place.
+                // A single point makes no line, so draw a mark.
                 let class = format!("f{}", line.series % COLOURS);
                 canvas.rect(&class, (x - 3.0, y - 3.0), (6.0, 6.0), &line.name);
             }
@@ -116,7 +116,7 @@ impl Lines {
         canvas.finish((width, self.height), &self.title)
     }
 
-    /// Names of series by their colour, since the legend counts colours.
+    /// Returns the names of series ordered by colour, since the legend counts colours.
     fn ordered_names(&self) -> Vec<String> {
         let last = self
             .lines

@@ -1,9 +1,9 @@
-//! This folder is pictures as SVG: bars, lines, steps and bands on linear and logarithmic axes.
+//! Charts as SVG: bars, lines, steps and bands on linear and logarithmic axes.
 //!
 //! No script and no font is needed, and colours are classes of one style sheet ([`STYLE`]), so a
-//! picture in a page follows the page into the dark and a picture in a file brings the sheet along.
-//! The colours of the first series are those of Okabe and Ito, which people tell apart who see colours
-//! differently; lines differ in their dashes too, and bars in their order.
+//! chart in a page follows the page into dark mode and a chart in a file includes the sheet. The
+//! colours of the first series are those of Okabe and Ito, which people with colour blindness can
+//! distinguish; lines also differ in their dashes, and bars in their order.
 
 mod axis;
 mod bars;
@@ -15,5 +15,5 @@ pub(crate) use bars::{Bar, Bars, Part};
 pub(crate) use lines::{Band, Line, Lines};
 pub(crate) use svg::{STYLE, escape, file};
 
-/// Series that have a colour of their own; more begin again.
+/// The number of colours of series; further series reuse them.
 pub(crate) const COLOURS: usize = 10;

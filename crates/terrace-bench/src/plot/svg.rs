@@ -1,8 +1,8 @@
-//! This file is SVG as text: elements, the style sheet, a picture as a file.
+//! SVG as text: elements, the style sheet, a picture as a file.
 
 use std::fmt::Write;
 
-/// The style of every picture: colours of series, of text, axes and grid, in the light and in the dark.
+/// The style of every picture: colours of series, text, axes and grid, in light and dark mode.
 pub(crate) const STYLE: &str = "\
 svg.plot{font:12px system-ui,sans-serif;color-scheme:light dark;max-width:100%;height:auto;\
 --ink:#1b1b1b;--soft:#5c5c5c;--grid:#dedede;--ground:#ffffff;\
@@ -21,7 +21,7 @@ svg.plot{font:12px system-ui,sans-serif;color-scheme:light dark;max-width:100%;h
 .l8{stroke:var(--s8)}.l9{stroke:var(--s9);stroke-dasharray:7 3}
 ";
 
-/// Text as it stands in XML and HTML, between tags and in attributes.
+/// Escapes text for XML and HTML, between tags and in attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -37,7 +37,7 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// A picture as a file of its own, with the style sheet and a ground to stand on.
+/// Returns a picture as a standalone file, with the style sheet and a background.
 pub(crate) fn file(picture: &str) -> String {
     let head = picture.find('>').map_or(0, |at| at + 1);
     let (open, rest) = picture.split_at(head);
@@ -47,7 +47,7 @@ pub(crate) fn file(picture: &str) -> String {
     )
 }
 
-/// A picture that is being drawn.
+/// A picture being drawn.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     body: String,
@@ -80,7 +80,7 @@ impl Canvas {
         };
     }
 
-    /// Text whose `anchor` (start, middle, end) is at `at`.
+    /// Draws text whose `anchor` (start, middle, end) is at `at`.
     pub(super) fn text(&mut self, class: &str, anchor: &str, at: (f64, f64), text: &str) {
         let _ = writeln!(
             self.body,
@@ -91,7 +91,7 @@ impl Canvas {
         );
     }
 
-    /// Text from the bottom to the top, centred at `at`.
+    /// Draws text from bottom to top, centred at `at`.
     pub(super) fn text_up(&mut self, at: (f64, f64), text: &str) {
         let (x, y) = (short(at.0), short(at.1));
         let _ = writeln!(
@@ -115,7 +115,7 @@ impl Canvas {
         );
     }
 
-    /// The picture, of `size`, with `label` for those who cannot see it.
+    /// Returns the picture of `size`, with `label` for people who cannot see it.
     pub(super) fn finish(self, size: (f64, f64), label: &str) -> String {
         let (width, height) = (short(size.0), short(size.1));
         format!(
@@ -127,17 +127,17 @@ impl Canvas {
     }
 }
 
-/// A coordinate with as many digits as can be seen.
+/// Formats a coordinate with visible precision.
 fn short(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_string)
 }
 
-/// How wide a title is against other text, and a note.
+/// The width of a title and of a note relative to other text.
 pub(super) const TITLE: f64 = 1.1;
 pub(super) const NOTE: f64 = 0.75;
 
-/// About how wide `text` is at the size of the pictures' text.
+/// Estimates the width of `text` at the text size of pictures.
 pub(super) fn width_of(text: &str) -> f64 {
     text.chars().count() as f64 * 7.0
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::plot::COLOURS;
 
-    /// Each series has a colour in the light and in the dark, and the fill and the stroke that use it.
+    /// Each series has a colour in light and dark mode, and the fill and the stroke that use it.
     #[test]
     fn all_colours_are_in_the_style() {
         for i in 0..COLOURS {
@@ -159,7 +159,7 @@ mod tests {
         assert!(!STYLE.contains(&format!("--s{COLOURS}:")));
     }
 
-    /// Whatever a name holds, the picture stays well formed.
+    /// A picture stays well formed for names with any characters.
     #[test]
     fn names_are_escaped() {
         assert_eq!(escape("a<b>&\"c\"\u{7}"), "a&lt;b&gt;&amp;&quot;c&quot; ");

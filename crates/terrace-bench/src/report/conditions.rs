@@ -1,4 +1,4 @@
-//! This file is under which conditions a run is measured: machine, program, medium, store, settings.
+//! The conditions of a run: machine, program, medium, store, settings.
 
 use std::borrow::Cow;
 
@@ -14,30 +14,30 @@ use crate::place::Place;
 use crate::profile;
 use crate::store::{About, Store, StoreKind};
 
-/// What a run was measured on and with.
+/// The conditions of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// The machine.
     pub machine: Machine,
     /// The store: its name on the command line.
     pub store: String,
-    /// What it is and really does.
+    /// The facts about the store.
     pub about: StoreFacts,
     /// The design of the store; `None` for a peer.
     pub design: Option<String>,
     /// Whether the instructions of persistent memory were forced onto another medium.
     pub forced_dax: bool,
-    /// The emulated device and its parameters, if any. It slows the pool and nothing else.
+    /// The emulated device and its parameters, if any. It slows only the pool.
     pub emulation: Option<String>,
-    /// The database's folder.
+    /// The database's directory.
     pub db: String,
-    /// The mount that holds the pool, or the files where there is none: type and options.
+    /// The mount that holds the pool, or the files if there is no pool: type and options.
     pub file_system: String,
-    /// How this program was built.
+    /// The build of this program.
     pub build: Cow<'static, str>,
-    /// The commit of its sources; `None` where they were built outside a repository.
+    /// The commit of its sources; `None` if they were built outside a repository.
     pub commit: Option<Cow<'static, str>>,
-    /// The durability that was asked for; what the store does is in `about`.
+    /// The requested durability; `about` has the store's actual one.
     pub durability: String,
     /// Keys, and writes of each thread.
     pub num: u64,
@@ -45,19 +45,19 @@ pub struct Conditions {
     pub reads: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of a value, of mixed sizes the longest.
+    /// Bytes of a value, or of the longest one if sizes are mixed.
     pub value_bytes: usize,
     /// Bytes of the shortest value.
     #[serde(default)]
     pub value_bytes_min: usize,
-    /// What the steps of YCSB do.
+    /// The steps of YCSB.
     #[serde(default)]
     pub workloads: Vec<WorkloadReport>,
     /// Operations a second that arrive at all client threads together; `None` in a closed loop.
     pub rate: Option<f64>,
-    /// How they follow each other: "constant" or "poisson"; `None` in a closed loop.
+    /// The distribution of arrivals: "constant" or "poisson"; `None` in a closed loop.
     pub arrivals: Option<Cow<'static, str>>,
-    /// Writes a second of the thread that writes beside readers; `None` where it writes all it can.
+    /// Writes a second of the thread that writes while others read; `None` if unlimited.
     pub writer_rate: Option<f64>,
     /// Client threads.
     pub threads: usize,
@@ -67,33 +67,33 @@ pub struct Conditions {
     pub seed: u64,
     /// The size of a memtable or write buffer in bytes.
     pub memtable_bytes: u64,
-    /// The pool's cap in bytes; `None` where there is none.
+    /// The pool's cap in bytes; `None` without a pool.
     pub pool_bytes: Option<u64>,
-    /// How table files are made, where the design has them.
+    /// The settings of table files, if the design has them.
     pub table_files: Option<FileSettings>,
-    /// When the pool's pages are faulted in; `None` where there is none.
+    /// When the pool's pages are faulted in; `None` without a pool.
     pub prefault: Option<Cow<'static, str>>,
     /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
-    /// figure of any workload contains it.
+    /// workload's figures include it.
     pub open_s: f64,
-    /// The pool of the limit line; `None` where no limit was measured.
+    /// The pool of the limit line; `None` if no limit was measured.
     pub limit_pool: Option<String>,
-    /// Seconds that its creation and pre-faulting took.
+    /// Seconds that the creation and pre-faulting of that pool took.
     pub limit_prepared_s: f64,
 }
 
-/// What a store says of itself; see `About`, which the adapters give.
+/// The facts about a store; see `About`, which the adapters return.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreFacts {
     /// Its name and version, or its design.
     pub name: String,
-    /// Where its bytes are: the pool's medium, or files.
+    /// The location of its bytes: the pool's medium, or files.
     pub medium: String,
-    /// What a write waits for, in words, and what that survives.
+    /// What a write waits for, in words, and which failures it survives.
     pub durability: String,
     /// The settings that matter for the figures.
     pub settings: String,
-    /// Where the counts of written bytes come from.
+    /// The source of the counts of written bytes.
     pub counted_by: String,
 }
 
@@ -109,7 +109,7 @@ impl From<About> for StoreFacts {
     }
 }
 
-/// How this program was built.
+/// The build of this program.
 const BUILD: &str = if cfg!(debug_assertions) {
     "debug: no figure of it means anything"
 } else {
@@ -117,7 +117,7 @@ const BUILD: &str = if cfg!(debug_assertions) {
 };
 
 impl Conditions {
-    /// The conditions of the run of `config` in which `store` was opened.
+    /// Returns the conditions of the run of `config` in which `store` was opened.
     pub(crate) fn of(
         config: &BenchConfig,
         options: &Options,

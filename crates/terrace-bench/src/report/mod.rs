@@ -1,4 +1,4 @@
-//! This file is the results of a run as plain data, for programs; `print.rs` has the lines for people.
+//! The results of a run as plain data, for programs; `print.rs` formats them for people.
 
 mod conditions;
 mod print;
@@ -19,41 +19,42 @@ pub use conditions::{Conditions, StoreFacts};
 pub use print::HEADING;
 pub use written::{CauseReport, PurposeReport, Written};
 
-/// Everything that a run found out.
+/// The results of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Under which conditions.
+    /// The conditions.
     pub conditions: Conditions,
     /// One entry for each step, in order.
     pub steps: Vec<StepReport>,
-    /// What the last database holds at the end, and where.
+    /// The bytes of the last database at the end, by tier.
     pub space: Space,
     /// The memory of this process.
     pub memory: Memory,
 }
 
-/// What a step of YCSB or a replay does.
+/// A step of YCSB or a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadReport {
     /// The step's name.
     pub step: Cow<'static, str>,
     /// Its records, operations and distributions, in words.
     pub what: String,
-    /// Properties that were given and have no meaning here.
+    /// Properties that were given and have no effect here.
     pub ignored: Vec<String>,
 }
 
-/// What one step did.
+/// The results of one step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// The step's name. One that begins with two blanks is a part of the step before it: "(writer)" is
-    /// the thread that writes beside readers, "(read)" and its like are operations of one kind.
+    /// The step's name. A name that begins with two blanks is a part of the step before it:
+    /// "(writer)" is the thread that writes while others read, "(read)" and the like are operations
+    /// of one kind.
     pub name: String,
-    /// Why it was not done, if it was not.
+    /// The reason that it was skipped, if it was.
     pub skipped: Option<String>,
-    /// Which one of the run's steps it is, from 0.
+    /// The index among the run's steps.
     pub index: usize,
-    /// Operations, entries of batches counted one by one.
+    /// Operations; each entry of a batch counts.
     pub ops: u64,
     /// Seconds from the first operation's start to the last one's end.
     pub elapsed_s: f64,
@@ -69,51 +70,54 @@ pub struct StepReport {
     pub latency: Option<LatencyReport>,
     /// Latencies and their distribution by kind of operation.
     pub kinds: Vec<KindReport>,
-    /// Stalls of writers by reason, those that happened during the step.
+    /// Stalls of writers during the step, by reason.
     pub stalls: Vec<StallReport>,
-    /// What the medium alone allows.
+    /// The limit of the medium alone.
     pub limit_ops_per_s: Option<f64>,
-    /// The fraction of it that was reached.
+    /// The fraction of the limit that was reached.
     pub limit_fraction: Option<f64>,
-    /// The rate that was asked for; `None` in a closed loop.
+    /// The target rate; `None` in a closed loop.
     #[serde(default)]
     pub target: Option<TargetReport>,
-    /// What was written to the pool and to files during the step, by whomever.
+    /// Bytes written to the pool and to files during the step, by all threads.
     pub written: Written,
-    /// Blocks of table files that point reads asked for during the step.
+    /// Blocks of table files requested by point reads during the step.
     pub blocks: BlockReads,
     /// Seconds that opening the fresh database took before the step, pre-faulting included.
     pub open_s: Option<f64>,
     /// Processor time and memory.
     pub usage: UsageReport,
-    /// What the database takes at the end of the step, against what lives in it.
+    /// The space that the database takes at the end of the step, against its live data.
     pub space: SpaceReport,
-    /// How a killed store came back; of killreopen alone.
+    /// The recovery of a killed store; for killreopen only.
     pub recovery: Option<RecoveryReport>,
     /// One entry for each `--report-interval`.
     pub intervals: Vec<IntervalReport>,
-    /// The distribution as text, where it was asked for.
+    /// The distribution as text, if requested.
     #[serde(skip)]
     pub chart: Option<String>,
 }
 
-/// How an open loop kept up with the rate that was asked for.
+/// The target rate of an open loop and how well it was kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetReport {
-    /// Operations a second that were asked for, all threads together.
+    /// The target in operations a second, all threads together.
     pub ops_per_s: f64,
-    /// How long after its turn the last operation ended, in seconds, of the thread that was latest.
+    /// Seconds from the scheduled start of the last operation to its end, on the thread that was
+    /// latest.
     pub behind_s: f64,
-    /// Whether that is little: then the throughput is what was asked for, and latencies are those at
-    /// that rate. Otherwise they grew until the end, and say how long the run was.
+    /// Whether that delay is small: then the throughput is the target, and latencies are those at
+    /// that rate. Otherwise latencies grew until the end, and depend on the length of the run.
     pub reached: bool,
 }
 
 impl TargetReport {
-    /// A rate counts as reached if the end was late by no more than this part of the time, or this long.
+    /// A rate counts as reached if the end was late by no more than this fraction of the time, or
+    /// by this many seconds.
     const LATE_MAX: (f64, f64) = (0.01, 0.01);
 
-    /// How well `ops_per_s` was kept for `elapsed_s`, at whose end a thread was `behind_s` late.
+    /// Judges how well `ops_per_s` was kept over `elapsed_s`, with a thread `behind_s` late at the
+    /// end.
     pub(crate) fn of(ops_per_s: f64, behind_s: f64, elapsed_s: f64) -> TargetReport {
         let (part, seconds) = TargetReport::LATE_MAX;
         TargetReport {
@@ -127,26 +131,26 @@ impl TargetReport {
 /// Stalls of one reason.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StallReport {
-    /// Why.
+    /// The reason.
     pub reason: Cow<'static, str>,
-    /// How often.
+    /// The number of stalls.
     pub count: u64,
-    /// For how long altogether, in seconds.
+    /// The total time in seconds.
     pub seconds: f64,
 }
 
 /// One interval of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IntervalReport {
-    /// When it ended, in seconds since the workload began.
+    /// Its end, in seconds since the workload began.
     pub end_s: f64,
-    /// How long it was: the last one ends with the workload.
+    /// Its length; the last interval ends with the workload.
     pub seconds: f64,
     /// Operations that ended in it.
     pub ops: u64,
-    /// 99 percent took at most this many microseconds.
+    /// The 99th percentile in microseconds.
     pub p99_us: f64,
-    /// The longest, in microseconds.
+    /// The maximum in microseconds.
     pub max_us: f64,
     /// Stalls of writers in it, by reason.
     pub stalls: Vec<StallReport>,

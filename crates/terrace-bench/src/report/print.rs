@@ -1,4 +1,4 @@
-//! This file is the results of a run as aligned lines, for people.
+//! The results of a run as aligned lines, for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::units;
 
 impl IntervalReport {
-    /// The line for people.
+    /// Formats the line for people.
     pub fn line(&self, name: &str) -> String {
         let rate = self.ops as f64 / self.seconds.max(1e-9);
         format!(
@@ -85,7 +85,7 @@ impl fmt::Display for Conditions {
         }
         let mut ignored: Vec<&str> = Vec::new();
         for name in self.workloads.iter().flat_map(|workload| &workload.ignored) {
-            // Those of the standard workloads themselves are no news.
+            // The standard workloads set these themselves, so they are not worth a line.
             if !ignored.contains(&name.as_str())
                 && !["workload", "readallfields"].contains(&name.as_str())
             {
@@ -226,7 +226,7 @@ impl Report {
         }
     }
 
-    /// One row for each step that wrote, and one for all since the last fresh database.
+    /// Writes one row for each step that wrote, and one for all since the last fresh database.
     fn write_written(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows: Vec<(&str, Written)> = Vec::new();
         let mut sum = Written::default();
@@ -253,7 +253,7 @@ impl Report {
         }
     }
 
-    /// What the block cache did for each step that reads table files.
+    /// Writes the block cache's hits and misses for each step that reads table files.
     fn write_blocks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&[
             "blocks of point reads",
@@ -273,7 +273,7 @@ impl Report {
         }
     }
 
-    /// What each step cost the process, and what the database takes after it.
+    /// Writes the cost of each step for the process, and the space of the database after it.
     fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&[
             "cost of each step",
@@ -367,7 +367,7 @@ impl Report {
     }
 }
 
-/// What was written, in columns: those of purposes and files in which nothing was are left out.
+/// Formats written bytes in columns, without purposes and files that have none.
 fn written_table(rows: &[(&str, Written)]) -> Table {
     type Cell<'a> = Box<dyn Fn(&Written) -> u64 + 'a>;
     let purposes = Purpose::ALL.into_iter().enumerate().map(|(at, purpose)| {
@@ -418,7 +418,7 @@ fn written_table(rows: &[(&str, Written)]) -> Table {
     table
 }
 
-/// A number of microseconds, short enough for a column.
+/// Formats a number of microseconds, short enough for a column.
 fn figure(us: f64) -> String {
     if us < 9999.5 {
         format!("{us:.2}")
@@ -437,7 +437,7 @@ mod tests {
     use crate::latency::LatencyReport;
     use crate::report::{CauseReport, PurposeReport, TargetReport};
 
-    /// The line of a step stands under its heading, whatever the figures are.
+    /// The line of a step aligns with its heading for all figures.
     #[test]
     fn lines_stand_under_the_heading() {
         let mut step = StepReport {
@@ -499,7 +499,7 @@ mod tests {
         written
     }
 
-    /// What several steps wrote adds up by purpose and by tier.
+    /// Bytes written by several steps add up by purpose and by tier.
     #[test]
     fn written_bytes_add_up() {
         let one = wrote(10, 64, 9);
@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(Written::default().write_amp_pool, None);
     }
 
-    /// A tier that nothing was written to has no column, and users' bytes always have one.
+    /// A tier without written bytes has no column, and users' bytes always have one.
     #[test]
     fn columns_without_bytes_are_left_out() {
         let mut pool_only = wrote(0, 2_000_000, 0);

@@ -1,4 +1,4 @@
-//! This file is what a report says of workloads with operations of several kinds, and of YCSB's.
+//! The parts of a report about workloads with operations of several kinds, and about YCSB.
 
 use super::{StepReport, WorkloadReport};
 use crate::config::BenchConfig;
@@ -7,7 +7,8 @@ use crate::meter::Tally;
 use crate::step::Step;
 
 impl StepReport {
-    /// One report for each kind of operation, where there were several; their times lie in those of the whole.
+    /// Returns one report for each kind of operation if there were several; their times are parts
+    /// of that of the whole.
     pub(crate) fn of_kinds(tallies: &[Tally]) -> Vec<StepReport> {
         let elapsed = tallies.iter().map(|tally| tally.elapsed).max();
         let elapsed_s = elapsed.unwrap_or_default().as_secs_f64().max(1e-9);
@@ -33,7 +34,7 @@ impl StepReport {
                 });
             }
         }
-        // One kind alone is the whole.
+        // A single kind equals the whole.
         if reports.len() < 2 {
             reports.clear();
         }
@@ -42,7 +43,7 @@ impl StepReport {
 }
 
 impl WorkloadReport {
-    /// What the steps of YCSB do, each once.
+    /// Returns the steps of YCSB, each once.
     pub(crate) fn of(config: &BenchConfig) -> Vec<WorkloadReport> {
         let mut steps: Vec<Step> = Vec::new();
         for step in &config.steps {

@@ -1,4 +1,4 @@
-//! This file is what was written by whom: bytes to each tier by cause, and what they are to users' bytes.
+//! Written bytes by tier and cause, and their ratio to users' bytes.
 
 use std::borrow::Cow;
 
@@ -17,33 +17,32 @@ pub struct Written {
     pub purposes: Vec<PurposeReport>,
     /// Bytes of all purposes.
     pub pool_bytes: u64,
-    /// Bytes to files by cause, as the store counts them; of one that does not count, what the
-    /// process handed to write calls.
+    /// Bytes to files by cause, as the store counts them; if it does not count, the bytes that the
+    /// process passed to write calls.
     pub files: Vec<CauseReport>,
-    /// Bytes of all those causes.
+    /// Bytes of all causes.
     pub file_bytes: u64,
-    /// Bytes that the process handed to write calls, the harness's own lines included (wchar of
-    /// /proc/self/io). What is written through mappings is not in it.
+    /// Bytes that the process passed to write calls, including the harness's own output (wchar of
+    /// /proc/self/io). Writes through mappings are not included.
     pub process_write_bytes: u64,
-    /// Bytes that the process caused to be sent to block devices (write_bytes of /proc/self/io);
-    /// nothing on a tmpfs.
+    /// Bytes that the process sent to block devices (write_bytes of /proc/self/io); 0 on a tmpfs.
     pub process_device_bytes: u64,
-    /// Bytes to the pool for each byte that users wrote; `None` where they wrote none.
+    /// Bytes to the pool for each byte that users wrote; `None` if they wrote none.
     pub write_amp_pool: Option<f64>,
-    /// Bytes to files for each byte that users wrote; `None` where they wrote none.
+    /// Bytes to files for each byte that users wrote; `None` if they wrote none.
     pub write_amp_files: Option<f64>,
 }
 
 /// Bytes that one cause wrote to files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CauseReport {
-    /// As the store names it.
+    /// The store's name for it.
     pub cause: Cow<'static, str>,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// What one purpose cost.
+/// The cost of one purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurposeReport {
     /// Its name.
@@ -71,12 +70,12 @@ impl PurposeReport {
     }
 }
 
-/// The cause under which the bytes of a store stand that counts none itself.
+/// The cause for the bytes of a store that counts none itself.
 pub(crate) const PROCESS: &str = "write calls";
 
 impl Written {
-    /// What happened between two moments of one store. `user_bytes` is what the harness had it
-    /// write, for stores that do not count it.
+    /// Returns the bytes written between two points in time of one store. `user_bytes` is the
+    /// amount that the harness had it write, for stores that do not count it.
     pub(crate) fn between(
         before: &(Counters, ProcessIo),
         after: &(Counters, ProcessIo),
@@ -120,14 +119,14 @@ impl Written {
         written
     }
 
-    /// Sets what follows from the other fields.
+    /// Sets the fields derived from the others.
     fn amplify(&mut self) {
         let user = self.user_bytes as f64;
         self.write_amp_pool = (user > 0.0).then(|| self.pool_bytes as f64 / user);
         self.write_amp_files = (user > 0.0).then(|| self.file_bytes as f64 / user);
     }
 
-    /// Adds what another step of the same database wrote.
+    /// Adds the bytes that another step of the same database wrote.
     pub fn add(&mut self, other: &Written) {
         self.user_bytes += other.user_bytes;
         self.pool_bytes += other.pool_bytes;
@@ -153,7 +152,7 @@ impl Written {
         }
     }
 
-    /// Whether nothing was written.
+    /// Returns whether nothing was written.
     pub fn is_nothing(&self) -> bool {
         self.user_bytes + self.pool_bytes + self.file_bytes == 0
     }
@@ -170,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A store that counts is believed; of one that does not, the process's write calls stand.
+    /// A store's own counts are used; without them, the process's write calls are.
     #[test]
     fn who_counts_is_believed() {
         let counting = |log, tables| Counters {

@@ -1,4 +1,4 @@
-//! This file is how results are added to a file: whole lines, one at a time, each of them durable.
+//! Appending results to a file: whole lines, one at a time, each of them durable.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -8,7 +8,7 @@ use super::read::{Results, read};
 use super::record::Record;
 use crate::error::BenchError;
 
-/// A file of results that is added to. Another process that adds to it is refused meanwhile.
+/// A file of results open for appending. Another process that tries to append meanwhile is refused.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
@@ -16,8 +16,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Opens the file at `path`, makes it where there is none, and reads what is there. A line that
-    /// was cut off by a crash is removed.
+    /// Opens or creates the file at `path` and reads its results. Removes a line torn by a crash.
     pub fn open(path: &Path) -> Result<(Appender, Results), BenchError> {
         let io = |what: &str, e| BenchError::io(what, path, e);
         let mut open = OpenOptions::new();
@@ -44,7 +43,7 @@ impl Appender {
         Ok((Appender { path, file }, results))
     }
 
-    /// Adds one record, and waits until it is on the disk.
+    /// Appends one record and waits until it is on disk.
     pub fn append(&mut self, record: &Record) -> Result<(), BenchError> {
         let io = |e| BenchError::io("add a result to", &self.path, e);
         let mut line =
@@ -69,7 +68,8 @@ mod tests {
         }))
     }
 
-    /// Records are added behind whole ones, in place of a torn one, and by one process at a time.
+    /// Records are appended after whole ones, replace a torn one, and only one process may append
+    /// at a time.
     #[test]
     fn records_are_added() {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,8 +1,8 @@
-//! This folder is results as JSON Lines: one record a line, the format that `terrace bench --json`
-//! prints, comparisons append and reports read.
+//! Results as JSON Lines: one record a line, the format that `terrace bench --json` prints,
+//! comparisons append and reports read.
 //!
-//! `record.rs` is the format, `read.rs` reads files of it and says what is wrong with them,
-//! `append.rs` adds to one so that a crash costs the last line at most.
+//! `record.rs` defines the format, `read.rs` reads files and reports errors, and `append.rs`
+//! appends to a file so that a crash loses at most the last line.
 
 mod append;
 mod read;

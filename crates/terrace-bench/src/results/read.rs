@@ -1,4 +1,4 @@
-//! This file is how results are read back, and what is said of lines that are none.
+//! Reading results, and the errors for invalid lines.
 
 use std::fmt;
 use std::fs;
@@ -8,22 +8,22 @@ use serde_json::Value;
 
 use super::record::{Record, VERSION};
 
-/// What a file of results holds.
+/// The contents of a file of results.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Results {
     /// Its records, in order.
     pub records: Vec<Record>,
-    /// Bytes of whole lines; what is behind them was cut off while it was written.
+    /// Bytes of whole lines; the rest is a torn line.
     pub whole_bytes: u64,
-    /// Whether there is such a line without an end.
+    /// Whether the last line has no end.
     pub is_torn: bool,
 }
 
-/// Why a file of results cannot be read.
+/// The reason that a file of results cannot be read.
 #[derive(Debug)]
 pub struct ReadError {
     path: PathBuf,
-    /// The line, from 1; `None` where it is about the file.
+    /// The line, from 1; `None` if the error concerns the whole file.
     line: Option<usize>,
     what: String,
 }
@@ -42,9 +42,8 @@ impl std::error::Error for ReadError {}
 
 /// Reads all records of the file at `path`. A file that does not exist has none.
 ///
-/// A last line without its end was cut off while it was written: it is left out, and the result
-/// says so. Any other line that is no record of this version or an earlier one is an error with its
-/// number.
+/// A last line without its end is torn: it is omitted, and the result says so. Any other line that
+/// is no record of this version or an earlier one is an error with its number.
 pub fn read(path: &Path) -> Result<Results, ReadError> {
     let error = |line, what| ReadError {
         path: path.to_path_buf(),
@@ -75,7 +74,7 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
     })
 }
 
-/// The record that one line is, or why it is none.
+/// Parses a line as a record; the error gives the reason that it is none.
 pub fn read_line(line: &str) -> Result<Record, String> {
     let value: Value = serde_json::from_str(line)
         .map_err(|e| format!("this is no JSON ({e}); a file of results has one object a line"))?;
@@ -156,7 +155,7 @@ mod tests {
         serde_json::to_string(record).expect("a record is JSON")
     }
 
-    /// What is written is read back as it was.
+    /// A written record is read back unchanged.
     #[test]
     fn records_come_back() {
         for record in records() {
@@ -164,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A line that is no result is refused with its number and what it is.
+    /// A line that is no result is refused with its number and the reason.
     #[test]
     fn foreign_lines_are_named() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -190,7 +189,7 @@ mod tests {
         assert!(read(&path).is_err_and(|e| e.to_string().contains("not text")));
     }
 
-    /// A line that was cut off at any byte is left out, and the rest is read.
+    /// A line torn at any byte is omitted, and the rest is read.
     #[test]
     fn a_torn_line_is_left_out() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -210,8 +209,8 @@ mod tests {
         }
     }
 
-    /// Whatever is changed in a line, it is a record, which is written and read as the same again, or it is
-    /// said what it is.
+    /// A changed line is either a record, which is written and read back unchanged, or refused with
+    /// a reason.
     #[test]
     fn changed_lines_are_records_or_named() {
         let mut rng = fastrand::Rng::with_seed(6);

@@ -1,13 +1,13 @@
-//! This file is the format of results: what stands in one line.
+//! The format of results: the contents of one line.
 //!
-//! A run writes a `phase` record as each of its phases ends, and then one `end` record. A run that
-//! fails has no `end`; a comparison, which starts each run as a process of its own, writes a `failed`
-//! record in its place. Every record names the run that it belongs to, so that lines of many runs
-//! can stand in one file, in any order but that of phases in a run.
+//! A run writes a `phase` record at the end of each phase, and then one `end` record. A run that
+//! fails has no `end`; a comparison, which starts each run as a separate process, writes a `failed`
+//! record instead. Every record names its run, so that one file may contain lines of many runs, in
+//! any order except that of phases in a run.
 //!
-//! Fields are only added. A reader takes a default for a field that is missing where that has one,
-//! leaves out what it does not know, and refuses a higher [`VERSION`], which is raised when a field
-//! changes its meaning or goes.
+//! Fields are only added. A reader uses a default for a missing field that has one, ignores unknown
+//! fields, and refuses a higher [`VERSION`], which is raised when a field changes its meaning or is
+//! removed.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,14 @@ pub const VERSION: u32 = 1;
 pub enum Record {
     /// A phase that has ended.
     Phase(Box<Phase>),
-    /// A run that has ended as it should.
+    /// A run that has ended normally.
     End(Box<End>),
-    /// A run that has not.
+    /// A run that has failed.
     Failed(Box<Failure>),
 }
 
 impl Record {
-    /// The run that the record belongs to.
+    /// Returns the run that the record belongs to.
     pub fn run(&self) -> &RunId {
         match self {
             Record::Phase(phase) => &phase.run,
@@ -40,7 +40,7 @@ impl Record {
         }
     }
 
-    /// Says which run of a comparison the record belongs to.
+    /// Sets the place of the record's run in a comparison.
     pub(crate) fn set_planned(&mut self, planned: &Planned) {
         let run = match self {
             Record::Phase(phase) => &mut phase.run,
@@ -51,21 +51,21 @@ impl Record {
     }
 }
 
-/// Which run a record belongs to.
+/// The run that a record belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunId {
-    /// Different for each run: when it began and the number of its process.
+    /// An identifier unique to the run: its start time and the number of its process.
     pub id: String,
-    /// When it began, in milliseconds since 1970.
+    /// The start time, in milliseconds since 1970.
     #[serde(default)]
     pub began_ms: u64,
-    /// Its place in a comparison; `None` for a run by itself.
+    /// The place in a comparison; `None` for a standalone run.
     #[serde(default)]
     pub planned: Option<Planned>,
 }
 
 impl RunId {
-    /// The run of this process, which begins now.
+    /// Returns the run of this process, which begins now.
     pub fn begin() -> RunId {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let began_ms = now.map_or(0, |since| since.as_millis() as u64);
@@ -80,7 +80,7 @@ impl RunId {
 /// The place of a run in a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
-    /// What tells one configuration from another: the program, its arguments, the repeat.
+    /// The identity of a configuration: the program, its arguments, the repeat.
     pub hash: String,
     /// The store's name in the comparison.
     pub store: String,
@@ -88,21 +88,23 @@ pub struct Planned {
     pub workload: String,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Bytes of keys and values that the workload is made for; `None` where it states a number.
+    /// Bytes of keys and values that the workload is made for; `None` if it sets the number of
+    /// keys.
     #[serde(default)]
     pub data_bytes: Option<u64>,
-    /// Which repetition, from 0.
+    /// The repetition, from 0.
     pub repeat: u32,
-    /// How many phases, the first ones, prepare and are not compared.
+    /// The number of phases at the start that prepare and are not compared.
     #[serde(default)]
     pub prepare_count: usize,
-    /// What the run was started with, for whoever wants to repeat it by hand.
+    /// The command of the run, for repeating it by hand.
     #[serde(default)]
     pub command: String,
 }
 
 impl Planned {
-    /// Whether both have the same place in a comparison, whatever program they were measured with.
+    /// Returns whether both have the same place in a comparison, even if measured with different
+    /// programs.
     pub(crate) fn is_of(&self, other: &Planned) -> bool {
         (&self.store, &self.workload) == (&other.store, &other.workload)
             && (self.value_bytes, self.data_bytes) == (other.value_bytes, other.data_bytes)
@@ -115,22 +117,22 @@ impl Planned {
 pub struct Phase {
     /// The version of the format.
     pub terrace_bench: u32,
-    /// Its run.
+    /// The run.
     pub run: RunId,
-    /// What it was measured on and with.
+    /// The conditions.
     pub conditions: Conditions,
-    /// What it did.
+    /// The results.
     pub phase: StepReport,
 }
 
-/// A run that has ended as it should.
+/// A run that has ended normally.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// The version of the format.
     pub terrace_bench: u32,
     /// The run.
     pub run: RunId,
-    /// What the last database holds, and where.
+    /// The bytes of the last database, by tier.
     pub space: Space,
     /// The memory of the process.
     pub memory: Memory,
@@ -143,10 +145,10 @@ pub struct Failure {
     pub terrace_bench: u32,
     /// The run.
     pub run: RunId,
-    /// How its process ended: its code, its signal, or that it took too long.
+    /// How its process ended: its exit code, its signal, or a timeout.
     pub how: String,
-    /// The last that it said on its standard error.
+    /// The end of its standard error.
     pub evidence: String,
-    /// How many of its phases had ended.
+    /// The number of phases that had ended.
     pub phases_done: usize,
 }

@@ -1,4 +1,4 @@
-//! This file is one run from its first step to its last: databases made, threads started, watched.
+//! One run from its first step to its last: makes databases, starts threads and watches them.
 
 use std::io::Write;
 use std::sync::{Arc, Barrier};
@@ -27,7 +27,7 @@ use crate::store::{Counters, Settle, Setup, Store, StoreKind};
 use crate::values::Values;
 use crate::workload::{Replay, Role, Work, Ycsb};
 
-/// Runs every step of `config`. Lines for people go to `out` as they come, where there is one.
+/// Runs every step of `config`. Writes lines for people to `out`, if given, as they come.
 pub fn run<'a>(
     config: &'a BenchConfig,
     out: Option<&'a mut dyn Write>,
@@ -35,15 +35,15 @@ pub fn run<'a>(
     run_and_show(config, out, &mut |_, _| Ok(()))
 }
 
-/// As [`run`], and shows each step's report to `see` as soon as it has ended. An error of `see` ends
-/// the run.
+/// Runs every step like [`run`], and passes each step's report to `see` as soon as it has ended. An
+/// error of `see` ends the run.
 pub fn run_and_show<'a>(
     config: &'a BenchConfig,
     out: Option<&'a mut dyn Write>,
     see: &mut dyn FnMut(&Conditions, &StepReport) -> std::io::Result<()>,
 ) -> Result<Report, BenchError> {
     config.validate().map_err(BenchError::Invalid)?;
-    // The first one finds out how fast the processor's counter is, which belongs in no workload.
+    // The first one calibrates the processor's counter, which must not happen in a workload.
     Stopwatch::start();
     let options = config.store_options();
     options.validate()?;
@@ -118,14 +118,14 @@ struct Run<'a> {
     values: Values,
     out: Out<'a>,
     store: Option<Box<dyn Store>>,
-    /// A sample of the keys that must be there.
+    /// A sample of the keys that must exist.
     known: Known,
     /// The records of YCSB, once there are any.
     records: Option<Records>,
-    /// How long the open that the next step has to report took.
+    /// The time of an open that the next step has to report.
     open_s: Option<f64>,
     is_empty: bool,
-    /// Whether every value in the database was written by this run, into a store that keeps any.
+    /// Whether this run wrote every value in the database, into a store that keeps any.
     checks: bool,
 }
 
@@ -160,12 +160,12 @@ impl Run<'_> {
         Ok((self.open_store()?.counters(), ProcessIo::read()))
     }
 
-    /// Replaces the database by an empty one, unless it is one.
+    /// Replaces the database by an empty one, unless it is empty.
     fn make_fresh(&mut self) -> Result<(), BenchError> {
         if self.is_empty {
             return Ok(());
         }
-        // Nothing of it is needed any more: what closing could not write is about to be removed.
+        // Its data is about to be removed, so a failure to close does not matter.
         drop(self.store.take());
         self.place.remove()?;
         let begun = Instant::now();
@@ -178,7 +178,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Does one step; more than one report where a workload has threads of two kinds.
+    /// Runs one step; returns more than one report if a workload has threads of two kinds.
     fn step(&mut self, step: Step, index: u64) -> Result<Vec<StepReport>, BenchError> {
         if step.is_fresh() && !self.config.use_existing_db {
             if step == Step::KillReopen {
@@ -214,17 +214,17 @@ impl Run<'_> {
         Ok(reports)
     }
 
-    /// What the database holds, by tier.
+    /// Returns the bytes of the database by tier.
     fn space(&self) -> Result<Space, BenchError> {
         let mut space = self.open_store()?.space();
         space.folder_bytes = bytes_under(self.place.db());
         Ok(space)
     }
 
-    /// What the database takes, against what lives in it.
+    /// Returns the space that the database takes against its live data.
     fn space_used(&self) -> Result<SpaceReport, BenchError> {
         let entry_bytes = (self.config.key_bytes + self.config.value_bytes) as u64;
-        // Of records of YCSB, and of values of mixed sizes, it is not known how many bytes live.
+        // The live bytes of YCSB's records, and of values of mixed sizes, are unknown.
         let same_size =
             self.records.is_none() && self.config.value_bytes_min() == self.config.value_bytes;
         let known = Some(&self.known).filter(|_| self.checks && same_size);
@@ -232,7 +232,7 @@ impl Run<'_> {
         Ok(SpaceReport::of(&self.space()?, pool, known, entry_bytes))
     }
 
-    /// Has another process fill a fresh database, kills it, and opens what it left.
+    /// Lets another process fill a fresh database, kills it, and opens the database.
     fn kill_and_reopen(&mut self) -> Result<StepReport, BenchError> {
         let name = Step::KillReopen.name();
         let report = StepReport {
@@ -252,7 +252,7 @@ impl Run<'_> {
         drop(self.store.take());
         self.place.remove()?;
         kill::kill_a_victim(self.config, &self.place.store_folder(false)?)?;
-        // As users open a pool: faulting in all of it has nothing to do with recovery.
+        // As users open a pool: faulting in all of it is not part of recovery.
         let mut options = self.options.clone();
         options.pool.prefault = Prefault::Ahead;
         let usage = Usage::begin();
@@ -298,7 +298,7 @@ impl Run<'_> {
         })
     }
 
-    /// Runs one workload: its reports, and the key and value bytes that its threads wrote.
+    /// Runs one workload; returns its reports, and the key and value bytes that its threads wrote.
     fn workload(
         &mut self,
         step: Step,
@@ -308,7 +308,8 @@ impl Run<'_> {
         let clients = self.config.threads;
         let writers = usize::from(step.has_writer());
         let workload = self.config.workload_of(step).map_err(BenchError::Invalid)?;
-        // Records may be longer than the values of numbers; those of one kind are all that a step needs.
+        // Records may be longer than the values of numbers; a step needs only those of its own
+        // kind.
         let values = match step.contents() {
             Some(Contents::Records | Contents::Trace) => {
                 Values::mixed(0, self.config.value_bytes_max(), self.config.seed)
@@ -447,8 +448,9 @@ impl Run<'_> {
     }
 }
 
-/// A different stream of numbers for each thread of each step, the same in every run. Steps over a database that
-/// was there have others than those of the run that filled it: reads would find each key, in the order written.
+/// Returns a seed for each thread of each step, the same in every run. Steps over an existing
+/// database get other seeds than those of the run that filled it: otherwise reads would find each
+/// key, in the order written.
 fn thread_seed(config: &BenchConfig, step: u64, thread: u64) -> u64 {
     let run = u64::from(config.use_existing_db);
     config.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (run << 60) ^ (step << 40) ^ (thread << 20)

@@ -1,4 +1,4 @@
-//! These tests run every workload on a small database and look at what it reports.
+//! Tests that run every workload on a small database and check its report.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn small() -> BenchConfig {
     }
 }
 
-/// Every workload runs, does what it was asked, and reads back what was written.
+/// Every workload runs, does the requested operations, and reads back the written values.
 #[test]
 fn every_workload_runs() {
     let mut out = Vec::new();
@@ -39,7 +39,7 @@ fn every_workload_runs() {
         assert!(text.contains(step.name()), "{text}");
         let ops = match step {
             step if step.settles() => 0,
-            // There is no program here that could be started again.
+            // The test binary cannot be started as a victim.
             Step::KillReopen => 0,
             step if step.standard_workload().is_some() => 500,
             Step::FillSeq
@@ -90,7 +90,7 @@ fn batches_and_intervals_count_entries() {
     }
 }
 
-/// Random reads of a database that an earlier run has filled draw keys of their own.
+/// Random reads of a database filled by an earlier run draw other keys than the fill did.
 #[test]
 fn reads_do_not_follow_the_fill_of_an_earlier_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -106,12 +106,12 @@ fn reads_do_not_follow_the_fill_of_an_earlier_run() {
         ..fill
     };
     let report = run(&reads, None).expect("the reads");
-    // A fill draws some keys more than once and so leaves more than a third of them out.
+    // A fill draws some keys more than once and so omits more than a third of them.
     let found = report.steps[0].found.expect("a count");
     assert!((250..400).contains(&found), "{found} of 500");
 }
 
-/// A database is kept, used again, refused or replaced, as asked.
+/// A database is kept, reused, refused or replaced, as requested.
 #[test]
 fn a_named_database_is_kept() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,10 +1,10 @@
-//! This file is the store that does nothing: what a run of it takes is what the harness costs.
+//! The store that does nothing: a run of it measures the cost of the harness.
 
 use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
 use crate::space::Space;
 
-/// Opens it; there is nothing to open.
+/// Opens the store; does nothing.
 pub(super) fn open() -> Box<dyn Store> {
     Box::new(Empty)
 }

@@ -1,10 +1,10 @@
-//! This file is fjall as the benchmark sees it.
+//! The adapter of fjall.
 //!
-//! By default fjall hands its journal to the operating system after each write, which is `buffered`;
-//! `sync` persists by `PersistMode::SyncData` after each write, as the documentation of
+//! By default fjall passes its journal to the operating system after each write, which is
+//! `buffered`; `sync` persists by `PersistMode::SyncData` after each write, as the documentation of
 //! `Database::persist` shows. Memtable, cache and block size are those of Terrace; the page of
 //! `KeyspaceCreateOptions` recommends blocks of 4 to 8 KiB for point reads and memtables of at most
-//! 64 MiB. All else is fjall's default: LZ4 below the first levels, and filters by level.
+//! 64 MiB. The rest are fjall's defaults: LZ4 below the first levels, and filters by level.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::error::BenchError;
 use crate::space::Space;
 use crate::units;
 
-/// How often rest is looked for, and how often in a row it must be found.
+/// The interval of checks for idle background work, and the number of idle checks in a row needed.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 5;
 
@@ -25,7 +25,7 @@ fn failed(e: fjall::Error) -> BenchError {
     BenchError::peer("fjall", e)
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let budget = Budget::of(setup.options);
     let durability = setup.options.durability;
@@ -72,10 +72,10 @@ impl Fjall {
         Ok(())
     }
 
-    /// Waits until flushes and compactions have come to rest.
+    /// Waits until flushes and compactions are idle.
     fn rest(&self) {
         let mut found = 0;
-        // BOUND: background work without new writes ends by itself.
+        // BOUND: without new writes, background work ends.
         while found < LOOKS {
             std::thread::sleep(LOOK);
             let at_rest = self.db.active_compactions() == 0 && self.db.outstanding_flushes() == 0;

@@ -1,4 +1,4 @@
-//! This file is a store that lies, for tests of what notices it: a map that loses, changes or invents.
+//! A faulty store for tests of the checks: a map that loses, changes or invents entries.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,29 +9,29 @@ use super::{About, Counters, Direction, Session, Settle, Store};
 use crate::error::BenchError;
 use crate::space::Space;
 
-/// What a [`Liar`] does to one key.
+/// The fault of a [`Liar`] on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
-    /// Nothing: it is an honest store.
+    /// No fault: the store is correct.
     None,
-    /// Puts of the key are acknowledged and forgotten.
+    /// Puts of the key are acknowledged and dropped.
     Lose,
-    /// The last byte of its value is another one.
+    /// The last byte of its value is changed.
     Change,
-    /// It has a value for every key that it is asked for.
+    /// Every requested key has a value.
     Invent,
-    /// Deletes of the key are acknowledged and forgotten.
+    /// Deletes of the key are acknowledged and dropped.
     Keep,
-    /// Puts of the key after the first one are acknowledged and forgotten.
+    /// Puts of the key after the first one are acknowledged and dropped.
     Stale,
-    /// It tells the truth, but stands still for [`STALL`] whenever the key is read.
+    /// The results are correct, but each read of the key stalls for [`STALL`].
     Stall,
 }
 
-/// How long a read of a store that stalls takes.
+/// The duration of a stalled read.
 pub(crate) const STALL: Duration = Duration::from_millis(60);
 
-/// A store that lies about one key.
+/// A store with a fault on one key.
 pub(crate) struct Liar {
     pub(crate) lie: Lie,
     pub(crate) key: Vec<u8>,

@@ -1,12 +1,12 @@
-//! This file is LMDB as the benchmark sees it, through the crate heed.
+//! The adapter of LMDB, through the crate heed.
 //!
-//! By default a commit is synced, which is `sync`. For `buffered` the flag `MDB_NOSYNC` leaves that to
-//! the operating system: the commit has written its pages and survives a killed process. (LMDB's
-//! documentation of the flag: without `MDB_WRITEMAP` transactions keep all properties but durability.)
-//! `MDB_WRITEMAP` is not used: the same documentation warns of it. LMDB has no cache of its own, it
-//! reads through a map of its file; the map is as large as the data may get, which costs address space
-//! only. Each write is a transaction, and so is each read, as its users have it; keys are at most 511
-//! bytes.
+//! By default a commit is synced, which is `sync`. For `buffered` the flag `MDB_NOSYNC` leaves that
+//! to the operating system: the commit has written its pages and survives a killed process. (LMDB's
+//! documentation of the flag: without `MDB_WRITEMAP` transactions keep all properties but
+//! durability.) `MDB_WRITEMAP` is not used: the same documentation warns of it. LMDB has no cache
+//! of its own and reads through a map of its file; the map is as large as the data may get, which
+//! costs only address space. Each write is a transaction, and so is each read, as in users'
+//! programs; keys are at most 511 bytes.
 
 #![allow(unsafe_code, reason = "a memory map can be opened by unsafe code only")]
 
@@ -21,11 +21,11 @@ use crate::error::BenchError;
 use crate::space::Space;
 use crate::units;
 
-/// Readers at the same time: client threads, at most as many as a run may have.
+/// The maximum number of concurrent readers: the client threads that a run may have.
 const READERS_MAX: u32 = 1100;
 
-/// The least map, and how much larger than the data it is: pages are copied on write, and those freed
-/// by a transaction are used again only by the next but one.
+/// The minimum size of the map, and its ratio to the data: pages are copied on write, and those
+/// freed by a transaction are reused only by the one after the next.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 const MAP_FACTOR: u64 = 4;
 
@@ -33,7 +33,7 @@ fn failed(e: heed::Error) -> BenchError {
     BenchError::peer("lmdb", e)
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let map_bytes = setup
         .data_bytes
@@ -49,8 +49,8 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
         // SAFETY: without syncs a power loss may damage the file, and no run opens it again after one.
         unsafe { options.flags(EnvFlags::NO_SYNC) };
     }
-    // SAFETY: the folder belongs to this run; nobody else opens, changes or truncates the file while the
-    // map of it lives, and LMDB's own lock file keeps other processes apart.
+    // SAFETY: the directory belongs to this run; no other code opens, changes or truncates the file
+    // while its map lives, and LMDB's own lock file excludes other processes.
     let env = unsafe { options.open(setup.folder) }.map_err(failed)?;
     let txn = env.write_txn().map_err(failed)?;
     let made = env.create_databases_and_commit(txn, |opener, txn| {
@@ -75,7 +75,7 @@ struct Lmdb {
 }
 
 impl Lmdb {
-    /// One transaction with what `change` does.
+    /// Runs `change` in one transaction.
     fn update(
         &self,
         change: impl FnOnce(&mut RwTxn<'_>) -> heed::Result<()>,
@@ -115,7 +115,7 @@ impl Store for Lmdb {
     }
 
     fn settle(&self, _: Settle) -> Result<(), BenchError> {
-        // There is no background work, and a commit leaves nothing to be done later.
+        // There is no background work, and a commit leaves none to be done later.
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl Store for Lmdb {
 
     fn close(self: Box<Self>) -> Result<(), BenchError> {
         self.env.force_sync().map_err(failed)?;
-        // The next opening of the same folder must find the environment closed.
+        // The next open of the same directory must find the environment closed.
         self.env.prepare_for_closing().wait();
         Ok(())
     }
@@ -142,7 +142,7 @@ fn version() -> String {
 
 struct Client<'a> {
     store: &'a Lmdb,
-    /// Keys and values of the batch; no value is a delete.
+    /// Keys and values of the batch; `None` as value means a delete.
     batch: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -211,7 +211,7 @@ impl Session for Client<'_> {
     }
 }
 
-/// Shows entries until `see` says no.
+/// Shows entries until `see` returns false.
 fn show<'a>(
     entries: impl Iterator<Item = heed::Result<(&'a [u8], &'a [u8])>>,
     see: &mut dyn FnMut(&[u8], &[u8]) -> bool,

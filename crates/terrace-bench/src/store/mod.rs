@@ -1,19 +1,20 @@
-//! This file is a store as the benchmark sees it: what every store that is measured can do.
+//! The interface between the benchmark and every measured store.
 //!
-//! Terrace is one adapter of the trait [`Store`], each peer is another, and [`StoreKind::Empty`] is
-//! one that does nothing, so that what the harness itself costs can be measured. A workload knows
-//! this trait and nothing of what is behind it; each client thread works through a [`Session`] of
-//! its own, which keeps what the store would have a thread keep: a batch, a buffer, a transaction.
+//! Terrace is one adapter of the trait [`Store`], each peer is another, and [`StoreKind::Empty`]
+//! does nothing, so that the cost of the harness can be measured. A workload uses only this trait;
+//! each client thread works through its own [`Session`], which keeps the state that the store would
+//! have a thread keep: a batch, a buffer, a transaction.
 //!
-//! Reads hand values to a closure, so that a store that can lend its own memory does not have to
-//! copy, and one that cannot copies once, as its users would.
+//! Reads pass values to a closure, so that a store that can lend its own memory does not have to
+//! copy, and another store copies once, as its users would.
 //!
-//! A peer gets the memory that Terrace gets ([`Budget`]), the durability that was asked for or, where
-//! it has none such, the next stronger one, and the settings that its own documentation
-//! recommends. What it really does stands in [`About`], which every report prints.
+//! A peer gets the same memory as Terrace ([`Budget`]), the requested durability or, if it has no
+//! such mode, the next stronger one, and the settings that its own documentation recommends.
+//! [`About`], which every report prints, describes its actual behaviour.
 //!
 //! Invariants
-//!   A1  A call that returned `Ok` did what it says: what cannot be done is an error, never nothing.
+//!   A1  A call that returned `Ok` had its full effect: an unsupported call is an error, never
+//!       ignored.
 //!   A2  An adapter adds nothing that its store's users would not write: no cache, no queue.
 
 mod empty;
@@ -53,7 +54,7 @@ pub enum StoreKind {
     /// Terrace, in the design that its options name.
     #[default]
     Terrace,
-    /// Nothing: what is put is gone, what is read is absent.
+    /// No store: puts are dropped, reads find nothing.
     Empty,
     /// RocksDB; with the feature `rocksdb`.
     RocksDb,
@@ -70,7 +71,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// All stores, those that are not in this build included.
+    /// All stores, including those that are not in this build.
     pub const ALL: [StoreKind; 8] = [
         StoreKind::Terrace,
         StoreKind::Empty,
@@ -82,7 +83,7 @@ impl StoreKind {
         StoreKind::Sled,
     ];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             StoreKind::Terrace => "terrace",
@@ -96,7 +97,7 @@ impl StoreKind {
         }
     }
 
-    /// Whether this build has it: peers are behind cargo features of their names.
+    /// Returns whether this build contains it: peers are behind cargo features of their names.
     pub fn is_built(self) -> bool {
         match self {
             StoreKind::Terrace | StoreKind::Empty => true,
@@ -109,7 +110,7 @@ impl StoreKind {
         }
     }
 
-    /// Opens the store in `setup.folder`, and makes it where it does not exist.
+    /// Opens the store in `setup.folder`, and creates it if it does not exist.
     pub(crate) fn open(self, setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
         match self {
             StoreKind::Terrace => terrace::open(setup),
@@ -158,16 +159,16 @@ impl FromStr for StoreKind {
     }
 }
 
-/// What a store is opened with.
+/// The parameters of opening a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup<'a> {
-    /// Where its files are. It exists, and is empty unless `existing`.
+    /// The directory of its files. It exists, and is empty unless `existing`.
     pub(crate) folder: &'a Path,
-    /// Whether there must be a store; otherwise there is none.
+    /// Whether the store must exist; otherwise it must not.
     pub(crate) existing: bool,
-    /// Options of Terrace. Peers take what has a meaning for them: durability, sizes, compression.
+    /// Options of Terrace. Peers use those that apply to them: durability, sizes, compression.
     pub(crate) options: &'a Options,
-    /// Bytes of the data that the run will write, about; for stores that reserve address space.
+    /// An estimate of the bytes that the run will write, for stores that reserve address space.
     #[allow(dead_code, reason = "builds without such a peer do not read it")]
     pub(crate) data_bytes: u64,
 }
@@ -176,17 +177,17 @@ pub(crate) struct Setup<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "builds without a peer have nobody who reads it")]
 pub(crate) struct Budget {
-    /// A write buffer, of which there may be `buffers`.
+    /// The size of a write buffer; there may be `buffers` of them.
     pub(crate) buffer_bytes: u64,
-    /// Write buffers, the active one included.
+    /// The number of write buffers, including the active one.
     pub(crate) buffers: u64,
-    /// A cache of blocks or pages.
+    /// The size of the cache of blocks or pages.
     pub(crate) cache_bytes: u64,
 }
 
 #[allow(dead_code, reason = "builds without a peer have nobody who reads it")]
 impl Budget {
-    /// What `options` give to Terrace's memtables and its cache.
+    /// Returns the budget that `options` gives to Terrace's memtables and its cache.
     pub(crate) fn of(options: &Options) -> Budget {
         Budget {
             buffer_bytes: options.front.memtable_bytes,
@@ -195,7 +196,7 @@ impl Budget {
         }
     }
 
-    /// All of it, for stores that have one cache for everything.
+    /// Returns the total, for stores that have one cache for everything.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.buffer_bytes
             .saturating_mul(self.buffers)
@@ -203,71 +204,71 @@ impl Budget {
     }
 }
 
-/// What a store is and what it really does, for people.
+/// The facts about a store and its actual behaviour, for people.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     /// Its name and version, or its design.
     pub name: String,
-    /// Where its bytes are: the pool's medium, or files.
+    /// The location of its bytes: the pool's medium, or files.
     pub medium: String,
-    /// What a write waits for, in words, and what that survives.
+    /// What a write waits for, in words, and which failures it survives.
     pub durability: String,
     /// The settings that matter for the figures.
     pub settings: String,
-    /// Where the counts of written bytes come from.
+    /// The source of the counts of written bytes.
     pub counted_by: &'static str,
 }
 
-/// What a store has counted since it was opened. A store that does not count leaves `written` empty,
-/// and the process's own accounting stands in its place.
+/// The counts of a store since it was opened. A store that does not count leaves `files` empty, and
+/// the process's own accounting is used instead.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
-    /// Key and value bytes that users wrote; `None` where the store does not say.
+    /// Key and value bytes that users wrote; `None` if the store does not count them.
     pub(crate) user_bytes: Option<u64>,
     /// Lines, flushes, fences and bytes to a pool, by purpose.
     pub(crate) pm: Counts,
     /// Bytes to files by cause, as the store names them.
     pub(crate) files: Vec<(&'static str, u64)>,
-    /// Stalls of writers by reason: how often, where the store says so, and for how long.
+    /// Stalls of writers by reason: their number, if the store counts it, and their time.
     pub(crate) stalls: Vec<(&'static str, u64, Duration)>,
-    /// Blocks that point reads asked for.
+    /// Blocks requested by point reads.
     pub(crate) blocks: BlockReads,
 }
 
 /// A wait for background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settle {
-    /// Everything to where it stays, and background work at rest.
+    /// Everything is moved to its final place, and background work is idle.
     Drain,
-    /// What is in write buffers to the next place.
+    /// Write buffers are moved to the next place.
     Flush,
-    /// Background work at rest, with nothing asked for.
+    /// Background work is idle; nothing is requested.
     Rest,
 }
 
-/// A store that is measured. Dropping it closes it, without a word about what failed.
+/// A measured store. Dropping it closes it without reporting errors.
 pub(crate) trait Store: Send + Sync {
-    /// What it is and does.
+    /// Returns the facts about the store.
     fn about(&self) -> About;
 
-    /// A session for one thread.
+    /// Returns a session for one thread.
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError>;
 
     /// Waits for background work.
     fn settle(&self, how: Settle) -> Result<(), BenchError>;
 
-    /// What was counted up to now.
+    /// Returns the counts so far.
     fn counters(&self) -> Counters;
 
-    /// What it holds, by tier; empty for a store that does not say. What its files take is measured
-    /// from outside.
+    /// Returns its bytes by tier; empty for a store that does not report them. The space of its
+    /// files is measured separately.
     fn space(&self) -> Space;
 
-    /// Closes it in order: what was acknowledged is there at the next opening.
+    /// Closes it cleanly: the next open finds all acknowledged writes.
     fn close(self: Box<Self>) -> Result<(), BenchError>;
 }
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Upward, from the key itself or the next larger one.
@@ -276,7 +277,8 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// What one thread does to a store. Writes have the durability that the store was opened with.
+/// The operations of one thread on a store. Writes have the durability that the store was opened
+/// with.
 pub(crate) trait Session {
     /// Writes one entry.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
@@ -290,14 +292,14 @@ pub(crate) trait Session {
     /// Adds a delete to that batch.
     fn batch_delete(&mut self, key: &[u8]) -> Result<(), BenchError>;
 
-    /// Writes the batch: all of it or nothing, where the store has such batches.
+    /// Writes the batch, atomically if the store supports that.
     fn commit(&mut self) -> Result<(), BenchError>;
 
-    /// Shows the value of `key` to `see`; whether there is one.
+    /// Shows the value of `key` to `see`; returns whether there is one.
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, BenchError>;
 
-    /// Shows entries to `see` in order until it says no: from `from` in `direction`, or from the
-    /// first or last one.
+    /// Shows entries to `see` in order until it returns false: from `from` in `direction`, or from
+    /// the first or last one.
     fn scan(
         &mut self,
         from: Option<&[u8]>,
@@ -306,7 +308,7 @@ pub(crate) trait Session {
     ) -> Result<(), BenchError>;
 }
 
-/// Whether each write waits until it would survive power loss.
+/// Returns whether each write waits until it would survive power loss.
 #[allow(dead_code, reason = "builds without a peer have nobody who asks")]
 pub(crate) fn is_synced(durability: Durability) -> bool {
     durability == Durability::Sync

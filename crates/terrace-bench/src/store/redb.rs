@@ -1,12 +1,13 @@
-//! This file is redb as the benchmark sees it.
+//! The adapter of redb.
 //!
-//! redb has two durabilities: `Immediate`, which syncs, and `None`, which a killed process may lose.
-//! What survives a killed process and no more is what a sync does that is left to the operating
-//! system: for `buffered` the commits are `Immediate`, over a file whose syncs return at once. That is
-//! redb's own seam for such things (`StorageBackend`); LMDB calls the same thing `MDB_NOSYNC`.
+//! redb has two durabilities: `Immediate`, which syncs, and `None`, which a killed process may
+//! lose. A write that survives a killed process but not a power loss needs a commit whose sync is
+//! left to the operating system: for `buffered` the commits are `Immediate`, over a file whose
+//! syncs return at once. redb provides `StorageBackend` for this; LMDB calls the same thing
+//! `MDB_NOSYNC`.
 //!
-//! One cache is all the memory that redb has, so it gets the whole budget. Each write is a
-//! transaction of its own, as the documentation of `WriteTransaction` has it for durable writes.
+//! redb has a single cache, so it gets the whole budget. Each write is a separate transaction, as
+//! the documentation of `WriteTransaction` recommends for durable writes.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -29,7 +30,7 @@ fn failed(e: impl Into<redb::Error>) -> BenchError {
     BenchError::peer("redb", e.into())
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let path = setup.folder.join("redb");
     let mut open = OpenOptions::new();
@@ -52,7 +53,7 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
         durability,
         cache_bytes,
     };
-    // Readers find the table from the start.
+    // Creates the table, so that readers find it from the start.
     store.update(|_| Ok(()))?;
     Ok(Box::new(store))
 }
@@ -66,7 +67,7 @@ struct Redb {
 type Table<'a> = redb::Table<'a, &'static [u8], &'static [u8]>;
 
 impl Redb {
-    /// One transaction with what `change` does.
+    /// Runs `change` in one transaction.
     fn update(
         &self,
         change: impl FnOnce(&mut Table<'_>) -> Result<(), redb::StorageError>,
@@ -117,7 +118,7 @@ impl Store for Redb {
     }
 
     fn settle(&self, _: Settle) -> Result<(), BenchError> {
-        // There is no background work, and a commit leaves nothing to be done later.
+        // There is no background work, and a commit leaves none to be done later.
         Ok(())
     }
 
@@ -131,7 +132,7 @@ impl Store for Redb {
 
     fn close(self: Box<Self>) -> Result<(), BenchError> {
         if self.durability == Durability::Volatile {
-            // An Immediate commit makes those of durability None before it durable.
+            // An Immediate commit makes earlier commits of durability None durable.
             let transaction = self.db.begin_write().map_err(failed)?;
             transaction.commit().map_err(failed)?;
         }
@@ -141,7 +142,7 @@ impl Store for Redb {
 
 struct Client<'a> {
     store: &'a Redb,
-    /// Keys and values of the batch; no value is a delete.
+    /// Keys and values of the batch; `None` as value means a delete.
     batch: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 

@@ -1,11 +1,11 @@
-//! This file is sled as the benchmark sees it: the released 0.34, which is what its users get.
+//! The adapter of sled, in the released version 0.34, the one that its users get.
 //!
-//! sled keeps writes in buffers of its own and syncs them several times a second in the background; only
-//! `flush` says when a write is durable (its README and the page of `Db::flush`). It has no mode in which
-//! a write has reached the operating system and no more, so `buffered` is `sync` there: a flush after
-//! each write. One cache is all the memory that can be set, so it gets the whole budget. The mode
-//! `HighThroughput` is the default and what the page of `Mode` is for speed. It does not compress
-//! unless it is built to, and that needs a C library; so it does not.
+//! sled keeps writes in its own buffers and syncs them several times a second in the background;
+//! only a return from `flush` means that a write is durable (its README and the page of
+//! `Db::flush`). It has no mode in which a write has reached the operating system and no more, so
+//! `buffered` is `sync` there: a flush after each write. The cache is the only memory that can be
+//! set, so it gets the whole budget. The mode `HighThroughput` is the default and, according to the
+//! page of `Mode`, the one for speed. Compression is off, since it needs a build with a C library.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn failed(e: sled::Error) -> BenchError {
     BenchError::peer("sled", e)
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let cache_bytes = Budget::of(setup.options).total_bytes();
     let durability = setup.options.durability;
@@ -83,7 +83,7 @@ impl Store for Sled {
     }
 
     fn settle(&self, how: Settle) -> Result<(), BenchError> {
-        // A flush leaves nothing to be done later but the next background sync, which finds nothing.
+        // After a flush only the next background sync is left, which has nothing to write.
         match how {
             Settle::Drain | Settle::Flush => self.db.flush().map(drop).map_err(failed),
             Settle::Rest => {

@@ -1,4 +1,4 @@
-//! This file is Terrace as the benchmark sees it.
+//! The adapter of Terrace.
 
 use std::ops::Bound;
 
@@ -10,7 +10,7 @@ use crate::files::{BlockReads, FileSettings};
 use crate::space::Space;
 use crate::units;
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> std::result::Result<Box<dyn Store>, BenchError> {
     let mut options = setup.options.clone();
     options.error_if_missing = setup.existing;

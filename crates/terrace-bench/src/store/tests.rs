@@ -1,4 +1,4 @@
-//! This file is what every adapter must do, whichever store is behind it: one test for all of them.
+//! The conformance test of the adapters: one test for all stores.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ fn value(rng: &mut fastrand::Rng) -> Vec<u8> {
     (0..len).map(|_| rng.u8(..)).collect()
 }
 
-/// Everything in the store, in both directions, is what the model has, and so is every single key.
+/// Checks that a scan of the store in both directions, and a get of every key, match the model.
 fn compare(session: &mut dyn Session, model: &Model, rng: &mut fastrand::Rng) {
     let mut seen = Vec::new();
     let mut all = |direction, session: &mut dyn Session| {
@@ -126,7 +126,8 @@ fn change(session: &mut dyn Session, model: &mut Model, rng: &mut fastrand::Rng)
     }
 }
 
-/// Random calls give what an ordered map gives, between settlings and after reopening.
+/// Checks that random calls match an ordered map, between waits for background work and after
+/// reopening.
 fn conforms(kind: StoreKind, options: &Options, seed: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path().join("store");
@@ -161,7 +162,8 @@ fn conforms(kind: StoreKind, options: &Options, seed: u64) {
     }
 }
 
-/// Several threads, each with its session, see what they wrote themselves and, at the end, everything.
+/// Checks that several threads, each with its session, see their own writes and, at the end, all
+/// writes.
 fn is_shared(store: &dyn Store) {
     std::thread::scope(|scope| {
         for thread in 0..3u32 {
@@ -200,7 +202,7 @@ fn every_way(kind: StoreKind, design: Option<Design>) {
     store.close().expect("it closes");
 }
 
-/// Terrace's designs are stores as the benchmark wants them.
+/// Every design of Terrace conforms.
 #[test]
 fn terrace_conforms() {
     for design in Design::ALL {
@@ -244,7 +246,7 @@ fn sled_conforms() {
     every_way(StoreKind::Sled, None);
 }
 
-/// The store that does nothing says so, and has nothing.
+/// The store that does nothing says so, and contains nothing.
 #[test]
 fn empty_is_empty() {
     let options = options(None, Durability::Buffered);
@@ -257,7 +259,7 @@ fn empty_is_empty() {
     assert!(store.about().name.contains("nothing"));
 }
 
-/// Names are understood, and a store that this build does not have is refused with what to do.
+/// Names are parsed, and a store that is not in this build is refused with a hint.
 #[test]
 fn names_are_understood() {
     for kind in StoreKind::ALL {

@@ -1,4 +1,4 @@
-//! This file is the workloads: what one client thread does between its first and last operation.
+//! The workloads: the operations of one client thread.
 //!
 //! Scans are timed 64 entries at a time, since a clock read for each entry would cost as much as
 //! the entry; all other workloads are timed operation by operation.
@@ -31,20 +31,20 @@ pub(crate) const SCAN_GROUP: u64 = 64;
 /// One read in this many is compared byte for byte; the others by their tag.
 const CHECK_EVERY: u64 = 16;
 
-/// What all threads of one workload share.
+/// The state shared by all threads of one workload.
 pub(crate) struct Work<'a> {
     pub(crate) config: &'a BenchConfig,
     pub(crate) store: &'a dyn Store,
     pub(crate) meter: &'a Meter,
-    /// Values with nothing read from them yet; each thread copies them.
+    /// Values from which nothing was taken yet; each thread copies them.
     pub(crate) values: &'a Values,
-    /// A sample of the keys that must be there.
+    /// A sample of the keys that must exist.
     pub(crate) known: &'a Known,
-    /// Whether every value in the database was written by this run.
+    /// Whether this run wrote every value in the database.
     pub(crate) checks: bool,
-    /// What the steps of YCSB need more.
+    /// The additional state of YCSB's steps.
     pub(crate) ycsb: Option<Ycsb<'a>>,
-    /// What is replayed.
+    /// The trace to replay.
     pub(crate) replay: Option<&'a Replay>,
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Work<'a> {
 pub(crate) struct Ycsb<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) records: &'a Records,
-    /// Requests with none drawn yet; each thread copies them.
+    /// Requests from which none was drawn yet; each thread copies them.
     pub(crate) requests: &'a Requests,
 }
 
 impl<'a> Ycsb<'a> {
-    /// All of it, where there is all of it.
+    /// Combines the parts if all are present.
     pub(crate) fn of(
         workload: Option<&'a Workload>,
         records: Option<&'a Records>,
@@ -72,7 +72,7 @@ impl<'a> Ycsb<'a> {
     }
 }
 
-/// What one thread does.
+/// The work of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     WriteInOrder,
@@ -81,7 +81,7 @@ pub(crate) enum Role {
     WriteRandom,
     /// Writes every key once, in random order.
     WriteShuffled,
-    /// Writes at random until somebody stops the workload.
+    /// Writes at random until the workload is stopped.
     WriteUntilStopped,
     DeleteInOrder,
     DeleteRandom,
@@ -105,7 +105,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// What the client threads of `step` do; `None` where it is no workload.
+    /// Returns the role of the client threads of `step`; `None` if it is no workload.
     pub(crate) fn of(step: Step) -> Option<Role> {
         match step {
             Step::FillSeq => Some(Role::WriteInOrder),
@@ -137,7 +137,7 @@ impl Role {
         }
     }
 
-    /// How many operations one thread of them does; of those who share theirs, see
+    /// Returns the operations of one thread; for roles whose threads share them, see
     /// [`Work::total_ops`].
     fn ops(self, config: &BenchConfig) -> u64 {
         match self {
@@ -161,7 +161,7 @@ impl Role {
         }
     }
 
-    /// Whether its operations say whether they found something.
+    /// Returns whether its operations report whether they found something.
     pub(crate) fn finds(self) -> bool {
         matches!(
             self,
@@ -176,7 +176,7 @@ impl Role {
 }
 
 impl Work<'_> {
-    /// Operations of all client threads that do `role`.
+    /// Returns the operations of all client threads that do `role`.
     pub(crate) fn total_ops(&self, role: Role) -> u64 {
         match (role, &self.ycsb) {
             (Role::Load, Some(ycsb)) => ycsb.workload.loaded,
@@ -188,7 +188,7 @@ impl Work<'_> {
         }
     }
 
-    /// The turns of worker number `thread` in an open loop; `None` in a closed one.
+    /// Returns the schedule of worker number `thread` in an open loop; `None` in a closed one.
     fn schedule(&self, role: Role, thread: usize, seed: u64) -> Option<Schedule> {
         let config = self.config;
         let (rate, thread, threads) = match role {
@@ -211,7 +211,7 @@ struct Client<'a> {
     rng: fastrand::Rng,
 }
 
-/// Does what `role` says as worker number `thread`, once `start` lets it.
+/// Does the work of `role` as worker number `thread`, after `start`.
 pub(crate) fn run(
     work: &Work<'_>,
     role: Role,
@@ -223,7 +223,7 @@ pub(crate) fn run(
     let (keys, values) = (KeyMaker::new(work.config.key_bytes), work.values.clone());
     let rng = fastrand::Rng::with_seed(seed);
     start.wait();
-    // From here on the meter knows that this worker ends, however it does.
+    // From here on, the meter learns of the end of this worker on every path.
     let mut pace = Pace::new(work.meter, thread);
     if let Some(schedule) = work.schedule(role, thread, seed) {
         pace.follow(schedule);

@@ -1,4 +1,4 @@
-//! This file is db_bench's workloads: what is written and read under numbered keys.
+//! db_bench's workloads: writes and reads of numbered keys.
 
 use super::{CHECK_EVERY, Client, Role, SCAN_GROUP};
 use crate::error::{BenchError, Found};
@@ -40,7 +40,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Puts the key of `number`; the bytes of key and value.
+    /// Puts the key of `number`; returns the bytes of key and value.
     #[inline]
     fn put(&mut self, number: u64) -> Result<u64, BenchError> {
         let (key, value) = (self.keys.key(number), self.values.value(number));
@@ -49,7 +49,7 @@ impl Client<'_> {
         Ok((key.len() + value.len()) as u64)
     }
 
-    /// Deletes the key of `number`; its bytes.
+    /// Deletes the key of `number`; returns its bytes.
     #[inline]
     fn delete(&mut self, number: u64) -> Result<u64, BenchError> {
         let key = self.keys.key(number);
@@ -114,7 +114,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Reads keys and writes them, one after the other.
+    /// Reads keys and writes each one back.
     pub(super) fn update(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
         let config = self.work.config;
         for i in 0..config.reads() {
@@ -131,7 +131,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Reads keys, and writes the share of them that `read_percent` leaves.
+    /// Mixes reads and writes of keys: `read_percent` reads, the rest writes.
     pub(super) fn mix(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
         const KINDS: [&str; 2] = ["read", "write"];
         let config = self.work.config;
@@ -154,7 +154,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Reads and checks one key; the bytes of its value.
+    /// Reads and checks one key; returns the bytes of its value.
     fn get(&mut self, number: u64, exactly: bool, pace: &mut Pace<'_>) -> Result<u64, BenchError> {
         let (checks, values) = (self.work.checks, &mut self.values);
         let (mut bytes, mut wrong) = (0, None);
@@ -179,8 +179,8 @@ impl Client<'_> {
         Ok(bytes)
     }
 
-    /// A key that must be there was missed. It may have come between the read and the look at what
-    /// is known, so it counts as lost only if it is missed once more.
+    /// Reads a key again that was missed though it must exist. It may have been put between the
+    /// read and the check of `known`, so it counts as lost only if it is missed twice.
     #[cold]
     fn ask_again(&mut self, number: u64) -> Result<(), BenchError> {
         let key = self.keys.key(number);
@@ -267,7 +267,7 @@ impl Client<'_> {
             let (checks, values) = (self.work.checks, &mut self.values);
             let (mut entries, mut bytes, mut failed) = (0, 0, None);
             let from = Some(self.keys.key(number));
-            // db_bench's seek stands on the first entry; the nexts come after it.
+            // db_bench's seek reads the first entry; the nexts come after it.
             let wanted = 1 + config.seek_nexts;
             self.session
                 .scan(from, Direction::Forward, &mut |key, value| {
@@ -300,10 +300,10 @@ impl Client<'_> {
 /// Entries of a batch of fillbatch, as in db_bench.
 const BATCH_COUNT: usize = 1000;
 
-/// The numbers of the keys that a workload writes, in their order.
+/// The order of the keys that a workload writes.
 enum Order {
     Ascending,
-    /// Each drawn from those below this one, with repetition.
+    /// Each drawn from the numbers below this one, with repetition.
     Random(u64),
     Shuffled(Shuffle),
 }
@@ -319,7 +319,7 @@ impl Order {
     }
 }
 
-/// Whether `value` is that of `number`: byte for byte, or by its tag.
+/// Returns whether `value` is that of `number`: byte for byte, or by its tag.
 #[inline]
 fn is_right(values: &mut Values, number: u64, value: &[u8], exactly: bool) -> bool {
     if exactly {
@@ -329,7 +329,7 @@ fn is_right(values: &mut Values, number: u64, value: &[u8], exactly: bool) -> bo
     }
 }
 
-/// Whether an entry that a scan gave was written.
+/// Checks that an entry returned by a scan was written.
 fn check_entry(
     values: &mut Values,
     key: &[u8],

@@ -1,9 +1,9 @@
-//! This file is a queue in a store: keys put at one end, the first one looked for and deleted at the other.
+//! A queue in a store: keys are put at the end, and the first one is found and deleted.
 //!
-//! It is what stores of log-structured kind are bad at: whoever looks for the first key has to pass
-//! everything that was deleted before it. The seek begins where the queue once began, as a consumer's
-//! does that knows nothing but its queue's name. Each thread has a queue of its own, so that the key at
-//! its head is known exactly: one that is lost, or deleted and there again, ends the run.
+//! Log-structured stores are bad at this: a search for the first key has to pass everything that
+//! was deleted before it. The seek starts at the original start of the queue, like that of a
+//! consumer that knows only the queue's name. Each thread has its own queue, so that the key at its
+//! head is known exactly: one that is lost, or deleted and back again, ends the run.
 
 use super::{CHECK_EVERY, Client};
 use crate::error::{BenchError, Found};
@@ -11,7 +11,7 @@ use crate::keys::parse_key;
 use crate::meter::Pace;
 use crate::store::Direction;
 
-/// The operations that each key goes through: it is put, looked for, and deleted.
+/// The operations on each key: it is put, found, and deleted.
 pub(super) const OPS_OF_A_KEY: u64 = 3;
 
 const KINDS: [&str; 3] = ["put", "seek", "delete"];
@@ -20,8 +20,8 @@ const SEEK: usize = 1;
 const DELETE: usize = 2;
 
 impl Client<'_> {
-    /// Puts `num` keys at the end of a queue, and takes each one off its head when `queue_depth` more
-    /// are behind it.
+    /// Puts `num` keys at the end of a queue, and deletes each one from its head when `queue_depth`
+    /// more are behind it.
     pub(super) fn queue(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
         let config = self.work.config;
         let depth = config.queue_depth.min(config.num);
@@ -54,8 +54,8 @@ impl Client<'_> {
         self.find_head(first, None, pace).map(drop)
     }
 
-    /// Seeks the head of the queue that began at `first`, and checks that it is `head`, or that the queue
-    /// is empty; the bytes of the entry.
+    /// Seeks the head of the queue that began at `first`, and checks that it is `head`, or that the
+    /// queue is empty; returns the bytes of the entry.
     fn find_head(
         &mut self,
         first: u64,
@@ -97,7 +97,7 @@ impl Client<'_> {
             if number < head.unwrap_or(end) {
                 return Err(BenchError::deleted(&key, &found));
             }
-            // It is one behind the head, or the head of the next queue.
+            // The key is one behind the head, or the head of the next queue.
             bytes = 0;
         }
         match head {

@@ -1,9 +1,10 @@
-//! This file is YCSB's operations: records inserted, read, updated and scanned as a workload says.
+//! YCSB's operations: records are inserted, read, updated and scanned according to a workload.
 //!
-//! Every value says which record and which version of it it is ([`Values::record`]), so each read is
-//! checked by itself; of a sample of the records it is known which versions may be read
-//! ([`Versions`](crate::versions::Versions)). Records are never deleted: whichever was loaded or inserted
-//! must be found, and a scan that begins at a record's key must begin with that record.
+//! Every value contains its record and version ([`Values::record`]), so each read is checked; for a
+//! sample of the records, the versions that may be read are also known
+//! ([`Versions`](crate::versions::Versions)). Records are never deleted: every record that was
+//! loaded or inserted must be found, and a scan that begins at a record's key must return that
+//! record first.
 
 use super::{CHECK_EVERY, Client, Ycsb};
 use crate::error::{BenchError, Found};
@@ -20,7 +21,8 @@ struct Records<'a, 'b> {
     ycsb: Ycsb<'a>,
     requests: Requests,
     keys: RecordKeys,
-    /// How many reads and writes it did: which reads are checked, and versions that nobody follows.
+    /// The number of reads and writes; selects the reads to check, and gives versions to records
+    /// that are not tracked.
     done: u64,
 }
 
@@ -37,13 +39,13 @@ impl<'a, 'b> Records<'a, 'b> {
         })
     }
 
-    /// Whether the next read is compared byte for byte.
+    /// Returns whether the next read is compared byte for byte.
     fn is_exact(&mut self) -> bool {
         self.done += 1;
         self.done.is_multiple_of(CHECK_EVERY)
     }
 
-    /// Writes the next version of record `number`; its key and value bytes.
+    /// Writes the next version of record `number`; returns its key and value bytes.
     fn write(&mut self, number: u64) -> Result<u64, BenchError> {
         let (ycsb, client) = (self.ycsb, &mut *self.client);
         let len = ycsb.workload.record_bytes(&mut client.rng);
@@ -64,7 +66,7 @@ impl<'a, 'b> Records<'a, 'b> {
         Ok((key.len() + len) as u64)
     }
 
-    /// Inserts record `number`, which nobody asks for before.
+    /// Inserts record `number`, which no thread requests before its acknowledgement.
     fn insert(&mut self, number: u64, pace: &mut Pace<'_>) -> Result<u64, BenchError> {
         let bytes = self.write(number)?;
         pace.wrote(bytes);
@@ -72,7 +74,7 @@ impl<'a, 'b> Records<'a, 'b> {
         Ok(bytes)
     }
 
-    /// Reads and checks record `number`; key and value bytes.
+    /// Reads and checks record `number`; returns key and value bytes.
     fn read(&mut self, number: u64, pace: &mut Pace<'_>) -> Result<u64, BenchError> {
         let exactly = self.is_exact();
         let checks = self.client.work.checks;
@@ -114,7 +116,7 @@ impl<'a, 'b> Records<'a, 'b> {
         Ok(key.len() as u64 + bytes)
     }
 
-    /// Scans `entries` entries from record `number` upward; their bytes.
+    /// Scans `entries` entries from record `number` upward; returns their bytes.
     fn scan(&mut self, number: u64, entries: u64, pace: &mut Pace<'_>) -> Result<u64, BenchError> {
         let exactly = self.is_exact();
         let checks = self.client.work.checks;
@@ -132,7 +134,7 @@ impl<'a, 'b> Records<'a, 'b> {
                     first_is_right = found == key;
                 }
                 if checks && seen.is_multiple_of(CHECK_EVERY) {
-                    // One that is no record's key has no value that could be right.
+                    // If the key is no record's, no value is right.
                     let right = name_in(found)
                         .is_some_and(|name| values.version_of(name, value, exactly).is_some());
                     if !right {
@@ -158,7 +160,7 @@ impl<'a, 'b> Records<'a, 'b> {
         Ok(bytes)
     }
 
-    /// A record that an operation is about.
+    /// Draws the record of an operation.
     fn next(&mut self) -> u64 {
         let records = self.ycsb.records;
         let rng = &mut self.client.rng;
@@ -166,12 +168,12 @@ impl<'a, 'b> Records<'a, 'b> {
     }
 }
 
-/// Inserts what is to be loaded, together with all other threads.
+/// Inserts the records to load, together with all other threads.
 pub(super) fn load(client: &mut Client<'_>, pace: &mut Pace<'_>) -> Result<(), BenchError> {
     let mut records = Records::of(client)?;
     let workload = records.ycsb.workload;
     let limit = workload.first + workload.loaded;
-    // An arrival that finds everything loaded is none.
+    // An arrival that finds everything loaded does not count.
     while let Some(number) = records.ycsb.records.take_below(limit) {
         if records.client.work.meter.is_stopped() {
             break;

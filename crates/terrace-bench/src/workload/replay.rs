@@ -1,8 +1,8 @@
-//! This file is the replay of a trace: its calls, as fast as they go or at a rate, shared by all threads.
+//! The replay of a trace: its calls, as fast as possible or at a rate, shared by all threads.
 //!
-//! Threads take the next call in turn, so calls of different threads overlap as those of the recorded
-//! program may have. Values are made anew, of the recorded lengths; each says which key and version it
-//! is, as those of YCSB's records do, so that what is read can be checked.
+//! Threads take the next call in turn, so calls of different threads overlap as those of the
+//! recorded program may have. Values are generated with the recorded lengths; like those of YCSB's
+//! records, each contains its key and version, so that reads can be checked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::trace::{Call, Trace};
 use crate::values::Values;
 use crate::versions::Versions;
 
-/// A trace, and how far its replay has come.
+/// A trace, and the position of its replay.
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) trace: Arc<Trace>,
@@ -24,7 +24,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// A replay from the beginning.
+    /// Returns a replay from the beginning.
     pub(crate) fn of(trace: Arc<Trace>) -> Replay {
         let mut versions = Versions::default();
         versions.grow(trace.keys());
@@ -82,7 +82,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Does one call; the key and value bytes that it wrote or read.
+    /// Replays one call; returns the key and value bytes that it wrote or read.
     fn call(
         &mut self,
         replay: &Replay,
@@ -190,7 +190,7 @@ impl Client<'_> {
                 pace.checked();
             }
         }
-        // What is too short for a version could be any.
+        // A value too short for a version may be of any version.
         if let Some(floor) = floor
             && (!found || Values::has_version(len))
         {
@@ -211,7 +211,7 @@ impl Client<'_> {
     ) -> Result<u64, BenchError> {
         let (checks, values) = (self.work.checks, &mut self.values);
         let (mut bytes, mut seen, mut wrong) = (0, 0u32, None);
-        // An empty key is the end of all keys.
+        // An empty key stands for the end of all keys.
         let from = (!key.is_empty()).then_some(key);
         self.session.scan(from, direction, &mut |found, value| {
             bytes += (found.len() + value.len()) as u64;
@@ -242,7 +242,7 @@ impl Client<'_> {
     }
 }
 
-/// Begins a put of `len` bytes: whether its versions are followed, and the version.
+/// Begins a put of `len` bytes; returns whether its versions are tracked, and the version.
 fn begin(versions: &Versions, record: u64, len: u32, done: u64) -> (bool, u32) {
     let followed = match Values::has_version(len as usize) {
         true => versions.begin(record, false),

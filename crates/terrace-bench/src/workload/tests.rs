@@ -1,4 +1,4 @@
-//! This file is workloads on stores that lie: each lie is found out, and an honest store never accused.
+//! Workloads on faulty stores: each fault is detected, and no fault is reported of a correct store.
 
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -13,7 +13,7 @@ use crate::ycsb::Properties;
 
 const NUM: u64 = 64;
 
-/// So many that one in 16 of them, those that are compared byte for byte, ask for every key.
+/// Enough reads that the one in 16 compared byte for byte covers every key.
 const READS: u64 = 500 * NUM;
 
 fn config() -> BenchConfig {
@@ -45,7 +45,7 @@ fn work<'a>(
     }
 }
 
-/// Runs `roles` over a store that lies about the key of number 48, to the last one's end.
+/// Runs `roles` over a store with a fault on the key of number 48; returns the last one's result.
 fn caught(lie: Lie, config: &BenchConfig, roles: &[Role]) -> Result<Tally, BenchError> {
     let store = Liar {
         lie,
@@ -64,8 +64,8 @@ fn caught(lie: Lie, config: &BenchConfig, roles: &[Role]) -> Result<Tally, Bench
     last
 }
 
-/// Runs the load phase and then the operations of the workload of `text`, over a store that lies about
-/// the record `number`.
+/// Runs the load phase and then the operations of the workload in `text`, over a store with a fault
+/// on the record `number`.
 fn caught_in_records(lie: Lie, text: &str, number: u64) -> Result<Tally, BenchError> {
     let properties = Properties::parse(text, "test").expect("it is well formed");
     let workload = Workload::of(&properties, NUM, READS).expect("it is valid");
@@ -103,8 +103,8 @@ fn problem_of(done: Result<Tally, BenchError>) -> String {
     done.map(drop).expect_err("it lied").to_string()
 }
 
-/// A lost key, a changed byte and an invented value end the run, with key, expected and found; an
-/// honest store passes.
+/// A lost key, a changed byte and an invented value end the run, with key, expected and found
+/// value; a correct store passes.
 #[test]
 fn lies_are_found_out() {
     for (batch_count, value_bytes_min) in [(1, None), (7, None), (1, Some(10))] {
@@ -136,7 +136,7 @@ fn lies_are_found_out() {
     }
 }
 
-/// A key that was deleted is not missed.
+/// A deleted key does not count as lost.
 #[test]
 fn deleted_keys_are_not_missed() {
     for batch_count in [1, 7] {
@@ -160,13 +160,13 @@ fn every_key_is_written_and_the_hot_ones_are_read() {
     let roles = [Role::WriteShuffled, Role::ReadRandom];
     let all = caught(Lie::None, &config(), &roles).expect("an honest store");
     assert_eq!(all.found, READS);
-    // Only number 0 is hot of 64: the lost number 48 is not asked for.
+    // Only number 0 of 64 is hot: the lost number 48 is not read.
     let roles = [Role::WriteInOrder, Role::ReadHot];
     let hot = caught(Lie::Lose, &config(), &roles).expect("no hot key is lost");
     assert_eq!(hot.found, READS);
 }
 
-/// A mix reads and writes in the share that was asked for.
+/// A mix has the requested share of reads and writes.
 #[test]
 fn a_mix_has_its_share() {
     let config = BenchConfig {
@@ -179,8 +179,8 @@ fn a_mix_has_its_share() {
     assert_eq!(mixed.kinds[0].ops + mixed.kinds[1].ops, READS);
 }
 
-/// A queue of a store that loses a key, changes one, or gives one back that was deleted ends the run; an
-/// honest store does every operation.
+/// A queue of a store that loses a key, changes one, or returns a deleted one ends the run; a
+/// correct store completes every operation.
 #[test]
 fn queues_are_checked() {
     for (lie, said) in [
@@ -200,8 +200,8 @@ fn queues_are_checked() {
     assert_eq!(kinds.collect::<Vec<_>>(), expected);
 }
 
-/// Records that are lost, changed or out of date end the run, with the evidence; of an honest store
-/// every operation is done, in its proportion.
+/// Records that are lost, changed or out of date end the run, with the evidence; on a correct store
+/// every operation completes, in its proportion.
 #[test]
 fn lies_about_records_are_found_out() {
     let key = {
@@ -233,7 +233,7 @@ fn lies_about_records_are_found_out() {
     }
 }
 
-/// Inserts add records that are found afterwards, also by who asks for the latest.
+/// Inserted records are found by later reads, also by those that request the latest.
 #[test]
 fn inserts_are_found() {
     for requests in ["latest", "zipfian", "exponential"] {
@@ -249,14 +249,14 @@ fn inserts_are_found() {
             assert!((drawn - share).abs() < 0.012, "{drawn} for {share}");
         }
         assert_eq!(honest.found, counts[0], "every read finds its record");
-        // A record that was inserted while the workload ran is missed like one that was loaded.
+        // The loss of a record inserted during the workload is detected like that of a loaded one.
         let problem = problem_of(caught_in_records(Lie::Lose, &text, NUM + 16));
         assert!(problem.contains("lost an acknowledged write"), "{problem}");
     }
 }
 
-/// A store that stands still now and then shows it in a few latencies of a closed loop, and in those of
-/// all operations that would have come meanwhile in an open one.
+/// A store that stalls now and then has a few long latencies in a closed loop; in an open one, all
+/// operations that arrive during a stall have them.
 #[test]
 fn a_stall_shows_in_an_open_loop() {
     let read = |rate, arrivals| {
@@ -270,13 +270,13 @@ fn a_stall_shows_in_an_open_loop() {
         caught(Lie::Stall, &config, &roles).expect("it does not lie")
     };
     let closed = read(None, Arrivals::Constant);
-    // One key of 64 stalls: some reads of 400 do, and they alone.
+    // One key of 64 stalls, so only some of the 400 reads do.
     let stall_us = STALL.as_micros() as f64;
     assert!(closed.latency.max_us() >= stall_us);
     assert!(closed.latency.percentile_us(50.0) < stall_us / 2.0);
     for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
-        // All 400 would arrive in 100 ms, and the stalls take longer than that together: however fast
-        // the machine is, most of them wait for at least half a stall.
+        // All 400 arrive in 100 ms, and the stalls together take longer: on a machine of any speed,
+        // most reads wait for at least half a stall.
         let open = read(Some(4000.0), arrivals);
         assert_eq!(open.ops, 400);
         let median = open.latency.percentile_us(50.0);
@@ -288,7 +288,7 @@ fn a_stall_shows_in_an_open_loop() {
     }
 }
 
-/// A trace is replayed call by call, over a store of which each lie is found out.
+/// A trace is replayed call by call, and each fault of the store is detected.
 #[test]
 fn replays_are_checked() {
     let mut text = "terrace-trace\t1\n1\t1\tget\tkey48\n".to_string();
@@ -340,7 +340,7 @@ fn replays_are_checked() {
             tallies.collect::<Result<Vec<Tally>, BenchError>>()
         })
     };
-    // It is the first key of the trace, so it is followed.
+    // It is the first key of the trace, so it is tracked.
     assert_eq!(trace.find(b"key48").map(|number| number % 16), Some(0));
     for (lie, said) in [
         (Lie::Lose, "lost an acknowledged write"),
@@ -361,7 +361,7 @@ fn replays_are_checked() {
     }
 }
 
-/// A database of another run is read without being judged.
+/// A database of another run is read without checks.
 #[test]
 fn what_is_not_known_is_not_judged() {
     let roles = [Role::ReadRandom, Role::Queue];
@@ -383,8 +383,9 @@ fn what_is_not_known_is_not_judged() {
     }
 }
 
-/// YCSB's workloads run one after the other on every design, with several threads, through settling
-/// and with sizes of all kinds; what they wrote is checked, and kinds of operations are told apart.
+/// YCSB's workloads run one after the other on every design, with several threads, between waits
+/// for background work and with values of all sizes; written values are checked, and kinds of
+/// operations are counted separately.
 #[test]
 fn ycsb_runs_on_every_design() {
     let steps = "ycsb-load,ycsb-a,ycsb-b,flush,ycsb-c,ycsb-f,drain,ycsb-d,ycsb-e,churn,ycsb-a,wait,\

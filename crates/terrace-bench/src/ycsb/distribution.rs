@@ -1,15 +1,15 @@
-//! This file is which record an operation asks for: YCSB's distributions of requests.
+//! The record that an operation requests: YCSB's distributions of requests.
 //!
 //! The Zipfian generator is that of YCSB, after Gray et al., "Quickly generating billion-record
-//! synthetic databases" (SIGMOD '94): rank 0 is the most popular, and rank i is asked for with a
-//! probability of 1 / (i + 1)^theta over the sum of all of those. The scrambled one spreads ranks of
-//! a Zipfian over ten billion items by a hash, so that popular records are not neighbours; the latest
-//! one counts ranks back from the newest record. Records are drawn from the loaded ones; those that
-//! come while the workload runs are drawn by `latest` and `exponential`, and by `zipfian`, whose range
-//! is laid out for them from the beginning so that none that is popular ceases to be.
+//! synthetic databases" (SIGMOD '94): rank 0 is the most popular, and rank i is requested with a
+//! probability of 1 / (i + 1)^theta over the sum of all of those. The scrambled one spreads ranks
+//! of a Zipfian over ten billion items by a hash, so that popular records are not neighbours; the
+//! latest one counts ranks back from the newest record. Records are drawn from the loaded ones;
+//! `latest` and `exponential` also draw records inserted during the workload, and so does
+//! `zipfian`, whose range includes them from the beginning so that popular records stay popular.
 //!
 //! Invariants
-//!   Z1  A record drawn is one that is there: at or above the first, below the end.
+//!   Z1  A drawn record exists: it is at or above the first and below the end.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,31 +18,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const THETA: f64 = 0.99;
 
 /// The items that a scrambled Zipfian draws from, and the sum of its probabilities, as in YCSB: the
-/// distribution keeps its shape whatever the number of records is.
+/// distribution has the same shape for any number of records.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// A distribution of requests over records.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Distribution {
-    /// Every record alike.
+    /// All records equally often.
     Uniform,
     /// Few records often, spread over the key space.
     Zipfian,
     /// The newest records most often.
     Latest,
-    /// Every record once, in order, and again.
+    /// Every record once, in order, then again from the first.
     Sequential,
     /// A share of the records gets a share of the requests.
     Hotspot {
-        /// The first records that are hot, as a share of all.
+        /// The hot records, the first ones, as a share of all.
         records: f64,
-        /// The share of the requests that they get.
+        /// Their share of the requests.
         requests: f64,
     },
-    /// Ever fewer requests for older records.
+    /// Exponentially fewer requests for older records.
     Exponential {
-        /// So many percent of the requests ...
+        /// This percentage of the requests ...
         percentile: f64,
         /// ... go to this share of the records, the newest ones.
         records: f64,
@@ -61,7 +61,7 @@ pub(crate) struct Zipfian {
 }
 
 impl Zipfian {
-    /// Over `items` items; takes some nanoseconds for each of them.
+    /// Returns a generator for `items` items; takes some nanoseconds for each of them.
     pub(crate) fn new(items: u64, theta: f64) -> Zipfian {
         Zipfian::with_zeta(items, theta, zeta(0, items.max(1), theta))
     }
@@ -85,7 +85,7 @@ impl Zipfian {
         self.eta = (1.0 - (2.0 / n).powf(1.0 - self.theta)) / (1.0 - self.zeta_of_two / self.zeta);
     }
 
-    /// Takes in items that were added; takes some nanoseconds for each of them.
+    /// Includes added items; takes some nanoseconds for each of them.
     pub(crate) fn grow(&mut self, items: u64) {
         if items > self.items {
             self.zeta += zeta(self.items, items, self.theta);
@@ -94,7 +94,7 @@ impl Zipfian {
         }
     }
 
-    /// The rank of the next request.
+    /// Returns the rank of the next request.
     #[inline]
     pub(crate) fn next(&self, rng: &mut fastrand::Rng) -> u64 {
         let u = rng.f64();
@@ -110,12 +110,13 @@ impl Zipfian {
     }
 }
 
-/// The sum of 1 / i^theta for i above `from` up to `to`.
+/// Returns the sum of 1 / i^theta for i above `from` up to `to`.
 fn zeta(from: u64, to: u64, theta: f64) -> f64 {
     (from..to).map(|i| ((i + 1) as f64).powf(-theta)).sum()
 }
 
-/// The hash that YCSB scrambles with: 64-bit FNV over the eight bytes of a number, without its sign.
+/// The hash that YCSB scrambles with: 64-bit FNV over the eight bytes of a number, without its
+/// sign.
 #[inline]
 pub(crate) fn scramble(number: u64) -> u64 {
     let bytes = number.to_le_bytes();
@@ -129,18 +130,18 @@ pub(crate) fn scramble(number: u64) -> u64 {
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     distribution: Distribution,
-    /// The first record and how many were loaded.
+    /// The first record, and the number of loaded ones.
     first: u64,
     loaded: u64,
-    /// The records that a scrambled Zipfian is laid out for: those loaded and those to come.
+    /// The range of a scrambled Zipfian: the loaded records and those to come.
     laid_out: u64,
     zipfian: Zipfian,
 }
 
 impl Requests {
-    /// Requests over `loaded` records from number `first`, of which there must be one. `to_come` are
-    /// the inserts that the workload will do, about. Of `Latest`, takes some nanoseconds for each
-    /// record: make one, and clone it for each thread.
+    /// Returns requests over `loaded` records, at least one, from number `first`. `to_come` is an
+    /// estimate of the workload's inserts. For `Latest`, takes some nanoseconds for each record:
+    /// make one, and clone it for each thread.
     pub(crate) fn new(
         distribution: Distribution,
         first: u64,
@@ -164,8 +165,8 @@ impl Requests {
         }
     }
 
-    /// A record from the first one up to `end`, which never falls. `turn` is what all threads of a
-    /// sequential workload share.
+    /// Returns a record from the first one up to `end`, which never falls. `turn` is shared by all
+    /// threads of a sequential workload.
     #[inline]
     pub(crate) fn next(&mut self, end: u64, turn: &AtomicU64, rng: &mut fastrand::Rng) -> u64 {
         let there = end.saturating_sub(self.first).max(1);
@@ -173,8 +174,8 @@ impl Requests {
             + match self.distribution {
                 Distribution::Uniform => rng.u64(0..self.loaded),
                 Distribution::Zipfian => loop {
-                    // BOUND: of the records laid out those loaded are there, so each round ends the
-                    // loop with a chance that does not depend on the ones before it.
+                    // BOUND: the loaded records are part of the range, so each iteration ends the
+                    // loop with a chance that does not depend on earlier ones.
                     let record = scramble(self.zipfian.next(rng)) % self.laid_out;
                     if record < there {
                         break record;
@@ -200,7 +201,7 @@ impl Requests {
                     let span = (self.loaded as f64 * records).max(1.0);
                     let gamma = -(1.0 - percentile / 100.0).ln() / span;
                     loop {
-                        // BOUND: the youngest record alone has a chance that depends on nothing else.
+                        // BOUND: each iteration draws the newest record with a constant chance.
                         let back = (-(1.0 - rng.f64()).ln() / gamma) as u64;
                         if back < there {
                             break there - 1 - back;
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The constant of YCSB is the sum that it stands for: the beginning summed, the rest integrated.
+    /// YCSB's constant equals the sum: the beginning summed, the rest integrated.
     #[test]
     fn the_scrambled_sum_is_right() {
         let summed = 1_000_000u64;
@@ -287,7 +288,7 @@ mod tests {
         assert!((whole - SCRAMBLED_ZETA).abs() < 1e-3, "{whole}");
     }
 
-    /// A Zipfian that has grown draws as one that was made as large.
+    /// A Zipfian that has grown draws like one made at that size.
     #[test]
     fn growing_changes_nothing_else() {
         let mut grown = Zipfian::new(10, THETA);
@@ -308,13 +309,13 @@ mod tests {
         assert_eq!(scramble(0), 6_284_781_860_667_377_211);
     }
 
-    /// Popular records are spread over the key space, and stay as popular as they were.
+    /// Popular records are spread over the key space, with the probabilities of their ranks.
     #[test]
     fn scrambled_requests_are_spread() {
         let counts = drawn(Distribution::Zipfian, 1000);
         let mut ranked: Vec<usize> = (0..counts.len()).collect();
         ranked.sort_by_key(|record| std::cmp::Reverse(counts[*record]));
-        // Rank 0 of ten billion has 1 in 26.5 of all requests.
+        // Rank 0 of ten billion gets 1 in 26.5 of all requests.
         let share = counts[ranked[0]] as f64 / DRAWS as f64;
         assert!((share * SCRAMBLED_ZETA - 1.0).abs() < 0.1, "{share}");
         for quarter in 0..4 {
@@ -328,7 +329,7 @@ mod tests {
         assert!(counts.iter().filter(|count| **count > 0).count() > 990);
     }
 
-    /// Inserts do not change which records a Zipfian likes best: those of before stay the favourites.
+    /// Inserts do not change the popular records of a Zipfian.
     #[test]
     fn inserts_do_not_move_the_favourites() {
         let mut requests = Requests::new(Distribution::Zipfian, 0, 1000, 500);
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// A share of the records gets its share of the requests, and within it all are alike.
+    /// A share of the records gets its share of the requests, evenly distributed within it.
     #[test]
     fn the_hot_records_get_their_share() {
         let counts = drawn(ALL[4], 1000);
@@ -383,7 +384,7 @@ mod tests {
         assert!(counts[200..].iter().all(|count| (40..170).contains(count)));
     }
 
-    /// The newest records of an exponential distribution get the percentage that was asked for.
+    /// The newest records of an exponential distribution get the requested percentage.
     #[test]
     fn exponential_requests_fall_off() {
         let (percentile, records) = (95.0, 0.5);
@@ -395,13 +396,13 @@ mod tests {
             1000,
         );
         let newest: u64 = counts[500..].iter().sum();
-        // What would have been older than the oldest record is drawn again: 0.25 percent.
+        // Draws beyond the oldest record are repeated: 0.25 percent.
         let share = newest as f64 / DRAWS as f64;
         assert!((share - 0.95 / 0.9975).abs() < 0.005, "{share}");
         assert!(counts[999] > 2 * counts[700] && counts[700] > 2 * counts[400]);
     }
 
-    /// Uniform requests are alike, and sequential ones ask for every record in turn, whoever asks.
+    /// Uniform requests are even, and sequential ones request every record in turn, across threads.
     #[test]
     fn the_others_are_plain() {
         let counts = drawn(Distribution::Uniform, 100);
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!(drawn, [5, 6, 7, 5, 6, 7, 5]);
     }
 
-    /// A single record is drawn always, and every record drawn is there (Z1).
+    /// A single record is always drawn, and every drawn record exists (Z1).
     #[test]
     fn only_what_is_there_is_drawn() {
         let mut rng = fastrand::Rng::with_seed(1);

@@ -1,9 +1,9 @@
-//! This file is a workload of YCSB's core package: what its properties say, checked and with defaults.
+//! A workload of YCSB's core package: its properties, checked and with defaults.
 //!
-//! A record is one value of `fieldcount` times `fieldlength` bytes: a key-value store reads and writes
-//! it whole, so the properties of single fields (`readallfields` and its like) have no meaning here. They
-//! are ignored by name, as are those of YCSB's own client and of other stores. A name that nobody knows
-//! is an error: with a misspelled property another workload would be measured than was asked for.
+//! A record is one value of `fieldcount` times `fieldlength` bytes: a key-value store reads and
+//! writes it whole, so the properties of single fields (`readallfields` and the like) have no
+//! effect here. They are ignored by name, as are those of YCSB's own client and of other stores. An
+//! unknown name is an error: a misspelled property would measure another workload than intended.
 
 pub(crate) mod distribution;
 mod properties;
@@ -15,7 +15,7 @@ use crate::units;
 use distribution::{Distribution, THETA, Zipfian};
 pub use properties::Properties;
 
-/// Properties that have no meaning here, named so that they can be told from misspelled ones.
+/// Properties without effect here, listed to distinguish them from misspelled ones.
 const IGNORED: [&str; 20] = [
     "core_workload_insertion_retry_interval",
     "core_workload_insertion_retry_limit",
@@ -39,7 +39,7 @@ const IGNORED: [&str; 20] = [
     "writeallfields",
 ];
 
-/// Properties that have a meaning, for messages and to find the one that was meant.
+/// Properties with an effect, for messages and for suggestions.
 const KNOWN: [&str; 25] = [
     "recordcount",
     "operationcount",
@@ -68,10 +68,10 @@ const KNOWN: [&str; 25] = [
     "target",
 ];
 
-/// The longest record: that of a value of the benchmark.
+/// The maximum size of a record: that of a value of the benchmark.
 const RECORD_BYTES_MAX: u64 = 1 << 30;
 
-/// What an operation does to a record.
+/// The operation on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -90,7 +90,7 @@ impl Operation {
         Operation::ReadModifyWrite,
     ];
 
-    /// The name in reports.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -107,7 +107,7 @@ impl Operation {
 pub(crate) enum Lengths {
     Constant(u64),
     Uniform(u64, u64),
-    /// The shortest most often.
+    /// The shortest is the most frequent.
     Zipfian(u64, Zipfian),
 }
 
@@ -141,10 +141,10 @@ impl Lengths {
 pub(crate) struct Workload {
     /// `operationcount`: operations of all threads together.
     pub(crate) ops: u64,
-    /// `insertstart` and `insertcount`: the records that are loaded.
+    /// `insertstart` and `insertcount`: the records to load.
     pub(crate) first: u64,
     pub(crate) loaded: u64,
-    /// The weights of [`Operation::ALL`], summed up.
+    /// The cumulative weights of [`Operation::ALL`].
     weights: [f64; 5],
     pub(crate) requests: Distribution,
     fields: u64,
@@ -152,16 +152,16 @@ pub(crate) struct Workload {
     field_bytes_max: u64,
     /// `insertorder`: whether records are in the order of their numbers, or of a hash of them.
     pub(crate) ordered: bool,
-    /// `zeropadding`: digits that a key has at least.
+    /// `zeropadding`: the minimum number of digits of a key.
     pub(crate) padding: usize,
     pub(crate) scan_entries: Lengths,
     scan_entries_max: u64,
-    /// Properties that were given and have no meaning here.
+    /// Properties that were given and have no effect here.
     pub(crate) ignored: Vec<String>,
 }
 
 impl Workload {
-    /// The properties of the standard workload `name`, `a` to `f`.
+    /// Returns the properties of the standard workload `name`, `a` to `f`.
     pub(crate) fn standard(name: &str) -> Result<Properties, String> {
         let text = standard::text_of(name).ok_or_else(|| {
             let names: Vec<&str> = standard::STANDARD.iter().map(|(name, _)| *name).collect();
@@ -173,8 +173,8 @@ impl Workload {
         Properties::parse(text, &format!("the standard workload {name}"))
     }
 
-    /// What `properties` say. `records` and `ops` are the counts where they say nothing. All problems
-    /// are named at once.
+    /// Returns the workload of `properties`, with `records` and `ops` as default counts. An error
+    /// names all problems.
     pub(crate) fn of(properties: &Properties, records: u64, ops: u64) -> Result<Workload, String> {
         let mut read = Read {
             properties,
@@ -204,11 +204,11 @@ impl Workload {
             "fieldlengthdistribution",
             "constant",
             field_bytes_min,
-            // What is too long is a problem already, and needs no table.
+            // A length above the maximum is a problem already, and needs no table.
             field_bytes_max.min(RECORD_BYTES_MAX / fields),
         );
         let scan_entries = read.lengths("scanlengthdistribution", "uniform", scan_min, scan_max);
-        // Threads and rate are those of a run, which whoever makes its settings takes from here.
+        // Threads and rate belong to the run; the caller takes them from the properties.
         read.positive("threadcount");
         read.positive("target");
         let workload = Workload {
@@ -232,7 +232,7 @@ impl Workload {
         Err(read.problems.join("; "))
     }
 
-    /// What the next operation does.
+    /// Draws the next operation.
     #[inline]
     pub(crate) fn choose(&self, rng: &mut fastrand::Rng) -> Operation {
         let point = rng.f64() * self.weights[4];
@@ -240,14 +240,14 @@ impl Workload {
         Operation::ALL[at.unwrap_or(0)]
     }
 
-    /// The share of `operation`.
+    /// Returns the share of `operation`.
     pub(crate) fn share(&self, operation: Operation) -> f64 {
         let at = operation as usize;
         let below = at.checked_sub(1).map_or(0.0, |below| self.weights[below]);
         (self.weights[at] - below) / self.weights[4]
     }
 
-    /// How long the next record that is written is.
+    /// Draws the size of the next record to write.
     #[inline]
     pub(crate) fn record_bytes(&self, rng: &mut fastrand::Rng) -> usize {
         match self.field_bytes {
@@ -258,19 +258,19 @@ impl Workload {
         }
     }
 
-    /// The longest record.
+    /// Returns the maximum size of a record.
     pub(crate) fn record_bytes_max(&self) -> usize {
         (self.fields * self.field_bytes_max) as usize
     }
 
-    /// Inserts that the operations will do, about: YCSB counts with twice their share.
+    /// Estimates the inserts of the workload: YCSB counts with twice their share.
     pub(crate) fn inserts_to_come(&self) -> u64 {
         (self.ops as f64 * self.share(Operation::Insert) * 2.0) as u64
     }
 }
 
 impl Workload {
-    /// What it does, for people; of the load phase alone with `only_load`.
+    /// Describes the workload for people; with `only_load`, only the load phase.
     pub(crate) fn describe(&self, only_load: bool) -> String {
         let at_most = match self.field_bytes {
             Lengths::Constant(_) => "",
@@ -314,7 +314,7 @@ impl Workload {
     }
 }
 
-/// The properties of `name`: a standard workload's, or those of a file.
+/// Returns the properties of `name`: a standard workload's, or those of a file.
 pub fn properties_of(name: &str) -> Result<Properties, String> {
     match standard::text_of(name) {
         Some(_) => Workload::standard(name),
@@ -327,21 +327,21 @@ pub fn properties_of(name: &str) -> Result<Properties, String> {
     }
 }
 
-/// Reads properties and keeps what is wrong with them.
+/// Reads properties and collects the problems.
 struct Read<'a> {
     properties: &'a Properties,
     problems: Vec<String>,
 }
 
 impl Read<'_> {
-    /// Names that have no meaning here; a problem for each that nobody knows.
+    /// Returns the names without effect here; adds a problem for each unknown one.
     fn names(&mut self) -> Vec<String> {
         let mut ignored = Vec::new();
         for name in self.properties.names() {
             if KNOWN.contains(&name) {
                 continue;
             }
-            // A name with a dot is one of another store's adapter or of a measurement.
+            // A name with a dot belongs to another store's adapter or to a measurement.
             if IGNORED.contains(&name) || name.contains('.') {
                 ignored.push(name.to_string());
                 continue;
@@ -387,7 +387,7 @@ impl Read<'_> {
         value
     }
 
-    /// Checks that `name` is a number from 1 on, where there is one.
+    /// Checks that `name`, if set, is a number of at least 1.
     fn positive(&mut self, name: &str) {
         let value: f64 = self.take(name, 1.0, "a number").unwrap_or(1.0);
         if !value.is_finite() || value < 1.0 {
@@ -470,7 +470,8 @@ impl Read<'_> {
     }
 }
 
-/// Whether two names differ by one letter more, less or other, or by two that changed places.
+/// Returns whether two names differ by one inserted, deleted or replaced letter, or by two swapped
+/// ones.
 fn is_near(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();

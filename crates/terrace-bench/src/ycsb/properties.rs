@@ -1,9 +1,9 @@
-//! This file is Java's property files, as YCSB's workloads are written: names, values, and where they stand.
+//! Java's property files, the format of YCSB's workloads: names, values, and their places.
 //!
-//! The syntax is that of `java.util.Properties.load`: a line is a name, then `=`, `:` or white space,
-//! then a value; `#` or `!` begins a comment; a backslash at the end continues a line, elsewhere it
-//! escapes the next character (`\t`, `\n`, `\r`, `\f`, `\uXXXX`, any other one itself). Of a name that
-//! stands twice the last value holds.
+//! The syntax is that of `java.util.Properties.load`: a line is a name, then `=`, `:` or white
+//! space, then a value; `#` or `!` begins a comment; a backslash at the end continues a line,
+//! elsewhere it escapes the next character (`\t`, `\n`, `\r`, `\f`, `\uXXXX`, any other one
+//! itself). If a name occurs twice, the last value counts.
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 struct Property {
     name: String,
     value: String,
-    /// Where it stands, for messages.
+    /// Its place in the source, for messages.
     place: String,
 }
 
@@ -44,12 +44,12 @@ impl Properties {
         Ok(properties)
     }
 
-    /// Sets `name`, which was given at `place`, over what it was.
+    /// Sets `name`, which was given at `place`, replacing any earlier value.
     pub fn set(&mut self, name: &str, value: impl fmt::Display, place: &str) {
         self.put(name.to_string(), value.to_string(), place.to_string());
     }
 
-    /// Reads `NAME=VALUE` from the command line.
+    /// Parses `NAME=VALUE` from the command line.
     pub fn set_pair(&mut self, pair: &str) -> Result<(), String> {
         let Some((name, value)) = pair.split_once('=') else {
             return Err(format!("{pair:?} is no property; write it like NAME=VALUE"));
@@ -63,7 +63,7 @@ impl Properties {
         self.all.push(Property { name, value, place });
     }
 
-    /// These properties, with those of `over` in place of those of the same names.
+    /// Returns these properties, overridden by those of `over`.
     pub fn with(&self, over: &Properties) -> Properties {
         let mut merged = self.clone();
         for p in &over.all {
@@ -72,24 +72,25 @@ impl Properties {
         merged
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.all.iter().find(|property| property.name == name);
         found.map(|property| property.value.as_str())
     }
 
-    /// All names.
+    /// Returns all names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|property| property.name.as_str())
     }
 
-    /// Where `name` was set.
+    /// Returns the place at which `name` was set.
     pub fn place(&self, name: &str) -> &str {
         let found = self.all.iter().find(|property| property.name == name);
         found.map_or("nowhere", |property| property.place.as_str())
     }
 
-    /// The value of `name` as `T`, `default` where it is not set. `what` says what it has to be.
+    /// Returns the value of `name` as `T`, or `default` if it is not set. `what` describes a valid
+    /// value for errors.
     pub fn value<T: FromStr>(&self, name: &str, default: T, what: &str) -> Result<T, String> {
         let Some(text) = self.get(name) else {
             return Ok(default);
@@ -103,7 +104,8 @@ impl Properties {
     }
 }
 
-/// Lines with their continuations, without comments and empty ones, and the number of each one's first.
+/// Returns lines joined with their continuations, without comments and empty ones, and the number
+/// of each one's first line.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -128,7 +130,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Name and value of a line, escapes taken out.
+/// Splits a line into name and value, unescaped.
 fn split(line: &str) -> Result<(String, String), String> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\x0C');
     let mut escaped = false;
@@ -192,7 +194,7 @@ mod tests {
             .collect()
     }
 
-    /// What Java's documentation of the format gives as examples is read as it says.
+    /// The examples in Java's documentation of the format are parsed as described there.
     #[test]
     fn the_syntax_is_javas() {
         for (text, name, value) in [
@@ -222,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Comments and empty lines are nothing, also where they look like continuations.
+    /// Comments and empty lines are ignored, even if they look like continuations.
     #[test]
     fn comments_are_nothing() {
         let text = "# a=1 \\\n! b=2\n\n   \n\t# c=3\nd=4 # no comment\ne=5\\\\\nf=6";
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(pairs(text), expected);
     }
 
-    /// The last of two values holds, and what is laid over a file holds over it.
+    /// The last of two values counts, and properties laid over a file override it.
     #[test]
     fn the_last_value_holds() {
         let file = Properties::parse("a=1\nb=2\na=3", "file").expect("it is well formed");
@@ -246,7 +248,7 @@ mod tests {
         assert!(over.set_pair("b").is_err_and(|e| e.contains("NAME=VALUE")));
     }
 
-    /// What cannot be read says where it stands and what it must be.
+    /// An error names the place and a valid value.
     #[test]
     fn problems_name_their_place() {
         let problem = Properties::parse("a=1\n\nb=\\u00zz", "w.properties").expect_err("no hex");

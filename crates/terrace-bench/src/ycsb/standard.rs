@@ -1,6 +1,6 @@
-//! This file is YCSB's six standard workloads, and one more, as the property files that they are.
+//! YCSB's six standard workloads and one of ours, as property files.
 //!
-//! The counts of records and operations are left out: YCSB's 1000 is a placeholder, and the command
+//! The counts of records and operations are omitted: YCSB's 1000 is a placeholder, and the command
 //! line gives them.
 
 /// The standard workloads by name: `a` to `f`, and `churn`, which is ours.
@@ -87,7 +87,7 @@ pub(crate) const STANDARD: [(&str, &str); 7] = [
     ),
 ];
 
-/// The text of the workload `name`; `None` where there is none of that name.
+/// Returns the text of the workload `name`; `None` if there is none of that name.
 pub(crate) fn text_of(name: &str) -> Option<&'static str> {
     let found = STANDARD.iter().find(|(standard, _)| *standard == name);
     found.map(|(_, text)| *text)

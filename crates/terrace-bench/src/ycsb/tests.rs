@@ -1,4 +1,4 @@
-//! This file is what workloads of YCSB are made of: proportions, lengths, defaults, and what is refused.
+//! Tests of YCSB's workloads: proportions, lengths, defaults, and refused properties.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn workload(text: &str) -> Result<Workload, String> {
     Workload::of(&properties, 1000, 2000)
 }
 
-/// The six standard workloads are what YCSB's papers and files say, and each is understood.
+/// The six standard workloads match YCSB's papers and files, and each is parsed.
 #[test]
 fn the_standard_workloads_are_standard() {
     use Operation::{Insert, Read, ReadModifyWrite, Scan, Update};
@@ -43,7 +43,7 @@ fn the_standard_workloads_are_standard() {
     assert!(properties_of("g").is_err_and(|e| e.contains("churn") && e.contains("path")));
 }
 
-/// Operations come in the proportions that were asked for, whatever they add up to.
+/// Operations have the requested proportions, for any sum of them.
 #[test]
 fn operations_come_in_proportion() {
     let text = "readproportion=3\nupdateproportion=2\ninsertproportion=1\nscanproportion=1\n\
@@ -58,7 +58,7 @@ fn operations_come_in_proportion() {
     for (operation, share) in Operation::ALL.into_iter().zip([3.0, 2.0, 1.0, 1.0, 1.0]) {
         let drawn = f64::from(counts[operation as usize]) / f64::from(draws);
         let expected = share / 8.0;
-        // Five standard deviations of a binomial of so many draws.
+        // Five standard deviations of a binomial of this many draws.
         let bound = 5.0 * (expected * (1.0 - expected) / f64::from(draws)).sqrt();
         assert!(
             (drawn - expected).abs() < bound,
@@ -86,7 +86,7 @@ fn defaults_are_ycsbs() {
     assert_eq!(workload.describe(true), "1,000 records of 1000 B, hashed");
 }
 
-/// Lengths lie in their range, reach both ends, and have the shape that was asked for.
+/// Lengths are in their range, reach both ends, and have the requested shape.
 #[test]
 fn lengths_have_their_shape() {
     let text = |shape: &str| {
@@ -125,7 +125,7 @@ fn lengths_have_their_shape() {
     );
 }
 
-/// What cannot work is named, all of it at once, with where it stands and what it should be.
+/// All invalid properties are named, each with its place and a valid value.
 #[test]
 fn problems_are_named_together() {
     let text = "readpropotion=1\nrecordcount=0\nrequestdistribution=pareto\nfieldlength=long\n\
@@ -149,7 +149,7 @@ fn problems_are_named_together() {
     assert!(problem.contains("every proportion is 0"), "{problem}");
 }
 
-/// Properties without a meaning here are told apart from misspelled ones.
+/// Properties without effect here are distinguished from misspelled ones.
 #[test]
 fn what_is_ignored_is_named() {
     let text = "workload=site.ycsb.workloads.CoreWorkload\nrocksdb.dir=/x\nwriteallfields=true\n\

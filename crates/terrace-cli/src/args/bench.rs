@@ -1,4 +1,4 @@
-//! This file is the arguments of `terrace bench` and their help.
+//! The arguments of `terrace bench` and their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,13 +85,13 @@ Examples:
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BenchCommand>,
-    /// What to do, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
+    /// The steps, in order [default: fillseq,fillrandom,readrandom,drain,readrandom,readseq,
     /// readreverse,seekrandom,overwrite,readmissing,deleterandom; with --ycsb: ycsb-load,ycsb-run].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) benchmarks: Vec<Step>,
-    /// The store to measure: "terrace", "empty", which does nothing and shows what the harness costs,
-    /// or a peer, "rocksdb", "leveldb", "lmdb", "redb", "fjall" or "sled", in a build with the
-    /// feature of that name [default: terrace].
+    /// The store to measure: "terrace", "empty", which does nothing and shows the cost of the
+    /// harness, or a peer, "rocksdb", "leveldb", "lmdb", "redb", "fjall" or "sled", in a build with
+    /// the feature of that name [default: terrace].
     #[arg(long, value_name = "NAME")]
     pub(crate) store: Option<StoreKind>,
     /// Keys, and writes of each writing thread [default: 300000].
@@ -122,25 +122,24 @@ pub(crate) struct BenchArgs {
     /// Reads in a hundred operations of readrandomwriterandom [default: 90].
     #[arg(long, value_name = "PERCENT")]
     pub(crate) read_percent: Option<u32>,
-    /// Keys that are in each queue of queue [default: 1000].
+    /// Keys in each queue of the step queue [default: 1000].
     #[arg(long, value_name = "COUNT")]
     pub(crate) queue_depth: Option<u64>,
-    /// Operations a second that arrive at all client threads together, whether the store keeps up or
-    /// not [default: each begins when the thread's last one has ended].
+    /// Operations a second that arrive at all client threads together, even if the store cannot
+    /// keep up [default: each begins when the thread's last one has ended].
     #[arg(long, value_name = "COUNT")]
     pub(crate) rate: Option<f64>,
-    /// How they follow each other: "constant", at equal distances, or "poisson", at random
-    /// [default: constant].
+    /// The distances of arrivals: "constant", all equal, or "poisson", random [default: constant].
     #[arg(long, value_name = "NAME", requires = "rate")]
     pub(crate) arrivals: Option<Arrivals>,
-    /// Writes a second of the thread that writes beside readers [default: all that it can].
+    /// Writes a second of the thread that writes while others read [default: unlimited].
     #[arg(long, value_name = "COUNT")]
     pub(crate) writer_rate: Option<f64>,
     /// A workload of YCSB: a property file of its core package, or the name of a standard one, a to f.
     /// ycsb-run runs it, ycsb-load loads its records.
     #[arg(long, value_name = "FILE")]
     pub(crate) ycsb: Option<String>,
-    /// A property of YCSB, over that of any workload; may be given more than once.
+    /// A property of YCSB that overrides that of any workload; may be given more than once.
     #[arg(short = 'p', long = "ycsb-property", value_name = "NAME=VALUE")]
     pub(crate) ycsb_property: Vec<String>,
     /// The trace that replay replays: a recording of another command (--record-trace) or of a program
@@ -153,19 +152,19 @@ pub(crate) struct BenchArgs {
     /// The database's folder; it is kept [default: a temporary one].
     #[arg(long, value_name = "PATH")]
     pub(crate) db: Option<PathBuf>,
-    /// Use the database that is there; fills that want a fresh one are skipped.
+    /// Use the existing database; fills that want a fresh one are skipped.
     #[arg(long, requires = "db")]
     pub(crate) use_existing_db: bool,
-    /// Remove the database that is there.
+    /// Remove the existing database.
     #[arg(long, requires = "db", conflicts_with = "use_existing_db")]
     pub(crate) replace_db: bool,
-    /// Where keys and values come from [default: 301].
+    /// The seed of keys and values [default: 301].
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
     /// Print the distribution of the latencies.
     #[arg(long)]
     pub(crate) histogram: bool,
-    /// Print a line every so many seconds.
+    /// Print a line each time this many seconds have passed.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) report_interval: Option<Duration>,
     /// Be the process that killreopen kills.

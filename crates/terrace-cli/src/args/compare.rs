@@ -1,4 +1,4 @@
-//! This file is the grammar of `terrace bench compare` and `terrace bench report`, and their help.
+//! The grammar of `terrace bench compare` and `terrace bench report`, and their help.
 
 use std::path::PathBuf;
 
@@ -47,7 +47,7 @@ Examples:
 pub(crate) enum BenchCommand {
     /// Run a matrix of stores, workloads and sizes, and make a report of it.
     Compare(CompareArgs),
-    /// Make a report of results that are there.
+    /// Make a report of existing results.
     Report(ReportArgs),
 }
 
@@ -55,24 +55,25 @@ pub(crate) enum BenchCommand {
 #[derive(Debug, Args)]
 #[command(after_help = COMPARE_HELP)]
 pub(crate) struct CompareArgs {
-    /// What to compare.
+    /// The file of the comparison.
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
-    /// The folder, which must exist, in which the databases of all runs are made and removed again
-    /// [default: mount of the file, or a temporary folder, in memory where that has room].
+    /// The existing folder in which the databases of all runs are made and removed again [default:
+    /// mount of the file, or a temporary folder, in memory if that has enough space].
     #[arg(long, value_name = "PATH")]
     pub(crate) mount: Option<PathBuf>,
-    /// Where results are added, and looked for [default: FILE.jsonl].
+    /// The file to which results are appended, and from which earlier ones are read [default:
+    /// FILE.jsonl].
     #[arg(long, value_name = "PATH")]
     pub(crate) results: Option<PathBuf>,
     /// The folder of the report [default: FILE-report].
     #[arg(long, value_name = "PATH")]
     pub(crate) report: Option<PathBuf>,
-    /// Do only so much of the data and the operations, to see that all of it runs: 1/64, 0.1. Results and
-    /// report have names of their own, and say that they are of a trial.
+    /// Run only this part of the data and the operations, to see that all of it runs: 1/64, 0.1.
+    /// Results and report have separate names, and state that they are of a trial.
     #[arg(long, value_name = "PART")]
     pub(crate) scale: Option<Scale>,
-    /// Say what would run and stop.
+    /// Print the runs and stop.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -84,7 +85,7 @@ Examples:
   terrace bench report stores.toml                      of stores.jsonl
   terrace bench report stores.toml --results old.jsonl --report old-report")]
 pub(crate) struct ReportArgs {
-    /// What was compared.
+    /// The file of the comparison.
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
     /// The results [default: FILE.jsonl].

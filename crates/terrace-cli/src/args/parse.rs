@@ -1,4 +1,4 @@
-//! This file reads values of options.
+//! Parsers of option values.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) fn parse_design(text: &str) -> Result<Design, String> {
     })
 }
 
-/// Reads one of the compressions; help and errors list them.
+/// Returns the parser of a compression; help and errors list the names.
 pub(super) fn compressions() -> impl TypedValueParser<Value = Compression> {
     let names = PossibleValuesParser::new(Compression::ALL.map(Compression::name));
     names.try_map(|name| name.parse::<Compression>())

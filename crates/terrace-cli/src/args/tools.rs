@@ -1,5 +1,4 @@
-//! This file is the grammar of the commands that look inside files, and of those that load and copy
-//! whole databases.
+//! The grammar of the commands that inspect files, and of those that load and copy whole databases.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ Formats:
 #[derive(Debug, Args)]
 #[command(after_help = FORMATS)]
 pub(crate) struct LoadArgs {
-    /// The database's folder; it is made where it does not exist.
+    /// The database's folder; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The file, or standard input ("-").
@@ -30,7 +29,7 @@ pub(crate) struct LoadArgs {
     /// The file's format [default: by its name, else tsv].
     #[arg(long, value_enum)]
     pub(crate) format: Option<FormatArg>,
-    /// What to do with a line that cannot be loaded, after saying which: stop there, or go on.
+    /// What to do after reporting a line that cannot be loaded: stop there, or go on.
     #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
     pub(crate) on_error: OnError,
     /// Lines that are written together.
@@ -67,7 +66,7 @@ Examples:
   terrace ingest /data/words words.tsv --design leveled
   terrace ingest /data/words words.jsonl --keyspace english")]
 pub(crate) struct IngestArgs {
-    /// The database's folder; it is made where it does not exist.
+    /// The database's folder; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The file, or standard input ("-").
@@ -93,7 +92,7 @@ pub(crate) struct CheckpointArgs {
     /// The database's folder.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
-    /// The folder of the copy, which must not exist or be empty.
+    /// The folder of the copy, which must be empty or not exist.
     #[arg(value_name = "TARGET")]
     pub(crate) target: PathBuf,
     /// The pool's file of the copy [default: as that of the database if it is in its folder, else
@@ -126,7 +125,7 @@ pub(crate) struct RepairArgs {
     /// The damaged database's folder.
     #[arg(value_name = "DB")]
     pub(crate) source: PathBuf,
-    /// The folder of the new database, which must not exist or be empty.
+    /// The folder of the new database, which must be empty or not exist.
     #[arg(long = "into", value_name = "TARGET")]
     pub(crate) target: PathBuf,
     /// The pool's file of the new database, or "none" [default: as that of the damaged one if it is in
@@ -162,22 +161,22 @@ pub(crate) struct CompactArgs {
     pub(crate) text: TextArgs,
 }
 
-/// Which entries a dump prints.
+/// The selection of entries that a dump prints.
 #[derive(Debug, Args)]
 pub(crate) struct EntryArgs {
     /// Print entries too: sequence number, kind, keyspace number, key and value.
     #[arg(long)]
     pub(crate) entries: bool,
-    /// Only entries with this key and after; implies --entries.
+    /// Only entries with this key and larger ones; implies --entries.
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
     /// Only entries before this key; implies --entries.
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
-    /// At most so many entries; implies --entries. The whole file is checked all the same.
+    /// At most this many entries; implies --entries. The whole file is checked all the same.
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<u64>,
-    /// Leave the values out.
+    /// Omit the values.
     #[arg(long)]
     pub(crate) keys_only: bool,
     #[command(flatten)]
@@ -200,7 +199,7 @@ Examples:
 pub(crate) struct SstDumpArgs {
     /// The table file.
     pub(crate) file: PathBuf,
-    /// List the blocks: where each is, what it holds.
+    /// List the blocks: the offset and the contents of each.
     #[arg(long)]
     pub(crate) blocks: bool,
     #[command(flatten)]
@@ -229,7 +228,7 @@ pub(crate) struct LogDumpArgs {
     /// The id of the log.
     #[arg(long)]
     pub(crate) id: Option<u64>,
-    /// List the records: where each is, what it holds.
+    /// List the records: the offset and the contents of each.
     #[arg(long)]
     pub(crate) records: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! This file is `terrace checkpoint`: a copy of a database that can be opened by itself.
+//! `terrace checkpoint`: copies a database into an independent one.
 
 use serde_json::json;
 use terrace::{Db, Options};

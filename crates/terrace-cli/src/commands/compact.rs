@@ -1,4 +1,4 @@
-//! This file is `terrace compact`: the data between two keys goes as deep as it can.
+//! `terrace compact`: moves the data between two keys as deep as it can go.
 
 use std::time::Instant;
 
@@ -57,12 +57,12 @@ pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Resu
     out.finish()
 }
 
-/// What the bottom keeps, in bytes.
+/// The bytes that the bottom keeps.
 struct Kept {
     files: u64,
-    /// Of the repository, without what is dead and will be swept.
+    /// Bytes of the repository, without dead ones that will be swept.
     repository: u64,
-    /// Written to table files since the database was opened.
+    /// Bytes written to table files since the database was opened.
     written: u64,
 }
 

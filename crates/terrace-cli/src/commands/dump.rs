@@ -1,4 +1,4 @@
-//! This file is `terrace dump`: every entry of a keyspace as a line.
+//! `terrace dump`: writes every entry of a keyspace as a line.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,13 +14,13 @@ use crate::format;
 use crate::output::Output;
 use crate::store::{Missing, Store};
 
-/// Entries between two moves of the progress bar.
+/// Entries between two updates of the progress bar.
 const STEP: u64 = 1000;
 
 pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
     let to_stdout = args.file == Path::new("-");
-    // The database first: without it, the file should stay as it is.
+    // Opens the database first: if it does not exist, the file stays unchanged.
     let store = Store::open(&args.db, store, Missing::Fail)?;
     let failed = |e: io::Error| {
         if to_stdout {
@@ -66,7 +66,7 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     }
     store.close()?;
     if to_stdout {
-        // The output is the data.
+        // The output is the data itself.
         return Ok(());
     }
     let mut out = Output::new();

@@ -1,4 +1,4 @@
-//! This file is `terrace get`, `put` and `delete`.
+//! `terrace get`, `put` and `delete`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::format::escape::{escaped, unescape};
 use crate::output::{Output, insert_bytes, insert_expiry};
 use crate::store::{Missing, Store};
 
-/// The bytes of an argument.
+/// Returns the bytes of an argument.
 pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, CliError> {
     if !text.escaped {
         return Ok(argument.as_bytes().to_vec());
@@ -62,10 +62,10 @@ pub(super) fn get(args: &GetArgs, store: &StoreArgs, json: bool) -> Result<(), C
     }
 }
 
-/// Where keys begin and end.
+/// The bounds of a range of keys.
 pub(super) type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The keys from `from` on and before `to`.
+/// Returns the bounds of the keys from `from` on and before `to`.
 pub(super) fn bounds_of(
     from: &Option<OsString>,
     to: &Option<OsString>,
@@ -120,7 +120,7 @@ pub(super) fn delete(args: &DeleteArgs, store: &StoreArgs, json: bool) -> Result
     report(json, json!({ "deleted": keys.len() }))
 }
 
-/// Says for programs what was done; people see that there was no complaint.
+/// Reports the result to programs; people take silence as success.
 fn report(json: bool, what: Value) -> Result<(), CliError> {
     if !json {
         return Ok(());

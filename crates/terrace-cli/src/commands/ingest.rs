@@ -1,4 +1,4 @@
-//! This file is `terrace ingest`: sorted lines in, tables out, all of it or nothing.
+//! `terrace ingest`: builds tables from sorted lines, atomically.
 
 use serde_json::json;
 use terrace::{ErrorKind, Ingest};
@@ -13,7 +13,7 @@ use crate::store::{Missing, Store};
 
 pub(super) fn ingest(args: &IngestArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
-    // The input first: a name with a mistake in it should not leave an empty database.
+    // Opens the input first: a misspelled name should not leave an empty database.
     let (mut input, total) = open_input(&args.file)?;
     let store = Store::open(&args.db, store, Missing::Create)?;
     let name = name_of(&args.file);

@@ -1,4 +1,4 @@
-//! This file is `terrace keyspaces`: list, create, drop.
+//! `terrace keyspaces`: lists, creates and drops keyspaces.
 
 use serde_json::json;
 use terrace::Db;
@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::store::{self, Missing, open};
 
-/// Every keyspace and about how many bytes it has.
+/// Returns every keyspace with an estimate of its bytes.
 pub(super) fn sizes(db: &Db) -> Result<Vec<(String, u64)>, CliError> {
     let mut sizes = Vec::new();
     for keyspace in store::keyspaces(db)? {

@@ -1,8 +1,8 @@
-//! This file is `terrace load`: lines in, batches out.
+//! `terrace load`: reads lines and writes batches.
 //!
-//! Lines are written in batches, so a batch that the store refuses is written again line by line to
-//! find the line that is to blame. A failure that is no line's fault (a full pool, a failed disk)
-//! always ends the load.
+//! Lines are written in batches; if the store refuses a batch, it is written again line by line to
+//! find the bad line. A failure that no line causes (a full pool, a failed disk) always ends the
+//! load.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,15 +19,15 @@ use crate::format::{self, Entry};
 use crate::output::Output;
 use crate::store::{Missing, Store};
 
-/// A batch is written when its entries have this many bytes, however few they are.
+/// The size at which a batch is written, even with few entries.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Bytes read at once.
+/// The size of one read.
 const READ_BYTES: usize = 1 << 18;
 
 pub(super) fn load(args: &LoadArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
-    // The input first: a name with a mistake in it should not leave an empty database.
+    // Opens the input first: a misspelled name should not leave an empty database.
     let (mut input, total) = open_input(&args.file)?;
     let store = Store::open(&args.db, store, Missing::Create)?;
     let mut loader = Loader {
@@ -158,7 +158,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Says that a line cannot be loaded, and ends the load where the user wants that.
+    /// Reports a line that cannot be loaded, and ends the load if the user requested that.
     fn refuse(&mut self, number: u64, problem: &str) -> Result<(), CliError> {
         let message = format!("{}: line {number}: {problem}", self.name);
         if self.on_error == OnError::Stop {
@@ -167,7 +167,7 @@ impl Loader<'_> {
             )));
         }
         self.failed += 1;
-        // A message that cannot be written must not end a load that should go on.
+        // A failure to write the message must not end a load that should go on.
         self.bar.suspend(|| {
             let _ = writeln!(io::stderr().lock(), "terrace: {message}");
         });
@@ -185,7 +185,7 @@ pub(super) fn check_key(entry: Option<Entry>) -> Result<Option<Entry>, String> {
     }
 }
 
-/// The input, and its size where that is known.
+/// Opens the input; returns it with its size, if known.
 pub(super) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>), CliError> {
     if path == Path::new("-") {
         let input: Box<dyn Read> = Box::new(io::stdin());

@@ -1,4 +1,4 @@
-//! This file is which function does which command.
+//! The dispatch of commands to functions.
 
 mod bench;
 mod checkpoint;
@@ -17,7 +17,7 @@ mod verify;
 use crate::args::{Cli, Command};
 use crate::error::CliError;
 
-/// Does what the command line says.
+/// Runs the command.
 pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
     let Cli {
         store,

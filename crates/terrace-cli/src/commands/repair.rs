@@ -1,4 +1,4 @@
-//! This file is `terrace repair`: a new database of what can still be read of a damaged one.
+//! `terrace repair`: makes a new database of the readable data of a damaged one.
 
 use std::path::{Path, PathBuf};
 
@@ -49,10 +49,10 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
     }
 }
 
-/// What the new database is made with: what the user said goes first, then what the damaged one was
-/// made with, if that can be read.
+/// Returns the options of the new database: those of the user override those of the damaged one, if
+/// these can be read.
 fn options(args: &RepairArgs, store: &StoreArgs) -> Options {
-    // Damaged options are told of in the report.
+    // If the options are damaged, the report says so.
     let stored = Options::load(&args.source).ok().flatten();
     let mut options = stored.unwrap_or_else(|| {
         let mut options = Options::default();
@@ -62,7 +62,7 @@ fn options(args: &RepairArgs, store: &StoreArgs) -> Options {
         }
         options
     });
-    // Not the pool of the damaged database, which --pool names.
+    // A new pool must not replace that of the damaged database, which --pool names.
     let elsewhere = |pool: &PathBuf| pool.is_absolute();
     if options.pool.path.as_ref().is_some_and(elsewhere) {
         options.pool.path = Some(POOL_FILE.into());

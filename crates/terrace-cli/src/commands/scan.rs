@@ -1,4 +1,4 @@
-//! This file is `terrace scan`.
+//! `terrace scan`.
 
 use std::ffi::OsString;
 use std::ops::Bound;

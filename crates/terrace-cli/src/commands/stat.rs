@@ -1,4 +1,4 @@
-//! This file is `terrace stat`: what a database holds, and in which tier.
+//! `terrace stat`: shows the contents of a database by tier.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), Cli
     Ok(db.close()?)
 }
 
-/// About how many pairs all keyspaces have.
+/// Estimates the number of entries of all keyspaces.
 fn entries(db: &Db) -> Result<u64, CliError> {
     let mut entries = 0;
     for keyspace in store::keyspaces(db)? {
@@ -78,7 +78,8 @@ fn print(
     Ok(())
 }
 
-/// The options that the database keeps for the next open, and what is in force instead where the disk is too small.
+/// Returns the options that the database keeps for the next open, and the values in force if the
+/// disk is too small for them.
 fn kept(db: &Db) -> Table {
     let mut table = Table::new(&["option, kept", "value", "in force"]);
     let in_force = db.options().kept();
@@ -89,7 +90,7 @@ fn kept(db: &Db) -> Table {
     table
 }
 
-/// Options as an object: numbers and booleans as such, all else as words.
+/// Returns options as an object: numbers and booleans as such, all else as strings.
 fn options_as_json(options: &Options) -> Value {
     let lines = options.kept().into_iter().map(|(name, value)| {
         let value = serde_json::from_str(&value).unwrap_or(Value::from(value));
@@ -98,7 +99,7 @@ fn options_as_json(options: &Options) -> Value {
     Value::Object(lines.collect())
 }
 
-/// What is in memory and in the pool.
+/// Returns the contents of memory and pool.
 fn pool(metrics: &Metrics) -> Table {
     let mut table = Table::new(&["memory and pool", "tables", "nodes", "bytes"]);
     let mut row = |name: String, tables: String, nodes: String, bytes: u64| {
@@ -133,7 +134,7 @@ fn pool(metrics: &Metrics) -> Table {
     table
 }
 
-/// What takes memory, and may take.
+/// Returns the use of memory by part, and the limit of each.
 fn memory(db: &Db, metrics: &Metrics) -> Table {
     let mut table = Table::new(&["memory of", "in use", "at most", "follows from"]);
     let plan = db.options().memory_plan();
@@ -147,7 +148,7 @@ fn memory(db: &Db, metrics: &Metrics) -> Table {
             planned.map_or("-", |planned| planned.follows).to_string(),
         ]);
     }
-    // What nobody counts, as it does not grow.
+    // The other parts are of constant size, so their use is not counted.
     let counted = |name| metrics.memory.parts.iter().any(|part| part.name == name);
     for part in plan.iter().filter(|part| !counted(part.name)) {
         let most = units::bytes(part.bytes);
@@ -178,7 +179,7 @@ fn memory_as_json(metrics: &Metrics) -> Value {
     })
 }
 
-/// Space and write amplification of each tier.
+/// Returns space and write amplification of each tier.
 fn tiers(metrics: &Metrics) -> Table {
     let mut table = Table::new(&[
         "tier",
@@ -223,7 +224,7 @@ fn tiers(metrics: &Metrics) -> Table {
     table
 }
 
-/// Why writers waited since the database was opened.
+/// Returns the reasons for which writers waited since the database was opened.
 fn stalls(metrics: &Metrics) -> Table {
     let mut table = Table::new(&["stalled writers", "count", "total", "longest"]);
     for stall in metrics.stalls.iter().filter(|stall| stall.count > 0) {

@@ -1,4 +1,4 @@
-//! This file is `terrace verify`: everything is read and checked.
+//! `terrace verify`: reads and checks everything.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
         }
     }
     out.finish()?;
-    // A database with problems is left as it is: closing it would write to it.
+    // A database with problems stays unchanged: closing it would write to it.
     match report.problems.len() {
         0 => Ok(db.close()?),
         1 => Err(CliError::Failed("the database has 1 problem".to_string())),

@@ -1,9 +1,9 @@
-//! This file is the escapes that make any bytes one line of text: `\t \n \r \\` and `\xNN`.
+//! The escapes that turn any bytes into one line of text: `\t \n \r \\` and `\xNN`.
 //!
-//! What is printable UTF-8 stays as it is; control characters and bytes that are not UTF-8 become
-//! escapes. Unescaping also takes any unescaped byte as itself.
+//! Printable UTF-8 stays unchanged; control characters and bytes that are not UTF-8 become escapes.
+//! Unescaping also accepts any unescaped byte as itself.
 
-/// Adds `bytes` to `out` as text.
+/// Appends `bytes` to `out`, escaped.
 pub(crate) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -22,14 +22,14 @@ pub(crate) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `bytes` as text.
+/// Returns `bytes` as escaped text.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut out = Vec::with_capacity(bytes.len());
     escape(bytes, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The bytes that `text` stands for, or what is wrong with it.
+/// Returns the bytes of an escaped `text`, or the reason that it is invalid.
 pub(crate) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -81,7 +81,7 @@ fn hex(digit: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Text stays readable, and everything else becomes an escape.
+    /// Text stays readable, and all other bytes become escapes.
     #[test]
     fn text_stays_text() {
         assert_eq!(
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(escaped("\u{85}".as_bytes()), "\\xc2\\x85");
     }
 
-    /// A wrong escape is refused, and the message says which.
+    /// An invalid escape is refused, and the message names it.
     #[test]
     fn wrong_escapes_are_refused() {
         for (text, part) in [

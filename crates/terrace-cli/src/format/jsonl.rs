@@ -1,4 +1,4 @@
-//! This file is the JSON Lines format: an object a line, base64 for what is not UTF-8.
+//! The JSON Lines format: an object a line, base64 for bytes that are not UTF-8.
 
 use std::num::NonZeroU64;
 use std::time::SystemTime;
@@ -21,7 +21,7 @@ struct Line {
     expiry_ms: Option<NonZeroU64>,
 }
 
-/// The entry of a line without its end.
+/// Parses a line without its end.
 pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
     // The parser counts lines itself, but it only ever sees one.
     let text = std::str::from_utf8(line)
@@ -44,7 +44,7 @@ pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
     Ok(Entry { key, value, expiry })
 }
 
-/// Adds the line of an entry, its end included.
+/// Appends the line of an entry, including its end.
 pub(crate) fn write(key: &[u8], value: &[u8], expiry: Option<SystemTime>, out: &mut Vec<u8>) {
     let mut object = Map::new();
     insert_bytes(&mut object, "key", key);
@@ -69,7 +69,7 @@ fn field(name: &str, text: Option<String>, base64: Option<String>) -> Result<Vec
 mod tests {
     use super::*;
 
-    /// Text is text, other bytes are base64, and both are understood.
+    /// Text is written as text and other bytes as base64, and both are parsed.
     #[test]
     fn both_forms_are_understood() {
         let mut out = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(parse(&out), Ok(Entry { expiry, ..entry }));
     }
 
-    /// A wrong line is refused with what is wrong, in one line.
+    /// An invalid line is refused with the reason, in one line.
     #[test]
     fn wrong_lines_are_refused() {
         for (line, part) in [

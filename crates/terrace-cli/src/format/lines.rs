@@ -1,14 +1,14 @@
-//! This file is the lines format: any text file, each line a value under its number.
+//! The lines format: any text file, each line a value under its number.
 //!
-//! The value is the whole line with its end, so that dumping is writing value after value, and a
-//! file whose last line has no end comes back without it.
+//! The value is the whole line including its end, so a dump writes value after value, and a file
+//! whose last line has no end is restored without it.
 
 use super::Entry;
 
 /// Digits of a line's number, so that keys sort as numbers.
 const DIGITS: usize = 12;
 
-/// The entry of line number `number`, its end included.
+/// Returns the entry of line number `number`, given with its end.
 pub(crate) fn parse(number: u64, line: &[u8]) -> Result<Entry, String> {
     let key = format!("{number:0DIGITS$}");
     if key.len() > DIGITS {
@@ -25,7 +25,7 @@ pub(crate) fn parse(number: u64, line: &[u8]) -> Result<Entry, String> {
 mod tests {
     use super::*;
 
-    /// Keys are as long for the first line as for the last one.
+    /// The keys of the first and the last line have the same length.
     #[test]
     fn keys_are_padded_numbers() {
         assert_eq!(

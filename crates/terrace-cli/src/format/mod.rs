@@ -1,4 +1,4 @@
-//! This file is what the formats of `load` and `dump` have in common: lines that hold an entry.
+//! The shared code of the formats of `load` and `dump`: lines that hold an entry.
 
 pub(crate) mod escape;
 pub(crate) mod jsonl;
@@ -14,7 +14,7 @@ use crate::args::FormatArg;
 /// The name of an expiry in lines, in milliseconds since 1970.
 pub(crate) const EXPIRY: &str = "expiry_ms";
 
-/// A key, its value, and the moment from which on it is absent, if there is one.
+/// A key, its value, and its expiry, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
@@ -22,19 +22,19 @@ pub(crate) struct Entry {
     pub(crate) expiry: Option<SystemTime>,
 }
 
-/// The milliseconds since 1970 of a moment that the store has given.
+/// Returns an expiry of the store in milliseconds since 1970.
 pub(crate) fn expiry_ms(expiry: SystemTime) -> u64 {
     let since = expiry.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The moment so many milliseconds after 1970 began.
+/// Returns the time `expiry_ms` milliseconds after the start of 1970.
 fn moment(expiry_ms: u64) -> Result<SystemTime, String> {
     let moment = UNIX_EPOCH.checked_add(Duration::from_millis(expiry_ms));
     moment.ok_or_else(|| format!("its {EXPIRY} {expiry_ms} is later than this system can tell"))
 }
 
-/// The format that a file's name suggests.
+/// Returns the format that a file's name suggests.
 pub(crate) fn of_name(file: &Path) -> FormatArg {
     let extension = file
         .extension()
@@ -46,15 +46,15 @@ pub(crate) fn of_name(file: &Path) -> FormatArg {
     }
 }
 
-/// Reads one line of any length, its end included; false at the end of the input.
+/// Reads one line of any length, including its end; returns false at the end of the input.
 pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     Ok(input.read_until(b'\n', line)? > 0)
 }
 
-/// The entry that line number `number` holds, or what is wrong with the line.
+/// Parses line number `number`; the error gives the reason that the line is invalid.
 ///
-/// `line` is as [`read_line`] gives it. `None` is a line that holds nothing and is no mistake.
+/// `line` is as read by [`read_line`]. Returns `None` for a valid line without an entry.
 pub(crate) fn parse(format: FormatArg, number: u64, line: &[u8]) -> Result<Option<Entry>, String> {
     let content = line.strip_suffix(b"\n").unwrap_or(line);
     match format {
@@ -65,7 +65,7 @@ pub(crate) fn parse(format: FormatArg, number: u64, line: &[u8]) -> Result<Optio
     }
 }
 
-/// Adds the line of an entry to `out`, its end included.
+/// Appends the line of an entry to `out`, including its end.
 pub(crate) fn write(
     format: FormatArg,
     key: &[u8],
@@ -84,7 +84,7 @@ pub(crate) fn write(
 mod tests {
     use super::*;
 
-    /// After a dump and a load, every key and value is what it was, whatever its bytes are.
+    /// After a dump and a load, every key and value is unchanged, for any bytes.
     #[test]
     fn any_bytes_come_back() {
         let mut rng = fastrand::Rng::with_seed(11);
@@ -113,7 +113,7 @@ mod tests {
             .map(|(key, value)| Entry {
                 key,
                 value,
-                // None, every moment, and all that a store can have.
+                // No expiry, the smallest, any, and the largest that a store can have.
                 expiry: [None, Some(1), Some(rng.u64(1..)), Some(u64::MAX)][rng.usize(0..4)]
                     .map(|ms| moment(ms).expect("a moment")),
             })
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// No bytes make a parser panic.
+    /// No input makes a parser panic.
     #[test]
     fn arbitrary_lines_are_parsed_or_refused() {
         let mut rng = fastrand::Rng::with_seed(12);

@@ -1,5 +1,5 @@
-//! This file is the TSV format: a key, a tab, a value, both escaped, and of one that expires a tab and
-//! `expiry_ms=` with the moment.
+//! The TSV format: a key, a tab and a value, both escaped; an expiring entry adds a tab and
+//! `expiry_ms=` with the time.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::{EXPIRY, Entry, expiry_ms, moment};
 
 const EXPIRY_FIELD: &[u8] = b"expiry_ms=";
 
-/// The entry of a line without its end.
+/// Parses a line without its end.
 pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
     let mut fields = line.split(|byte| *byte == b'\t');
     let (key, value, third) = match (fields.next(), fields.next(), fields.next()) {
@@ -44,7 +44,7 @@ fn expiry(digits: &[u8]) -> Result<SystemTime, String> {
     }
 }
 
-/// Adds the line of an entry, its end included.
+/// Appends the line of an entry, including its end.
 pub(crate) fn write(key: &[u8], value: &[u8], expiry: Option<SystemTime>, out: &mut Vec<u8>) {
     escape(key, out);
     out.push(b'\t');
@@ -59,7 +59,7 @@ pub(crate) fn write(key: &[u8], value: &[u8], expiry: Option<SystemTime>, out: &
 mod tests {
     use super::*;
 
-    /// A line is a key, a tab and a value; anything else is refused with what is wrong.
+    /// A line is a key, a tab and a value; any other line is refused with the reason.
     #[test]
     fn wrong_lines_are_refused() {
         let entry = |key: &[u8], value: &[u8], millis: Option<u64>| {
@@ -71,7 +71,7 @@ mod tests {
         };
         assert_eq!(parse(b"a\tb c"), entry(b"a", b"b c", None));
         assert_eq!(parse(b"\t"), entry(b"", b"", None));
-        // A carriage return is a byte like any other: what is in the file is what is stored.
+        // A carriage return is a byte like any other: the file's bytes are stored unchanged.
         assert_eq!(parse(b"a\tb\r"), entry(b"a", b"b\r", None));
         assert_eq!(parse(b"a\tb\texpiry_ms=7"), entry(b"a", b"b", Some(7)));
         assert_eq!(parse(b"a\texpiry_ms=7"), entry(b"a", b"expiry_ms=7", None));

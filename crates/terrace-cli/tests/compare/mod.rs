@@ -1,4 +1,4 @@
-//! These tests run `terrace bench compare` at a size that takes no time.
+//! Tests that run `terrace bench compare` at a size that takes no time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ name = "recovery"
 measure = ["killreopen"]
 "#;
 
-/// What `terrace bench --json` printed, as one object: its phases are "steps".
+/// Returns the output of `terrace bench --json` as one object: its phases are "steps".
 pub(crate) fn report(out: &[u8]) -> serde_json::Value {
     let mut steps = Vec::new();
     let (mut conditions, mut space) = (serde_json::Value::Null, serde_json::Value::Null);
@@ -86,7 +86,7 @@ impl Comparison {
     }
 }
 
-/// A matrix is measured in processes of its own, interleaved, and reported; a second time nothing is
+/// A matrix is measured in separate processes, interleaved, and reported; a second run has nothing
 /// left to do.
 #[test]
 fn a_matrix_is_compared() {
@@ -146,7 +146,7 @@ fn a_matrix_is_compared() {
     assert!(text(&report.stdout).contains("16 of 16 runs"));
 }
 
-/// A comparison whose results are cut off anywhere goes on with what is missing.
+/// A comparison whose results are torn at any place resumes with the missing runs.
 #[test]
 fn an_interrupted_comparison_goes_on() {
     let compared = Comparison::new(&TINY.replace("[\"100\", \"400\"]", "[\"100\"]"));
@@ -171,7 +171,7 @@ fn an_interrupted_comparison_goes_on() {
     assert_fails(&output, 2, "tiny.jsonl:1: ");
 }
 
-/// Ctrl-C ends it soon, with a report of what was done.
+/// Ctrl-C ends it soon, with a report of the finished runs.
 #[test]
 fn ctrl_c_leaves_a_report() {
     let long = TINY.replace("repeats = 2", "repeats = 90");
@@ -196,8 +196,8 @@ fn ctrl_c_leaves_a_report() {
     assert!(compared.page().contains("A tiny comparison"));
 }
 
-/// A store that fails is reported with the evidence, and the others go on; one that this build has not is
-/// named with what brings it.
+/// A failed store is reported with the evidence, and the others go on; one that is not in this
+/// build is named with the feature to build with.
 #[test]
 fn failures_are_reported() {
     let broken = TINY
@@ -227,7 +227,7 @@ fn failures_are_reported() {
     }
 }
 
-/// What is wrong with a file is said with its line and what to write.
+/// Errors in a file give the line and a correction.
 #[test]
 fn bad_files_are_explained() {
     for (from, to, line, said) in [

@@ -1,11 +1,11 @@
-//! These tests read every file of papers/, and run one.
+//! Tests that read every file of papers/, and run one.
 
 use std::fs;
 use std::path::Path;
 
 use super::super::{Place, assert_fails, terrace, text};
 
-/// Every file of a paper can be run, and says what its paper says.
+/// Every file of a paper can be run and reports the paper's figures.
 #[test]
 fn papers_can_be_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers");
@@ -31,8 +31,9 @@ fn papers_can_be_run() {
     assert!(files >= 9, "{files}");
 }
 
-/// A paper's table runs to its end at a small scale: what can be measured here stands beside the paper's,
-/// and the report says that it is of a trial. Its results do not mix with those of the whole.
+/// The comparison of a paper runs to its end at a small scale: figures measured here are next to
+/// the paper's, and the report states that it is of a trial. Its results do not mix with those of
+/// the full one.
 #[test]
 fn a_paper_is_tried_at_a_small_scale() {
     let place = Place::new();

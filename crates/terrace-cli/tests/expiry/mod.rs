@@ -1,17 +1,17 @@
-//! Expiry on the command line: shown, dumped, loaded.
+//! Tests of expiry on the command line: show, dump, load.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Place, assert_fails, text};
 
-/// Milliseconds since 1970.
+/// Returns milliseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.expect("it is later than 1970").as_millis() as u64
 }
 
-/// A put with a time to live has a moment, which get and scan show, and others have none.
+/// A put with a time to live has an expiry, which get and scan show; others have none.
 #[test]
 fn expiry_is_shown() {
     let place = Place::new();
@@ -36,8 +36,8 @@ fn expiry_is_shown() {
     }
 }
 
-/// A dump keeps the moment of each pair that expires, in both formats, through load and through ingest. A
-/// pair whose moment has come by then is absent, and so is what it takes the place of.
+/// A dump keeps the expiry of each pair, in both formats, through load and through ingest. A pair
+/// that has expired by then is absent, and so is the pair that it replaces.
 #[test]
 fn dumps_keep_expiry() {
     let place = Place::new();

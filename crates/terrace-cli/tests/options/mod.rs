@@ -1,4 +1,4 @@
-//! Options that a database keeps, as commands find them again.
+//! Tests of the options that a database keeps for later commands.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Place, assert_fails, terrace, text};
 
-/// The properties of every table file of the database.
+/// Returns the properties of every table file of the database.
 fn tables(db: &Path) -> Vec<serde_json::Value> {
     let entries = fs::read_dir(db).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -20,15 +20,15 @@ fn tables(db: &Path) -> Vec<serde_json::Value> {
     shown.collect()
 }
 
-/// A run of a command with nothing stated.
+/// Runs a command without options.
 fn plain(place: &Place, command: &str) -> std::process::Output {
     let mut run = terrace();
     let run = run.args(command.split(' ')).arg(place.db()).output();
     run.expect("it runs")
 }
 
-/// A command that states nothing goes on with what the database keeps: `compact` writes tables of the size
-/// and the compression that `load` was told. What a later command states is kept instead.
+/// A command without options uses those that the database keeps: `compact` writes tables of the
+/// size and the compression given to `load`. Options of a later command replace them.
 #[test]
 fn commands_go_on_with_the_options_that_are_kept() {
     let place = Place::new();
@@ -76,7 +76,7 @@ fn commands_go_on_with_the_options_that_are_kept() {
     );
 }
 
-/// An OPTIONS file that was edited is refused, and the message says what to do.
+/// An edited OPTIONS file is refused with a hint.
 #[test]
 fn edited_options_are_refused() {
     let place = Place::new();
@@ -93,8 +93,8 @@ fn edited_options_are_refused() {
     assert_fails(&refused, 1, "restore it from a copy of the database");
 }
 
-/// Without a pool a database is the folder alone, and every command works on it, without naming that
-/// again: the copy, the compaction, and the reader that changes nothing among them.
+/// Without a pool, a database consists of its directory alone, and every command works on it
+/// without naming that again, including checkpoint, compaction and read-only commands.
 #[test]
 fn a_database_needs_no_pool() {
     for design in terrace::Design::ALL {
@@ -138,8 +138,9 @@ fn a_database_needs_no_pool() {
     }
 }
 
-/// Memory is limited by one option: sizes follow from it, `stat` shows what each part takes and may take,
-/// and what cannot fit is refused with what to change. It is not kept; the sizes that shape data are.
+/// One option limits memory: sizes are derived from it, `stat` shows the use and the limit of each
+/// part, and sizes that cannot fit are refused with a correction. It is not kept; the sizes that
+/// shape data are.
 #[test]
 fn memory_is_one_option() {
     let place = Place::new();
@@ -193,7 +194,7 @@ fn memory_is_one_option() {
     let out = run("stat --json").stdout;
     let shown: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
     assert!(shown["memory"]["budget_bytes"].is_null());
-    // The entry that 16 MiB have no place for has one in more.
+    // An entry that does not fit into 16 MiB fits into a larger limit.
     let large = place.path("large");
     fs::write(&large, vec![b'x'; 100_000]).expect("a file");
     let put = |memory: &str| {

@@ -1,18 +1,18 @@
-//! Commands that look inside files, and those that copy, load and rescue whole databases.
+//! Tests of commands that inspect files, and of those that copy, load and repair whole databases.
 
 use std::ffi::OsStr;
 use std::fs;
 
 use super::{Place, assert_fails, terrace, text};
 
-/// Objects of an output with one a line.
+/// Parses an output of one JSON object a line.
 fn lines_of_json(out: &[u8]) -> Vec<serde_json::Value> {
     let lines = text(out);
     let parse = |line: &str| serde_json::from_str(line).expect(line);
     lines.lines().map(parse).collect()
 }
 
-/// Files are shown without a database that is open, with exact bytes, and damage is told with its
+/// Files are shown without opening the database, with exact bytes, and damage is reported with its
 /// offset and an exit code.
 #[test]
 fn files_are_dumped() {
@@ -105,7 +105,8 @@ fn files_are_dumped() {
     assert_eq!(problem.matches(&path).count(), 1, "{problem}");
 }
 
-/// Sorted lines are loaded at once; a line out of order is named, and nothing of the file is there.
+/// Sorted lines are ingested atomically; a line out of order is named, and no entry of the file is
+/// added.
 #[test]
 fn sorted_lines_are_ingested() {
     for design in terrace::Design::ALL {
@@ -133,7 +134,7 @@ fn sorted_lines_are_ingested() {
     }
 }
 
-/// A copy is a database, and nothing is replaced by one.
+/// A copy is an independent database, and never replaces existing files.
 #[test]
 fn a_database_is_copied() {
     for design in ["miodb", "leveled"] {
@@ -155,12 +156,12 @@ fn a_database_is_copied() {
     }
 }
 
-/// Deleted values leave the files once they are compacted, and no others.
+/// Compaction removes deleted values from files, and no others.
 #[test]
 fn a_range_is_compacted() {
     let place = Place::new();
-    // Tables keep their compression when they are moved, so there is none: sizes can be compared.
-    // The bytes of values do not repeat, so that their space shows in files.
+    // Moved tables keep their compression, so it is off: sizes can be compared. The bytes of values
+    // do not repeat, so that their space shows in files.
     let mut state = 1u64;
     let mut value = || {
         (0..40).for_each(|_| state = state.wrapping_mul(6364136223846793005).wrapping_add(1));
@@ -187,7 +188,7 @@ fn a_range_is_compacted() {
         let name = format!("file_bytes_{when}");
         report[&name].as_u64().unwrap_or_else(|| panic!("{report}"))
     };
-    // Elsewhere: nothing of it is dropped.
+    // In another keyspace, where nothing is dropped.
     let elsewhere = place.json(
         "compact --compression none --table-size 64KiB --keyspace other",
         &[],
@@ -197,7 +198,8 @@ fn a_range_is_compacted() {
         "compact --compression none --table-size 64KiB",
         &[&"--from", &"key1000", &"--to", &"key2000"],
     );
-    // Background work drops what a range delete covers whole by itself, before this or after it.
+    // Background work also drops tables that a range delete covers entirely, before this or after
+    // it.
     assert!(bytes(&half, "after") < start * 19 / 20, "{half}");
     let shown =
         text(&place.stdout("compact --compression none --table-size 64KiB", &[])).to_string();
@@ -228,7 +230,7 @@ fn a_range_is_compacted() {
     assert!(bytes(&all, "after") < start * 2 / 5, "all keyspaces: {all}");
 }
 
-/// Commands that read work on a database that nothing may change, and those that write say why not.
+/// Reading commands work on a read-only database, and writing ones are refused with the reason.
 #[test]
 fn reading_commands_change_nothing() {
     let place = Place::new();
@@ -252,8 +254,8 @@ fn reading_commands_change_nothing() {
     assert!(before == after);
 }
 
-/// A database whose files are damaged comes back as far as they verify; the exit code says how far, the
-/// report which keys are concerned, for people and for programs.
+/// The readable data of a damaged database is recovered; the exit code gives the degree, and the
+/// report names the affected keys, for people and for programs.
 #[test]
 fn a_damaged_database_is_repaired() {
     let place = Place::new();

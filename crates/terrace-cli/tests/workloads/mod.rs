@@ -1,4 +1,4 @@
-//! This file is the workloads of `terrace bench`: YCSB's, the open loop, and what is refused.
+//! Tests of the workloads of `terrace bench`: YCSB's, the open loop, and refused ones.
 
 use crate::{Place, assert_fails, terrace, text};
 
@@ -10,8 +10,8 @@ fn report(arguments: &[&str]) -> serde_json::Value {
     crate::compare::report(&output.stdout)
 }
 
-/// A property file of YCSB is read, the command line goes before it, and the report says what was done
-/// and what was ignored.
+/// A property file of YCSB is read, the command line overrides it, and the report lists what was
+/// done and what was ignored.
 #[test]
 fn a_property_file_is_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -60,7 +60,7 @@ fn a_property_file_is_run() {
     );
 }
 
-/// Standard workloads run by name, in an open loop too, for people as well.
+/// Standard workloads run by name, also in an open loop, and with output for people.
 #[test]
 fn standard_workloads_run_by_name() {
     let mut run = terrace();
@@ -85,7 +85,7 @@ fn standard_workloads_run_by_name() {
     }
 }
 
-/// The workloads of db_bench that few ask for run, with values of mixed sizes, and a queue.
+/// The rarely used workloads of db_bench run, with values of mixed sizes, and a queue.
 #[test]
 fn the_other_workloads_run() {
     let steps = "filluniquerandom,readhot,updaterandom,readrandomwriterandom,seekrandomwhilewriting,\
@@ -122,7 +122,7 @@ fn the_other_workloads_run() {
     assert_eq!(queue.expect("it ran")["ops"], 1500);
 }
 
-/// What commands do to a database is recorded, and replayed on other stores.
+/// Calls of commands are recorded, and replayed on other stores.
 #[test]
 fn a_recorded_trace_is_replayed() {
     let place = Place::new();
@@ -153,7 +153,7 @@ fn a_recorded_trace_is_replayed() {
     );
 }
 
-/// What cannot be run is refused with what to do.
+/// Invalid workloads are refused with a hint.
 #[test]
 fn bad_workloads_are_refused() {
     let run = |arguments: &[&str]| {
@@ -195,7 +195,8 @@ fn bad_workloads_are_refused() {
     }
 }
 
-/// A benchmark does not replace a database that is open, here or in another process, and takes nothing from it.
+/// A benchmark does not replace a database that is open, here or in another process, and removes
+/// nothing from it.
 #[test]
 fn a_database_that_is_open_is_not_replaced() {
     for pool in ["none", "pool"] {

@@ -1,12 +1,12 @@
-//! This file is the part of LevelDB's C interface (leveldb/c.h) that the benchmark needs, made safe.
+//! Safe bindings to the part of LevelDB's C interface (leveldb/c.h) that the benchmark needs.
 //!
-//! Every handle is owned by one value here, made by its `create` function and freed once, when that is
-//! dropped. The library copies keys and values that are passed to it before it returns.
+//! Every handle is owned by one value here, made by its `create` function and freed once, when the
+//! value is dropped. The library copies keys and values passed to it before it returns.
 //!
 //! Invariants
-//!   L1  A pointer to a handle is never null: a `create` function does not return null, and an open that
-//!       failed says so by its error.
-//!   L2  What a database was opened with (options, cache, filter) is freed after the database.
+//!   L1  A pointer to a handle is never null: a `create` function does not return null, and a
+//!       failed open reports an error.
+//!   L2  The options, cache and filter of a database are freed after the database.
 
 #![allow(unsafe_code, reason = "the interface of a C++ library")]
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
-/// A handle of the library: never looked into, only pointed to.
+/// An opaque handle of the library, never dereferenced.
 #[derive(Debug)]
 enum Opaque {}
 
@@ -111,29 +111,29 @@ fn start_of(bytes: &[u8]) -> *const c_char {
     bytes.as_ptr().cast()
 }
 
-/// Does `call` with a place for its error, and takes the error if there is one.
+/// Runs `call` with a slot for its error, and takes the error if there is one.
 fn checked<T>(call: impl FnOnce(Error) -> T) -> Result<T, String> {
     let mut error = ptr::null_mut();
     let done = call(&mut error);
     if error.is_null() {
         return Ok(done);
     }
-    // SAFETY: a call that failed has put a string there that ends with a zero and is ours to free.
+    // SAFETY: a failed call has stored a string there that ends with a zero and is ours to free.
     let what = unsafe { CStr::from_ptr(error) }
         .to_string_lossy()
         .into_owned();
-    // SAFETY: it came from the library, and nothing points to it any more.
+    // SAFETY: it came from the library, and no pointer to it is left.
     unsafe { leveldb_free(error.cast()) };
     Err(what)
 }
 
-/// The version of the library.
+/// Returns the version of the library.
 pub(super) fn version() -> (i32, i32) {
     // SAFETY: the functions take nothing and return a constant.
     unsafe { (leveldb_major_version(), leveldb_minor_version()) }
 }
 
-/// What a database is opened with.
+/// The settings of a database.
 pub(super) struct Settings {
     pub(super) create: bool,
     pub(super) write_buffer_bytes: usize,
@@ -153,8 +153,8 @@ struct Parts {
 
 impl Parts {
     fn of(settings: &Settings) -> Parts {
-        // SAFETY: the create functions take plain numbers and return handles (L1); the others get such
-        // handles, and keep cache and filter, which live as long as the options (L2).
+        // SAFETY: the create functions take plain numbers and return handles (L1); the others get
+        // such handles, and keep cache and filter, which live as long as the options (L2).
         unsafe {
             let parts = Parts {
                 options: leveldb_options_create(),
@@ -177,7 +177,8 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // SAFETY: the handles are ours, are freed here only, and no database uses them any more (L2).
+        // SAFETY: the handles are ours, are freed only here, and no database uses them any more
+        // (L2).
         unsafe {
             leveldb_options_destroy(self.options);
             leveldb_cache_destroy(self.cache);
@@ -245,11 +246,11 @@ impl Db {
     }
 
     pub(super) fn write(&self, options: &WriteOptions, batch: &mut Batch) -> Result<(), String> {
-        // SAFETY: the handles live, and nobody else has the batch.
+        // SAFETY: the handles live, and the batch is borrowed exclusively.
         checked(|error| unsafe { leveldb_write(self.db, options.0, batch.0, error) })
     }
 
-    /// Shows the value of `key` to `see`; whether there is one.
+    /// Shows the value of `key` to `see`; returns whether there is one.
     pub(super) fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, String> {
         let mut len = 0;
         // SAFETY: the handles live, and the bytes are valid for the call.
@@ -286,13 +287,12 @@ impl Db {
         unsafe { leveldb_compact_range(self.db, ptr::null(), 0, ptr::null(), 0) };
     }
 
-    /// Waits until compactions have come to rest.
+    /// Waits until compactions are idle.
     pub(super) fn rest(&self) {
-        // Statistics tell the time and bytes of compactions that have ended; a long one changes nothing
-        // meanwhile, so that its end is waited for by patience.
+        // The statistics change only when a compaction ends, so this must exceed the time of one.
         const PATIENCE: Duration = Duration::from_secs(2);
         let mut before = self.property(c"leveldb.stats");
-        // BOUND: compactions without new writes end by themselves.
+        // BOUND: without new writes, compactions end.
         loop {
             std::thread::sleep(PATIENCE);
             let now = self.property(c"leveldb.stats");
@@ -321,7 +321,8 @@ impl Db {
 
 impl Drop for Db {
     fn drop(&mut self) {
-        // SAFETY: both are ours, freed here only, and no iterator is left, since those borrow from here.
+        // SAFETY: both are ours, freed only here, and no iterator is left, since iterators borrow
+        // the database.
         unsafe {
             leveldb_close(self.db);
             leveldb_readoptions_destroy(self.read);
@@ -329,20 +330,20 @@ impl Drop for Db {
     }
 }
 
-/// Memory that the library has allocated for us.
+/// Memory allocated by the library, to be freed here.
 struct Allocated(*mut c_void);
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        // SAFETY: it came from the library and is freed here only.
+        // SAFETY: it came from the library and is freed only here.
         unsafe { leveldb_free(self.0) };
     }
 }
 
-/// How writes are done.
+/// The options of writes.
 pub(super) struct WriteOptions(Handle);
 
-// SAFETY: the options are never changed after they were made.
+// SAFETY: the options never change after creation.
 unsafe impl Send for WriteOptions {}
 // SAFETY: as above.
 unsafe impl Sync for WriteOptions {}
@@ -360,7 +361,7 @@ impl WriteOptions {
 
 impl Drop for WriteOptions {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and freed here only.
+        // SAFETY: the handle is ours and freed only here.
         unsafe { leveldb_writeoptions_destroy(self.0) };
     }
 }
@@ -393,12 +394,12 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and freed here only.
+        // SAFETY: the handle is ours and freed only here.
         unsafe { leveldb_writebatch_destroy(self.0) };
     }
 }
 
-/// A place in the database, at an entry or past one end.
+/// An iterator, at an entry or past one end.
 pub(super) struct Iter<'a> {
     iter: Handle,
     db: PhantomData<&'a Db>,
@@ -415,13 +416,13 @@ impl Iter<'_> {
         unsafe { leveldb_iter_seek_to_last(self.iter) };
     }
 
-    /// To `key` or the next larger one.
+    /// Moves to `key` or the next larger one.
     pub(super) fn seek(&mut self, key: &[u8]) {
         // SAFETY: the handle lives, and the bytes are valid for the call.
         unsafe { leveldb_iter_seek(self.iter, start_of(key), key.len()) };
     }
 
-    /// To the next entry; there must be one here.
+    /// Moves to the next entry; the iterator must be at an entry.
     pub(super) fn next(&mut self) {
         if self.is_valid() {
             // SAFETY: the handle lives and is at an entry.
@@ -429,7 +430,7 @@ impl Iter<'_> {
         }
     }
 
-    /// To the entry before; there must be one here.
+    /// Moves to the previous entry; the iterator must be at an entry.
     pub(super) fn prev(&mut self) {
         if self.is_valid() {
             // SAFETY: the handle lives and is at an entry.
@@ -442,13 +443,13 @@ impl Iter<'_> {
         unsafe { leveldb_iter_valid(self.iter) != 0 }
     }
 
-    /// Key and value of the entry here, until the iterator moves.
+    /// Returns key and value of the current entry, valid until the iterator moves.
     pub(super) fn entry(&self) -> Option<(&[u8], &[u8])> {
         if !self.is_valid() {
             return None;
         }
         let (mut key_len, mut value_len) = (0, 0);
-        // SAFETY: the handle lives and is at an entry; what it points to stays until it moves, which
+        // SAFETY: the handle lives and is at an entry; the bytes stay valid until it moves, which
         // needs it mutably, so not while these slices borrow it.
         unsafe {
             let key = leveldb_iter_key(self.iter, &mut key_len);
@@ -460,7 +461,7 @@ impl Iter<'_> {
         }
     }
 
-    /// What went wrong on the way here, if anything did.
+    /// Returns the error of the moves so far, if any.
     pub(super) fn status(&self) -> Result<(), String> {
         // SAFETY: the handle lives.
         checked(|error| unsafe { leveldb_iter_get_error(self.iter, error) })
@@ -469,7 +470,7 @@ impl Iter<'_> {
 
 impl Drop for Iter<'_> {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and freed here only.
+        // SAFETY: the handle is ours and freed only here.
         unsafe { leveldb_iter_destroy(self.iter) };
     }
 }

@@ -1,10 +1,11 @@
-//! This file is LevelDB as the benchmark sees it: the distribution's library, by its C interface.
+//! The adapter of LevelDB: the distribution's library, by its C interface.
 //!
-//! A write is handed to the operating system before it returns, which is `buffered`; `sync` is its option
-//! of that name (doc/index.md, "Synchronous Writes"). Compression is on, which is Snappy, unless none
-//! is asked for, and a Bloom filter is set, both as doc/index.md recommends ("Compression", "Filters").
-//! Write buffer, block cache, sizes of blocks and tables and the filter's bits are Terrace's. There are
-//! never more than two write buffers, and level 1 has always 10 MiB.
+//! A write is passed to the operating system before it returns, which is `buffered`; `sync` is its
+//! option of that name (doc/index.md, "Synchronous Writes"). Snappy compression is on unless
+//! compression is turned off, and a Bloom filter is set, both as doc/index.md recommends
+//! ("Compression", "Filters"). Write buffer, block cache, sizes of blocks and tables and the
+//! filter's bits are Terrace's. LevelDB never has more than two write buffers, and level 1 is
+//! always 10 MiB.
 
 mod ffi;
 
@@ -20,7 +21,7 @@ fn failed(what: String) -> BenchError {
     BenchError::peer("leveldb", what)
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let budget = Budget::of(setup.options);
     let leveled = &setup.options.bottom.leveled;
@@ -107,7 +108,7 @@ impl Store for LevelDb {
     }
 
     fn close(self: Box<Self>) -> Result<(), BenchError> {
-        // What is not in a table yet stands in the log, which the next opening reads.
+        // Entries that are in no table yet are in the log, which the next open replays.
         Ok(())
     }
 }
@@ -162,7 +163,7 @@ impl Session for Client<'_> {
             (_, Some(key)) => iter.seek(key),
         }
         if let (Direction::Backward, Some(from)) = (direction, from) {
-            // A seek ends at the key or the next larger one; a scan downward begins at or below it.
+            // A seek ends at the key or the next larger one; a backward scan starts at or below it.
             match iter.entry() {
                 Some((key, _)) if key > from => iter.prev(),
                 Some(_) => {}

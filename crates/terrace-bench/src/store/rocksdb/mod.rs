@@ -1,10 +1,10 @@
-//! This file is RocksDB as the benchmark sees it.
+//! The adapter of RocksDB.
 //!
-//! Settings are those of the page "Setup Options and Basic Tuning" of RocksDB's wiki, with the memory
-//! that Terrace has: as many write buffers of the same size and a block cache of the same bytes.
-//! Sizes of tables, levels and blocks and the compression are Terrace's too; its defaults are smaller
-//! blocks than that page has (16 KiB), which point reads gain by. Statistics stay off, as they are
-//! by default: the wiki (page "Statistics") puts their cost at 5 to 10 %.
+//! Settings follow the page "Setup Options and Basic Tuning" of RocksDB's wiki, with Terrace's
+//! memory: equally many write buffers of the same size and an equal block cache. Sizes of tables,
+//! levels and blocks and the compression are Terrace's too; its default blocks are smaller than
+//! that page's (16 KiB), which helps point reads. Statistics stay off, as by default: the wiki
+//! (page "Statistics") puts their cost at 5 to 10 %.
 
 mod stats;
 
@@ -29,7 +29,7 @@ fn failed(e: rocksdb::Error) -> BenchError {
     BenchError::peer(NAME, e.into_string())
 }
 
-/// Opens or makes the database.
+/// Opens or creates the database.
 pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let budget = Budget::of(setup.options);
     let cache = Cache::new_lru_cache(budget.cache_bytes as usize);
@@ -48,14 +48,14 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
 fn compression_of(wanted: Compression) -> DBCompressionType {
     match wanted {
         Compression::None => DBCompressionType::None,
-        // The build has nothing else; the settings in the report say what is used.
+        // The build has no other codec; the settings in the report show the one in use.
         _ => DBCompressionType::Lz4,
     }
 }
 
 fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     let mut db = DbOptions::default();
-    // "Write buffer size" and "Block cache size": what Terrace has.
+    // "Write buffer size" and "Block cache size": Terrace's.
     db.set_write_buffer_size(budget.buffer_bytes as usize);
     db.set_max_write_buffer_number(budget.buffers.max(2) as i32);
     // "Setup Options and Basic Tuning", "Other general options".
@@ -66,7 +66,7 @@ fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     let leveled = &options.bottom.leveled;
     db.set_target_file_size_base(leveled.table_bytes);
     db.set_max_bytes_for_level_base(leveled.level1_bytes.max(leveled.table_bytes));
-    // "Compression": none on the levels that are rewritten most, LZ4 below, as Terrace has it.
+    // "Compression": none on the levels that are rewritten most, LZ4 below, as in Terrace.
     let upper = compression_of(leveled.compression_upper);
     let mut levels = [compression_of(leveled.compression); 7];
     (levels[0], levels[1]) = (upper, upper);
@@ -81,7 +81,7 @@ fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     db
 }
 
-/// The wiki has 6, for a machine with more cores than that.
+/// Returns the number of background jobs. The wiki has 6, for a machine with more cores than that.
 fn jobs() -> i32 {
     let cores = std::thread::available_parallelism().map_or(2, |n| n.get() as i32);
     cores.max(6)
@@ -109,7 +109,7 @@ fn settings(options: &Options, budget: &Budget) -> String {
     )
 }
 
-/// The version of the library that wrote the database: it stands in its options file.
+/// Returns the version of the library that wrote the database, from its options file.
 fn version_in(folder: &Path) -> String {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let options = files.filter(|file| file.file_name().to_string_lossy().starts_with("OPTIONS-"));
@@ -195,7 +195,8 @@ impl Store for RocksDb {
     }
 
     fn close(self: Box<Self>) -> Result<(), BenchError> {
-        // Nothing acknowledged depends on it: the log is replayed, and was written as asked.
+        // No acknowledged write depends on this: the log is replayed, and has the requested
+        // durability.
         self.db.cancel_all_background_work(true);
         Ok(())
     }

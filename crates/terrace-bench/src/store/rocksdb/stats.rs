@@ -1,8 +1,8 @@
-//! This file is what RocksDB says of itself in words: properties that it counts whether asked or not.
+//! Parsing of RocksDB's text properties, which are counted even without statistics.
 //!
-//! `rocksdb.dbstats` has the bytes of the log and the time of all stalls, `rocksdb.cfstats` the stalls
-//! by cause. Its other figures are rounded to tenths of a GiB and too coarse: what went to tables
-//! is what the process wrote less what went to the log.
+//! `rocksdb.dbstats` has the bytes of the log and the time of all stalls, `rocksdb.cfstats` the
+//! stalls by cause. The other figures are rounded to tenths of a GiB and too coarse, so the bytes
+//! of tables are those of the process less those of the log.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const STALLS: [&str; 6] = [
     "pending-compaction-bytes-stops",
 ];
 
-/// What those two properties say, and the process's write calls.
+/// Returns the counters from those two properties and the process's write calls.
 pub(super) fn counters(db: &str, cf: &str, io: ProcessIo) -> Counters {
     let log_bytes = log_bytes(db).unwrap_or(0);
     let stalls = STALLS.into_iter().filter_map(|name| {
@@ -40,7 +40,8 @@ pub(super) fn counters(db: &str, cf: &str, io: ProcessIo) -> Counters {
     }
 }
 
-/// `Cumulative WAL: 2000 writes, 0 syncs, 2000.00 writes per sync, written: 0.12 GB, 1.2 MB/s`
+/// Returns the bytes of the log from a line such as
+/// `Cumulative WAL: 2000 writes, 0 syncs, 2000.00 writes per sync, written: 0.12 GB, 1.2 MB/s`.
 fn log_bytes(db: &str) -> Option<u64> {
     let line = db
         .lines()
@@ -49,7 +50,7 @@ fn log_bytes(db: &str) -> Option<u64> {
     Some((gib * f64::from(1 << 30)) as u64)
 }
 
-/// `Cumulative stall: 00:01:2.345 H:M:S, 0.1 percent`
+/// Returns the time of a line such as `Cumulative stall: 00:01:2.345 H:M:S, 0.1 percent`.
 fn stall_time(db: &str) -> Option<Duration> {
     let line = db
         .lines()
@@ -73,7 +74,7 @@ fn number_after(text: &str, name: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The lines of version 11 are understood.
+    /// The lines of version 11 are parsed.
     #[test]
     fn what_rocksdb_says_is_understood() {
         let db = "\n** DB Stats **\nUptime(secs): 1.0 total, 1.0 interval\n\

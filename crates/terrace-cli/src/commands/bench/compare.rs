@@ -1,5 +1,5 @@
-//! This file is `terrace bench compare` and `terrace bench report`: files found, Ctrl-C heard, and the
-//! grammar of the command line lent to comparisons.
+//! `terrace bench compare` and `terrace bench report`: they find files, handle Ctrl-C, and pass the
+//! grammar of the command line to comparisons.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::args::{Cli, Command, CompareArgs, ReportArgs};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Compares what the file says, and makes a report of it.
+/// Runs the comparison of the file, and writes a report of it.
 pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
     let mut comparison = Comparison::read(&args.file, &check)?;
     if let Some(scale) = &args.scale {
@@ -61,7 +61,7 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
     }
 }
 
-/// Makes a report of results that are there.
+/// Writes a report of existing results.
 pub(super) fn report(args: &ReportArgs) -> Result<(), CliError> {
     let comparison = Comparison::read(&args.file, &check)?;
     let path = beside(&args.file, &args.results, "jsonl");
@@ -111,8 +111,8 @@ fn show_runs(comparison: &Comparison) -> Result<(), CliError> {
     out.finish()
 }
 
-/// What results and report are named by: the file, and of a trial also its scale, so that they never
-/// mix with those of the whole.
+/// Returns the base name of results and report: the file, and for a trial also its scale, so that
+/// trials never mix with full runs.
 fn named_by(file: &Path, scale: Option<&Scale>) -> PathBuf {
     let Some(scale) = scale else {
         return file.to_path_buf();
@@ -137,11 +137,12 @@ fn report_folder(file: &Path, given: &Option<PathBuf>) -> PathBuf {
     given.clone().unwrap_or_else(|| file.with_file_name(name))
 }
 
-/// What the command line says of the arguments of a run: bytes that it may need, or what is wrong.
+/// Checks the arguments of a run against the command line; returns the bytes that it may need, or
+/// an error.
 fn check(arguments: &[String]) -> Result<u64, String> {
     let start = ["terrace", "bench"].map(String::from);
     let cli = Cli::try_parse_from(start.iter().chain(arguments)).map_err(|e| {
-        // The first paragraph says what is wrong; the usage after it is of the command line.
+        // The first paragraph is the error; the usage after it is of the command line.
         let text = e.to_string();
         let first = text.split("\n\n").next().unwrap_or_default();
         let first = first.trim().trim_start_matches("error: ");

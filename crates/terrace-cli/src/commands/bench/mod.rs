@@ -1,4 +1,4 @@
-//! This file is `terrace bench`: its arguments become the settings of the benchmark.
+//! `terrace bench`: converts its arguments to the configuration of the benchmark.
 
 mod compare;
 
@@ -39,7 +39,7 @@ fn print_records(config: &BenchConfig) -> Result<(), CliError> {
     let print = |record: &Record| -> std::io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        // One write a line: whoever reads along gets whole lines.
+        // One write per line, so that a concurrent reader gets whole lines.
         let mut out = std::io::stdout().lock();
         out.write_all(&line)?;
         out.flush()
@@ -101,7 +101,7 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     let ycsb_over = properties_over(args).map_err(CliError::Usage)?;
     let trace = args.trace.as_deref().map(Trace::load).transpose();
     let trace = trace.map_err(CliError::Usage)?;
-    // Threads and target of a workload file are those of the run, unless the command line has others.
+    // Threads and target come from the workload file, unless the command line gives them.
     let in_file = |name: &str| {
         let of_file = ycsb.as_ref().filter(|_| steps.contains(&Step::YcsbRun));
         ycsb_over
@@ -141,8 +141,8 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     })
 }
 
-/// Properties of YCSB that the command line sets: counts and sizes of the benchmark, and those given by
-/// name, which come last.
+/// Returns the properties of YCSB that the command line sets: counts and sizes of the benchmark,
+/// and those given by name, which come last.
 fn properties_over(args: &BenchArgs) -> Result<Properties, String> {
     let mut over = Properties::default();
     let mut set = |name: &str, value: Option<u64>, option: &str| {
@@ -171,7 +171,7 @@ fn properties_over(args: &BenchArgs) -> Result<Properties, String> {
     Ok(over)
 }
 
-/// A number from a workload file.
+/// Parses a number from a workload file.
 fn number_of<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option<T>, CliError> {
     let parsed = text.map(|text| text.trim().parse());
     let bad = |_| {
@@ -183,7 +183,7 @@ fn number_of<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Opt
     parsed.transpose().map_err(bad)
 }
 
-/// A peer has no design and no pool: options that it would not follow are refused.
+/// Refuses options that a peer cannot follow: it has no design and no pool.
 fn check_options_of(kind: StoreKind, store: &StoreArgs) -> Result<(), CliError> {
     if kind == StoreKind::Terrace {
         return Ok(());

@@ -1,4 +1,4 @@
-//! This file is `terrace log-dump`.
+//! `terrace log-dump`.
 
 use serde_json::json;
 use terrace::inspect::{self, LogPiece, LogPlace, LogSummary};
@@ -46,7 +46,7 @@ pub(in crate::commands) fn dump(args: &LogDumpArgs, json: bool) -> Result<(), Cl
     verdict("the log", found.problems, out)
 }
 
-/// Whether the path is a log file and no pool.
+/// Returns whether the path is a log file and not a pool.
 fn is_log_file(args: &LogDumpArgs) -> bool {
     let name = args.path.file_name().unwrap_or_default();
     name.to_string_lossy().ends_with(".log")

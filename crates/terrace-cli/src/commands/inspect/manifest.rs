@@ -1,4 +1,4 @@
-//! This file is `terrace manifest-dump`.
+//! `terrace manifest-dump`.
 
 use serde_json::{Map, Value, json};
 use terrace::inspect::{self, Change, Field, ManifestPiece, ManifestSummary};
@@ -68,7 +68,7 @@ fn as_json(change: &Change) -> Value {
             Field::Key(keyspace, key) => key_json(&(*keyspace, key.clone())),
             _ => continue,
         };
-        // A table has one extent or more: programs get a list always.
+        // A table has one or more extents: programs always get a list.
         match (*name, object.get_mut("extents")) {
             ("extent", Some(Value::Array(all))) => all.push(value),
             ("extent", _) => drop(object.insert("extents".into(), json!([value]))),

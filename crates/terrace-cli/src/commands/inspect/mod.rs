@@ -1,8 +1,8 @@
-//! Commands that look inside files: what they share, which is printing entries, problems and the
-//! verdict at the end.
+//! The commands that inspect files, and their shared code: printing entries, problems and the final
+//! verdict.
 //!
-//! For people there are aligned columns, with bytes escaped as everywhere; for programs, with
-//! `--json`, an object a line, whose `type` says what it is. The last line is the summary.
+//! People get aligned columns with escaped bytes; with `--json`, programs get an object a line,
+//! whose `type` gives its kind. The last line is the summary.
 
 pub(super) mod log;
 pub(super) mod manifest;
@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::format::escape::escaped;
 use crate::output::{Output, insert_bytes};
 
-/// Prints the entries that the user wants to see.
+/// Prints the entries that the user selected.
 struct EntryPrinter {
     wanted: bool,
     from: Option<Vec<u8>>,
@@ -92,7 +92,7 @@ impl EntryPrinter {
         out.line(line)
     }
 
-    /// Prints a range delete, of keys from one up to another, or to the last if that is empty.
+    /// Prints a range delete, from one key up to another, or to the last one if that is empty.
     fn range(
         &mut self,
         (keyspace, begin, end): (u32, &[u8], &[u8]),
@@ -152,13 +152,13 @@ fn print_problem(finding: &Finding, out: &mut Output, json: bool) -> Result<(), 
     out.line(format_args!("  lost with it: keys from {after} to {up_to}"))
 }
 
-/// A line of a summary for people.
+/// Prints a line of a summary for people.
 fn fact(out: &mut Output, name: &str, value: impl std::fmt::Display) -> Result<(), CliError> {
     out.line(format_args!("{name:<18}{value}"))
 }
 
-/// A key with its keyspace, for people. Of the names of keyspaces, files alone tell only those that are the
-/// same in every database.
+/// Formats a key with its keyspace for people. Files alone only give the names of the keyspaces
+/// that every database has.
 pub(super) fn key_text((keyspace, key): &(u32, Vec<u8>)) -> String {
     let name = match keyspace {
         0 => ", the catalog",
@@ -168,7 +168,7 @@ pub(super) fn key_text((keyspace, key): &(u32, Vec<u8>)) -> String {
     format!("{} (keyspace {keyspace}{name})", escaped(key))
 }
 
-/// A key with its keyspace, for programs.
+/// Formats a key with its keyspace for programs.
 pub(super) fn key_json((keyspace, key): &(u32, Vec<u8>)) -> Value {
     let mut object = Map::new();
     object.insert("keyspace".into(), (*keyspace).into());
@@ -176,7 +176,7 @@ pub(super) fn key_json((keyspace, key): &(u32, Vec<u8>)) -> Value {
     Value::Object(object)
 }
 
-/// Ends a dump: what was printed is written, and problems become the exit code.
+/// Ends a dump: flushes the output, and turns problems into the exit code.
 fn verdict(what: &str, problems: u64, out: Output) -> Result<(), CliError> {
     out.finish()?;
     match problems {

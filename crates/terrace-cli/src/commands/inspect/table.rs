@@ -1,4 +1,4 @@
-//! This file is `terrace sst-dump`.
+//! `terrace sst-dump`.
 
 use serde_json::{Map, Value, json};
 use terrace::inspect::{self, TableBlock, TablePiece, TableSummary};
