@@ -1,10 +1,8 @@
 //! Canaries: deliberate bugs built into the store. The suites named for a bug must catch it, and
-//! the
-//! same cases must pass without it.
+//! the same cases must pass without it.
 //!
 //! A case is determined by its seed, so the table shows how many cases of a suite a bug takes. The
-//! bug
-//! is set for the whole process, so trials run one after the other.
+//! bug is set for the whole process, so trials run one after the other.
 
 pub(crate) mod variable;
 
@@ -273,8 +271,7 @@ impl Suite {
 
 impl Trial {
     /// Returns whether the bug shows only while other programs take cores from the threads. Such a
-    /// trial
-    /// runs only if requested by name.
+    /// trial runs only if requested by name.
     fn needs_a_busy_machine(&self) -> bool {
         // A reader must pause from before a reclaim ends until its extent is reused.
         self.canary == Canary::GarbageEarly

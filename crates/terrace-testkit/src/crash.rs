@@ -1,6 +1,5 @@
 //! Crashes of the simulated machine: a script runs, images are taken at its persist points, and
-//! each
-//! image is booted, opened, compared with the oracle, used, and sometimes crashed again.
+//! each image is booted, opened, compared with the oracle, used, and sometimes crashed again.
 //!
 //! Images are taken inside the hook and examined when the operation has ended, before it counts as
 //! acknowledged, so the oracle knows which write was in flight.

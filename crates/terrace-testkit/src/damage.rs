@@ -1,26 +1,20 @@
 //! Damage: a small database with data in every component is written to files, some of the bytes in
-//! use
-//! are changed, and the result is opened, read in every way, verified and used.
+//! use are changed, and the result is opened, read in every way, verified and used.
 //!
 //! For any damage: no call panics, hangs or takes unbounded memory; no key shows bytes that were
-//! never
-//! written for it; and a key shows another value than its last one only if opening fails, a call
-//! fails
-//! or `verify` finds a problem. A log may also end earlier: damage at its end looks like a record
-//! that a crash interrupted, even after a close.
+//! never written for it; and a key shows another value than its last one only if opening fails, a
+//! call fails or `verify` finds a problem. A log may also end earlier: damage at its end looks like
+//! a record that a crash interrupted, even after a close.
 //!
 //! One case in four damages two places. If opening fails, and always in another case in four, the
 //! database is repaired: the result opens, verifies, and shows values that were written. Each key
-//! that
-//! does not show its last value is in a reported loss, and the report has no losses if it states
-//! that
-//! everything was intact.
+//! that does not show its last value is in a reported loss, and the report has no losses if it
+//! states that everything was intact.
 //!
 //! One database in eight has values of one size, so that nodes start at the same offsets in many
-//! pages,
-//! and half of its damage replaces a page with another one, so that each node in it can be sound.
-//! After
-//! one crash in eight the machine has rebooted, so that lists may be rebuilt from nodes.
+//! pages, and half of its damage replaces a page with another one, so that each node in it can be
+//! sound. After one crash in eight the machine has rebooted, so that lists may be rebuilt from
+//! nodes.
 
 mod examine;
 
@@ -168,8 +162,7 @@ impl Specimen {
     }
 
     /// As [`Specimen::make`], but some seeds use threads or default options, both for writing and
-    /// for opening the
-    /// database. A crash then is that of an idle database.
+    /// for opening the database. A crash then is that of an idle database.
     pub fn drawn(seed: u64) -> Outcome<Specimen> {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0074_6872_6561_6473);
         let workers = settings::workers(seed);
@@ -209,8 +202,8 @@ impl Specimen {
     }
 
     /// Makes a database of a design without a pool, as a process crash or a close leaves it.
-    /// Changed bytes in
-    /// its logs must be found, except in writes after the last flush if it was not closed.
+    /// Changed bytes in its logs must be found, except in writes after the last flush if it was not
+    /// closed.
     pub fn of_logs(design: Design, closed: bool, seed: u64) -> Outcome<Specimen> {
         let mut options = settings::small_of(design, Medium::Dram);
         // Keeps logs instead of draining them.
@@ -330,8 +323,7 @@ impl Specimen {
     }
 
     /// Reads the files of an open database whose threads are idle. Two identical reads in a row
-    /// show that no thread
-    /// wrote in between.
+    /// show that no thread wrote in between.
     fn take_at_rest(&mut self, db: &Db, folder: &Path) -> Outcome {
         // BOUND: there are no more writes.
         for _ in 0..20 {
@@ -387,8 +379,7 @@ impl Specimen {
     ) -> (Kind, String) {
         let names: Vec<&String> = self.used.keys().collect();
         // The pool has most bytes, and the other files are in use entirely. With tables in files,
-        // the pool is
-        // one file of many.
+        // the pool is one file of many.
         let pool = names.iter().position(|name| *name == "pool");
         let share = if self.design().keeps_table_files() {
             3

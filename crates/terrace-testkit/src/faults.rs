@@ -1,8 +1,8 @@
 //! Failing syncs: the caller of a failed sync gets an error, and the store takes no more writes.
 //!
 //! The state of the media after a failed sync is unknown, so no later sync may vouch for it. Real
-//! files
-//! keep the bytes even so: the failure must show in results, since it cannot show in the data.
+//! files keep the bytes even so: the failure must show in results, since it cannot show in the
+//! data.
 //!
 //! `sweep` makes every call fail, not only syncs. In `once` another writer waits for the failing
 //! sync.
@@ -69,8 +69,8 @@ pub fn fail_sync(n: u64) -> Outcome<Sync> {
 }
 
 /// Writes, flushes, drains and closes until something fails. Also ends at a call that succeeds
-/// although a sync
-/// failed during it, and returns its name: without threads the sync was made by that call.
+/// although a sync failed during it, and returns its name: without threads the sync was made by
+/// that call.
 fn script(
     place: &Place,
     faults: &PoolFaults,

@@ -2,11 +2,9 @@
 //! decoded.
 //!
 //! For any bytes the decoder returns without a panic, within its limits of time and memory.
-//! Accepted bytes are
-//! equal to an encoder's output or decode to the same again, as the decoder's own checks define
-//! (`terrace::testing::decoders`). An input with new behavior is kept and mutated further, so that
-//! the campaign
-//! reaches states that no single mutation leads to.
+//! Accepted bytes are equal to an encoder's output or decode to the same again, as the decoder's
+//! own checks define (`terrace::testing::decoders`). An input with new behavior is kept and mutated
+//! further, so that the campaign reaches states that no single mutation leads to.
 //!
 //! The seed determines everything. Inputs that once failed are in `corpus.txt`.
 
@@ -29,13 +27,11 @@ const BYTES_MAX: usize = 4096;
 /// The maximum number of inputs kept per decoder.
 const KEPT_MAX: usize = 400;
 /// The memory that one decoding may take, in addition to `MEMORY_EACH` per input byte: compressed
-/// bytes
-/// expand, and the checks copy all of them.
+/// bytes expand, and the checks copy all of them.
 const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_EACH: u64 = 4096;
 /// The time that one decoding may take. A slower one is repeated, so that other load on the machine
-/// does not
-/// count.
+/// does not count.
 const TIME_MAX: Duration = Duration::from_secs(5);
 /// The time without a finished decoding after which it counts as hanging.
 const HANG: Duration = Duration::from_secs(60);

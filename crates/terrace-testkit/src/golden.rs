@@ -10,8 +10,7 @@
 //! ```
 //!
 //! The file `CONTENT` is not part of the store. It has a line for each pair: keyspace, key and
-//! value in
-//! hex.
+//! value in hex.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,16 +1,12 @@
 //! Power cuts of a virtual machine: a guest with an emulated NVDIMM writes to a store, is killed at
-//! a
-//! random moment, boots again over the same memory and compares its content, life after life.
+//! a random moment, boots again over the same memory and compares its content, life after life.
 //!
 //! This runs the real kernel, ext4 with DAX, and `MAP_SYNC`. Killing the machine loses the page
-//! cache
-//! of the guest but nothing that was stored to the NVDIMM, since an emulated processor has no cache
-//! to
-//! lose. The effect of a missing cache-line flush is tested by the simulator.
+//! cache of the guest but nothing that was stored to the NVDIMM, since an emulated processor has no
+//! cache to lose. The effect of a missing cache-line flush is tested by the simulator.
 //!
 //! State that must survive the cut is on a separate device, the board. `tools/pmem-guest` makes and
-//! runs
-//! the machines.
+//! runs the machines.
 
 mod board;
 mod life;
@@ -184,8 +180,7 @@ pub struct Machines {
 
 impl Machines {
     /// Makes guests that run this program, which must support the campaign `guest-life`. `tool`
-    /// makes them; the default
-    /// is the tool of this tree.
+    /// makes them; the default is the tool of this tree.
     pub fn make(tool: Option<&str>) -> Outcome<Machines> {
         let tool = match tool {
             Some(path) => PathBuf::from(path),

@@ -1,6 +1,5 @@
 //! A counting allocator: wraps that of the system and counts the bytes in use and their peak,
-//! including
-//! memory that the media crate has mapped. A program makes it its global allocator.
+//! including memory that the media crate has mapped. A program makes it its global allocator.
 
 #![allow(unsafe_code, reason = "an allocator is unsafe to be one")]
 

@@ -1,19 +1,16 @@
 //! Histories of registers, and checks that they are linearizable.
 //!
 //! Every operation has the times of its call and of its return, from one clock. Writes of one
-//! register
-//! have distinct values, so a read identifies the write that it saw.
+//! register have distinct values, so a read identifies the write that it saw.
 //!
 //! A history of reads and writes of distinct values is linearizable exactly if (Gibbons and Korach,
 //! 1997) no read returns before its write was called, and, with the *zone* of a write spanning from
 //! the first return to the last call among the write and its reads, no two forward zones overlap,
-//! and
-//! no backward zone is inside a forward one.
+//! and no backward zone is inside a forward one.
 //!
 //! Deletes are not distinct. Registers with deletes have one writer, whose order is known. Each
-//! read
-//! must then be assigned a write that is not older than those assigned to reads and writes that
-//! returned before it was called.
+//! read must then be assigned a write that is not older than those assigned to reads and writes
+//! that returned before it was called.
 
 use std::collections::BTreeMap;
 

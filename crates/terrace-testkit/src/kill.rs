@@ -25,8 +25,7 @@ use crate::writes::{self, Course, Progress, THREADS};
 /// The environment variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_KILL_CHILD";
 /// The number of lives in one directory. Without a pool or table files logs are replayed in every
-/// life, so the
-/// directory is replaced sooner.
+/// life, so the directory is replaced sooner.
 const LIVES_MAX: u64 = 200;
 const LIVES_MAX_LOGS: u64 = 25;
 
@@ -306,8 +305,7 @@ impl<'a> Victim<'a> {
     }
 
     /// Waits until every thread of the child has written for a while. If one hangs, the child's
-    /// watchdog ends the child;
-    /// a kill would hide the hang.
+    /// watchdog ends the child; a kill would hide the hang.
     fn wait_for_writes(&self, child: &mut Child) -> Outcome {
         let _operation = watchdog::operation_within(3 * watchdog::PATIENCE, "a child's writes");
         let waited = self.rng.clone().u64(100..2000);

@@ -1,6 +1,5 @@
 //! Test tools for Terrace: scripts and their oracle, crash drivers, histories of concurrent calls,
-//! and
-//! damage.
+//! and damage.
 //!
 //! The tests of the store run these with few seeds. The binary of this crate runs them at length.
 

@@ -1,6 +1,5 @@
 //! Writers and readers on real threads during merges and drains. Their results are checked as
-//! histories
-//! (`history.rs`), and every read against what must hold at each instant.
+//! histories (`history.rs`), and every read against what must hold at each instant.
 //!
 //! | keys | written by | checked |
 //! |---|---|---|
@@ -62,8 +61,7 @@ pub struct Run {
     /// The number of operations of each writer.
     pub writes: u64,
     /// A multiplier for the few keys of each kind. With few keys the same ones are written and read
-    /// all
-    /// the time; with many, a merge takes many batches, and reads meet it half done.
+    /// all the time; with many, a merge takes many batches, and reads meet it half done.
     pub spread: u64,
 }
 

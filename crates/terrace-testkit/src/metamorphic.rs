@@ -1,6 +1,5 @@
 //! Metamorphic runs: one history on every design at once, each with its own options that are
-//! hostile in
-//! several ways. All of them show the same to users at every step.
+//! hostile in several ways. All of them show the same to users at every step.
 //!
 //! There is no oracle: the stores are compared with one another, so an error of the oracle that the
 //! other suites share does not matter. Background work and the placement of data differ. Pools are
@@ -38,8 +37,7 @@ const CAST: [(&str, Design, Medium); 8] = [
 ];
 
 /// Returns options drawn from a seed, of which many are as unfavorable as possible. Any two are
-/// valid
-/// for the same database.
+/// valid for the same database.
 pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut options = settings::small_of(design, medium);
@@ -72,8 +70,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
 }
 
 /// Returns the script of a seed: all operations of users, with some drains turned into compactions
-/// of
-/// ranges and some scans into copies.
+/// of ranges and some scans into copies.
 pub fn script(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d65_7461);
     let script = Profile::everything(len).generate(seed);

@@ -29,8 +29,7 @@ pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
 }
 
 /// Runs the case of a seed, which determines who runs background jobs, the options and the sizes. A
-/// failure is
-/// shrunk unless threads are involved.
+/// failure is shrunk unless threads are involved.
 pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcome {
     let options = settings::drawn(design, medium, seed);
     let script = Profile::everything(len).generate(seed);
@@ -59,8 +58,7 @@ pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcom
 }
 
 /// Puts an entry that needs its own memtable, while the active one is so empty that no spare is
-/// made ahead and the
-/// caller must make one. Odd seeds use worker threads.
+/// made ahead and the caller must make one. Odd seeds use worker threads.
 pub fn large_after_small(medium: Medium, seed: u64) -> Outcome {
     let mut options = settings::small(medium);
     if !seed.is_multiple_of(2) {

@@ -1,12 +1,9 @@
 //! Reads with changes between their steps: whenever a read asks for the time, and in a point read
-//! once
-//! it has its view, writes are made, the clock jumps, and background steps run. The result of a
-//! read must be
-//! the state of the database at one instant of the call, for all keys together.
+//! once it has its view, writes are made, the clock jumps, and background steps run. The result of
+//! a read must be the state of the database at one instant of the call, for all keys together.
 //!
 //! All calls are made on one thread, so the sequence of states is known exactly. Background steps
-//! run on
-//! this thread too, or on threads of the store.
+//! run on this thread too, or on threads of the store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,10 +183,9 @@ struct World {
 
 impl World {
     /// Makes a random change. Without `steps` there are no background steps and no range deletes: a
-    /// caller that asks for
-    /// the time may hold the list of snapshots, which these wait for. With threads of the store,
-    /// which wait for that list
-    /// while others wait for them, only the clock jumps then.
+    /// caller that asks for the time may hold the list of snapshots, which these wait for. With
+    /// threads of the store, which wait for that list while others wait for them, only the clock
+    /// jumps then.
     fn act(&self, rng: &mut fastrand::Rng, steps: bool) -> terrace::Result<()> {
         let is_manual = self.db.options().background.workers == Workers::Manual;
         let from = if steps || is_manual { 0 } else { 8 };

@@ -1,17 +1,15 @@
 //! The oracle: what a database must, may and must not hold, now and after a crash.
 //!
 //! Each key has a chain of the writes that touched it, oldest first. Each write records which
-//! crashes
-//! it must survive. After a crash a key shows the newest write that had to survive, or any later
-//! one; anything else is a loss or an invention. A write that shows in one key must show in all of
-//! its keys, unless a later write covers it.
+//! crashes it must survive. After a crash a key shows the newest write that had to survive, or any
+//! later one; anything else is a loss or an invention. A write that shows in one key must show in
+//! all of its keys, unless a later write covers it.
 //!
 //! Invariants
 //!   O1  Reads show the last write of a chain while nothing has crashed.
 //!   O2  At most one write is unanswered; it is the last of its chains.
 //!   O3  A value identifies one write, except that several writes may explain a short value or a
-//!       delete;
-//!       then the oracle accepts any explanation that is allowed.
+//!       delete; then the oracle accepts any explanation that is allowed.
 
 mod look;
 
@@ -480,8 +478,7 @@ impl Oracle {
     }
 
     /// Removes torn writes from the explanations: a write that does not show in one of its keys,
-    /// and is
-    /// not covered there, shows in none. Each key must keep an explanation.
+    /// and is not covered there, shows in none. Each key must keep an explanation.
     fn check_whole(&self, explained: &mut Explained) -> Outcome {
         // BOUND: every iteration removes at least one write.
         loop {

@@ -1,11 +1,9 @@
 //! Panics of the store's own threads. Nothing joins those threads, so without this a campaign would
-//! continue after a panic,
-//! or hang if something waits for the thread.
+//! continue after a panic, or hang if something waits for the thread.
 //!
 //! Invariants
 //!   P1  A recorded panic is taken once, by the first case that looks: if tests run concurrently,
-//!       it may be attributed to
-//!       the wrong case.
+//!       it may be attributed to the wrong case.
 
 use std::sync::{Mutex, Once, PoisonError};
 

@@ -172,8 +172,7 @@ pub struct Profile {
     /// Whether snapshots and held iterators are used.
     pub snapshots: bool,
     /// Whether some batches have hundreds of entries. Tables of that many keys take several steps
-    /// to merge
-    /// and to drain, so that other operations see them half done.
+    /// to merge and to drain, so that other operations see them half done.
     pub bulk: bool,
 }
 

@@ -142,8 +142,7 @@ pub fn is_by_default(seed: u64) -> bool {
 }
 
 /// Returns the default options, except for the design, the pool's path, and its size, which has
-/// space for the
-/// memtables that open iterators hold.
+/// space for the memtables that open iterators hold.
 pub fn default_of(design: Design, medium: Medium) -> Options {
     let small = small_of(design, medium);
     let mut options = Options {
@@ -156,8 +155,7 @@ pub fn default_of(design: Design, medium: Medium) -> Options {
 }
 
 /// Returns the options of the case of a seed: small ones that are unfavorable in one way, or the
-/// default ones; with or
-/// without threads.
+/// default ones; with or without threads.
 pub fn drawn(design: Design, medium: Medium, seed: u64) -> Options {
     if is_by_default(seed) {
         return default_of(design, medium);

@@ -52,8 +52,7 @@ impl Shrinking<'_> {
     }
 
     /// Removes pieces of a list in the script, large ones first, single members last. `with` puts
-    /// the remaining `list` into
-    /// the script.
+    /// the remaining `list` into the script.
     fn leave_out<T: Clone>(&mut self, mut list: Vec<T>, with: impl Fn(&[Op], Vec<T>) -> Vec<Op>) {
         let mut size = list.len().div_ceil(2);
         // BOUND: every iteration uses a try or halves the size.
@@ -123,8 +122,7 @@ fn shorten<'a>(values: impl Iterator<Item = &'a mut Value>) -> bool {
 }
 
 /// Returns the smallest failing script found in at most `tries` runs, and its failure. Fewer
-/// operations count more than
-/// smaller ones.
+/// operations count more than smaller ones.
 pub fn shrink(
     script: &[Op],
     failure: String,
@@ -191,8 +189,7 @@ mod tests {
     }
 
     /// Of a long script that fails because of one entry and a later operation, only these remain,
-    /// and a value whose length
-    /// matters keeps it.
+    /// and a value whose length matters keeps it.
     #[test]
     fn only_what_fails_is_left() {
         for needs in [1, 600] {

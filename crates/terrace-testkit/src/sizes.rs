@@ -1,6 +1,5 @@
 //! Sizes near limits: sizes of values and keys at which the behavior of a store changes, and the
-//! expected results
-//! for sizes beyond the limits.
+//! expected results for sizes beyond the limits.
 //!
 //! | limit | what changes there |
 //! |---|---|
@@ -216,8 +215,7 @@ pub(crate) fn is_invalid_in_bulk(
 }
 
 /// Generates ingests of sizes near these limits, before and after small puts, and for odd seeds in
-/// a pool that
-/// is nearly full.
+/// a pool that is nearly full.
 pub fn of_ingests(edges: &Edges, pool_bytes: u64, len: usize, seed: u64) -> Vec<Op> {
     const FILLER: u32 = 3000;
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6275_6c6b);

@@ -1,16 +1,12 @@
 //! Soak: hours of mixed load on real files and threads with small limits. Space, memory, time,
-//! threads and
-//! descriptors are checked continuously against bounds.
+//! threads and descriptors are checked continuously against bounds.
 //!
 //! Clients write keys of their own and check every result against their books, including reads
-//! through snapshots and
-//! iterators held for minutes. They work in rounds: calm ones in which much is held, and storms in
-//! which the limits
-//! are reached. Meanwhile another thread verifies, copies, flushes and compacts. Between two rounds
-//! the load
-//! stops: the whole database is compared and, in turns, copied, settled and measured, closed and
-//! reopened, or
-//! emptied, after which nothing may be left.
+//! through snapshots and iterators held for minutes. They work in rounds: calm ones in which much
+//! is held, and storms in which the limits are reached. Meanwhile another thread verifies, copies,
+//! flushes and compacts. Between two rounds the load stops: the whole database is compared and, in
+//! turns, copied, settled and measured, closed and reopened, or emptied, after which nothing may be
+//! left.
 
 mod book;
 mod client;
@@ -330,8 +326,7 @@ impl Running<'_> {
     }
 
     /// Releases all snapshots, moves all data down and drops what is dead: the remaining space must
-    /// be in proportion to
-    /// the live data.
+    /// be in proportion to the live data.
     fn measure(&mut self) -> Outcome {
         self.let_go();
         let (db, live) = (self.db()?, self.watch.live());
@@ -481,8 +476,7 @@ impl Running<'_> {
 }
 
 /// Returns what an empty database keeps of its pool: the manifest (twice during a rewrite), redo
-/// area and head,
-/// memtables with their logs, and a repository with some open extents.
+/// area and head, memtables with their logs, and a repository with some open extents.
 fn held_by_empty(options: &Options) -> u64 {
     let memtable = options.front.memtable_bytes + (64 << 10);
     MIB + 2 * 2 * memtable + 6 * options.bottom.extent_bytes

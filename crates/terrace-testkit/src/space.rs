@@ -1,6 +1,5 @@
 //! Space: continuous overwriting of the same keys with values of changing size keeps a pool
-//! bounded, and the
-//! directory within the bound of docs/operations.md.
+//! bounded, and the directory within the bound of docs/operations.md.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +17,7 @@ use crate::watchdog::{self, watched};
 const KEYS: usize = 16;
 
 /// Overwrites keys for `turns` turns, drawn from `seed`. Fails if the pool fills up, or if a key
-/// shows anything but its
-/// last value.
+/// shows anything but its last value.
 pub fn overwrite(options: &Options, seed: u64, turns: u32) -> Outcome {
     let _case = watchdog::case(format!("overwriting, seed {seed:#x}"));
     let folder = scratch()?;

@@ -1,10 +1,8 @@
 //! Calls that pause. A point read pauses between taking its view and searching, while its key
-//! changes: range deletes,
-//! flushes, merges and drains happen. It may return the value of its start or any later one, but no
-//! older one. An ingest
-//! pauses between handing its tables over and publishing them, while jobs try to start: a snapshot
-//! of that moment
-//! must show all that the ingest replaces.
+//! changes: range deletes, flushes, merges and drains happen. It may return the value of its start
+//! or any later one, but no older one. An ingest pauses between handing its tables over and
+//! publishing them, while jobs try to start: a snapshot of that moment must show all that the
+//! ingest replaces.
 
 use std::time::Duration;
 

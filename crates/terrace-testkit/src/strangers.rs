@@ -1,8 +1,6 @@
 //! Strangers: a database next to foreign files, which stay unchanged while it is used, closed,
-//! reopened and destroyed; one
-//! whose own files are missing, swapped or older; one that is opened twice, by one process and by
-//! two; and one on a tiny
-//! device.
+//! reopened and destroyed; one whose own files are missing, swapped or older; one that is opened
+//! twice, by one process and by two; and one on a tiny device.
 
 mod mixed;
 pub mod processes;
@@ -52,8 +50,7 @@ pub fn room(seed: u64, medium: Medium) -> Outcome {
 }
 
 /// Checks that an open database cannot be opened, destroyed or repaired a second time, by any path,
-/// including a
-/// relative one.
+/// including a relative one.
 fn twice(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let place = scratch()?;
     let (folder, link) = (place.path().join("db"), place.path().join("link"));

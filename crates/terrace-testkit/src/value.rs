@@ -1,8 +1,7 @@
 //! Values that identify the write that made them.
 //!
 //! A value is a tag and a length, which determine its bytes. Every write of a script has a unique
-//! tag,
-//! so bytes found in a store identify one write, unless they are too short.
+//! tag, so bytes found in a store identify one write, unless they are too short.
 
 use std::fmt;
 

@@ -2,14 +2,12 @@
 //! returned within 20 s ends the process with the stacks of all threads.
 //!
 //! A hanging thread cannot be made to fail, so the process ends. A campaign with children treats
-//! that
-//! as a failure of the child. Operations nest. The innermost one of each thread is judged, from its
-//! start or from the end of the last operation inside it.
+//! that as a failure of the child. Operations nest. The innermost one of each thread is judged,
+//! from its start or from the end of the last operation inside it.
 //!
 //! Invariants
 //!   W1  Time is counted in ticks of the watchdog's own thread. While the process is stopped, or
-//!       the
-//!       machine does not get to run it, there are no ticks, and nothing is overdue.
+//!       the machine does not get to run it, there are no ticks, and nothing is overdue.
 //!   W2  A thread that holds a slot's lock makes no call that waits, so the watchdog can always
 //!       read all slots.
 //!
@@ -282,8 +280,7 @@ fn stacks() -> String {
 }
 
 /// Returns the output of a program within a minute. It goes to a file: this process could not read
-/// from
-/// a pipe while a debugger stops it.
+/// from a pipe while a debugger stops it.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let file = tempfile::NamedTempFile::new().ok()?;
     let mut child = Command::new(program)
@@ -313,8 +310,7 @@ mod tests {
     }
 
     /// The innermost operation is judged by its own limit, and the end of an operation inside
-    /// another one
-    /// counts as progress of the outer one.
+    /// another one counts as progress of the outer one.
     #[test]
     fn the_innermost_operation_is_judged() {
         let begun = TICKS.load(Ordering::Relaxed);

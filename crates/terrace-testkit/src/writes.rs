@@ -1,6 +1,5 @@
 //! Writes determined by a seed: those of each thread in a process that is ended at a random moment,
-//! and
-//! their replay into an oracle afterwards.
+//! and their replay into an oracle afterwards.
 //!
 //! Only the progress of each thread must survive the process. The next write of each was in flight.
 //! Each thread has its own keys, so the order between threads does not matter.

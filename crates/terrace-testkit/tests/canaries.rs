@@ -1,6 +1,5 @@
 //! Every bug built into the store is caught by the suites named for it, and the same cases pass on
-//! a
-//! correct store.
+//! a correct store.
 
 use std::process::{Command, ExitCode};
 

@@ -28,8 +28,7 @@ fn broken(name: &'static str, run: fn(&[u8]) -> Result<Seen, String>) -> Decoder
 }
 
 /// On any bytes, decoders return within their limits of time and memory and accept only what
-/// encoders
-/// write. A decoder that does not is found.
+/// encoders write. A decoder that does not is found.
 #[test]
 fn decoders_take_any_bytes() {
     for seed in seeds::seeds(1) {

@@ -4,8 +4,7 @@ use terrace_media::Medium;
 use terrace_testkit::{moments, seeds};
 
 /// Each read shows the state of one instant, for every way to read and every design, while the
-/// clock jumps and
-/// background steps run.
+/// clock jumps and background steps run.
 #[test]
 fn a_read_shows_the_state_of_one_instant() {
     for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {

@@ -1,6 +1,5 @@
 //! A panic of a thread of the store fails the case during which it happens. This is a separate
-//! program, since panics are
-//! recorded for the whole process.
+//! program, since panics are recorded for the whole process.
 
 use terrace_testkit::shrink::guarded;
 

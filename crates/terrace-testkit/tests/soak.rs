@@ -1,6 +1,5 @@
 //! A short soak of each kind of database. This is a separate program, since it measures memory,
-//! threads and
-//! descriptors of the process.
+//! threads and descriptors of the process.
 
 use std::time::Duration;
 

@@ -1,19 +1,15 @@
 //! Crashes of a database on a full disk, while it is overwritten and most or all of it is deleted
-//! with the help of its
-//! reserve.
+//! with the help of its reserve.
 //!
 //! A small disk is filled until a put is refused, or until a few keys were overwritten many times.
-//! From then on, images are
-//! taken at every persist point: of more overwrites and single deletes, of a range delete of all or
-//! most keys, of the
-//! drops and compactions that it causes, and of the puts that follow. Each image is opened on a
-//! disk of the same size:
-//! nothing acknowledged is lost, the same keys can be deleted, puts succeed again, and the reserve
-//! is complete.
+//! From then on, images are taken at every persist point: of more overwrites and single deletes, of
+//! a range delete of all or most keys, of the drops and compactions that it causes, and of the puts
+//! that follow. Each image is opened on a disk of the same size: nothing acknowledged is lost, the
+//! same keys can be deleted, puts succeed again, and the reserve is complete.
 //!
 //! With a pool in addition to the disk, most keys are deleted singly instead: the deletes are in
-//! the pool behind puts that
-//! do not fit on the disk, and table files are rewritten without the data that the deletes hide.
+//! the pool behind puts that do not fit on the disk, and table files are rewritten without the data
+//! that the deletes hide.
 //!
 //! The quota counts the files present when a machine boots, so a file whose removal was lost still
 //! takes space.
@@ -44,8 +40,7 @@ const RESERVE_BYTES_MIN_OF_TABLES: u64 = 32 << 10;
 /// BOUND: more writes than fit.
 const WRITES_MAX: u32 = 3000;
 /// Every second pair of seeds overwrites `KEYS` keys, `OVERWRITES` times in total before the disk
-/// counts as full, and
-/// `CHURN` times while crashing.
+/// counts as full, and `CHURN` times while crashing.
 const KEYS: u32 = 180;
 const OVERWRITES: u32 = 900;
 const CHURN: u32 = 60;
@@ -132,8 +127,7 @@ impl Case {
     }
 
     /// Returns a range delete of all keys or, for odd seeds, of about two thirds of them, which
-    /// leaves live keys in
-    /// every table.
+    /// leaves live keys in every table.
     fn delete_on_full_disk(&self) -> Op {
         let until = match self.seed % 2 {
             0 => Vec::new(),

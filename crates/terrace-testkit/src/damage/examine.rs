@@ -104,9 +104,8 @@ impl Examination {
     }
 
     /// Repairs the database into another directory and examines the result. If it is `sound`,
-    /// nothing is reported as
-    /// certainly lost, but files left by a crash can look as if the end of a log or an edit were
-    /// missing.
+    /// nothing is reported as certainly lost, but files left by a crash can look as if the end of a
+    /// log or an edit were missing.
     pub(super) fn repair(&self, sound: bool) -> Outcome {
         let folder = scratch()?;
         let place = Place {

@@ -56,8 +56,7 @@ pub(super) const WAYS: [(Io, bool, Effect); 6] = [
 ];
 
 /// The part of a case that `--only` names: act, target, call, way. The seed chooses who runs
-/// background jobs, unless
-/// `,manual` follows, which uses no threads.
+/// background jobs, unless `,manual` follows, which uses no threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
     /// The activity.

@@ -1,9 +1,8 @@
 //! A sync of a log that fails once, while another writer waits for the same log.
 //!
 //! Linux reports pages that it could not write once, to the next sync of the file, and then marks
-//! them clean. So
-//! the second writer must get the error of the first: a sync of its own would succeed, although
-//! pages were lost.
+//! them clean. So the second writer must get the error of the first: a sync of its own would
+//! succeed, although pages were lost.
 
 use std::io;
 use std::sync::Arc;

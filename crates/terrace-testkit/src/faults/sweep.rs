@@ -1,12 +1,10 @@
 //! Makes the n-th call on files and on the pool fail, for every n, while a script runs, a database
-//! recovers from a
-//! crash, or a database is only read.
+//! recovers from a crash, or a database is only read.
 //!
 //! After the fault nothing panics; a result is right or an error that names the fault; after an
-//! error of a write or
-//! a sync the store takes no more writes. Without faults the database then opens again, holds what
-//! was acknowledged and
-//! nothing else, verifies, remains usable, and leaves no unknown file.
+//! error of a write or a sync the store takes no more writes. Without faults the database then
+//! opens again, holds what was acknowledged and nothing else, verifies, remains usable, and leaves
+//! no unknown file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -127,8 +125,7 @@ struct Image {
 }
 
 /// Sweeps over one kind of database: for each act and target every `stride`-th call fails, either
-/// in a way that
-/// changes from call to call or in every way.
+/// in a way that changes from call to call or in every way.
 pub fn sweep(
     (medium, design): (Medium, Design),
     seed: u64,
@@ -373,8 +370,8 @@ impl Case {
         faults: &PoolFaults,
     ) -> Outcome<(Said, Oracle, String)> {
         // An error is right if it names the fault or reports a full device. If a link was made
-        // although its
-        // call reported an error, the copy that replaces the link fails with "File exists".
+        // although its call reported an error, the copy that replaces the link fails with "File
+        // exists".
         let made = WAYS[self.way].2 == Effect::All;
         let names = |e: &String| {
             let tripped = fs.tripped().is_some() || faults.tripped().is_some();
@@ -438,9 +435,8 @@ impl Case {
     }
 
     /// Returns whether the failure that stopped the store was reported as a full disk before. If
-    /// all calls fail from one
-    /// on and threads make them, a writer may meet a full disk at one call, and a job stop the
-    /// store at another.
+    /// all calls fail from one on and threads make them, a writer may meet a full disk at one call,
+    /// and a job stop the store at another.
     fn is_said_to_be_full(&self, stopped: &str, refused: &[String]) -> bool {
         let (_, sticky, _) = WAYS[self.way];
         let others = sticky && !matches!(self.workers, Workers::Manual);

@@ -1,6 +1,5 @@
 //! One life of a store, in the guest: it is opened, compared with the board, and written to until
-//! the
-//! power is cut.
+//! the power is cut.
 
 use std::path::{Path, PathBuf};
 
@@ -170,8 +169,7 @@ fn check_medium(db: &Db, medium: Medium) -> Outcome {
 }
 
 /// Returns whether the mapping of `path` was made with `MAP_SYNC`, from the text of smaps, or
-/// `None` if it is
-/// absent.
+/// `None` if it is absent.
 fn is_synchronous(smaps: &str, path: &str) -> Option<bool> {
     let mut ours = false;
     for line in smaps.lines() {

@@ -1,6 +1,6 @@
 //! Transient keyspaces, created, read and dropped during a run. The content of each is written by
-//! one batch before
-//! any thread can read it, so a read returns all of it, or an error that the keyspace is gone.
+//! one batch before any thread can read it, so a read returns all of it, or an error that the
+//! keyspace is gone.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -200,8 +200,7 @@ impl Writer<'_> {
     }
 
     /// Writes to a transient keyspace and to a shared key in one batch: both writes take effect, or
-    /// neither if the
-    /// keyspace is gone.
+    /// neither if the keyspace is gone.
     pub(super) fn write_beside(&mut self, seen: &mut Seen) -> Outcome {
         let Some(comer) = self.stage.comers.draw(&mut self.rng) else {
             return Ok(());

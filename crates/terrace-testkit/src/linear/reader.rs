@@ -1,6 +1,5 @@
 //! The ways to read: single gets, multi-gets, snapshots, and scans of all keys, of a prefix and of
-//! a range,
-//! from either end and from both.
+//! a range, from either end and from both.
 
 use std::ops::Bound;
 

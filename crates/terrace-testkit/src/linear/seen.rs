@@ -1,6 +1,5 @@
 //! Looks, the results of one read for several keys at one instant: checks them and records single
-//! registers in
-//! histories.
+//! registers in histories.
 
 use std::collections::BTreeMap;
 

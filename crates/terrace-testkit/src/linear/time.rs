@@ -1,8 +1,7 @@
 //! The time of a run: a clock that jumps forward, at instants known to histories.
 //!
 //! A writer of an entry that expires soon holds the clock, so it is known whether the write or the
-//! jump came
-//! first. Reads hold nothing, so the clock jumps between any two of their steps.
+//! jump came first. Reads hold nothing, so the clock jumps between any two of their steps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -96,8 +95,7 @@ impl Clock for Jumping {
 }
 
 /// Adds the expiries to a history of one writer: each is a write of nothing, made by the jump that
-/// reached its time,
-/// unless the writer wrote again before it.
+/// reached its time, unless the writer wrote again before it.
 pub(super) fn expire(history: &mut History, expiries: &[Expiry], jumps: &[Jump]) {
     for expiry in expiries.iter().rev() {
         let Some(jump) = jumps.get(jumps.partition_point(|jump| jump.to < expiry.at)) else {

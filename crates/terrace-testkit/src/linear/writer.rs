@@ -211,8 +211,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Deletes keys from the `n`-th on with ranges of both keyspaces, putting some of them before
-    /// and some after, in one
-    /// batch; or deletes those of one keyspace only.
+    /// and some after, in one batch; or deletes those of one keyspace only.
     fn write_many(&mut self, n: u64, seen: &mut Seen) -> Outcome {
         let most = (self.stage.run.owned() - n).min(40);
         let end = n + 1 + self.rng.u64(0..most);
@@ -345,8 +344,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Rewrites the key that is always present: clears and puts it in one batch, or puts it for a
-    /// short time and again
-    /// before it expires.
+    /// short time and again before it expires.
     fn renew(&mut self, seen: &mut Seen) -> Outcome {
         let register = Register::Always(self.id);
         let places = [0, 1].map(|space| (space, always_key(self.id)));

@@ -1,8 +1,7 @@
 //! The books of one client: what its keys must show, now and in its snapshots.
 //!
 //! A client writes only keys of its own, one call after the other, so its books are exact
-//! regardless of
-//! other clients. Only the expiry of a value is not known to the millisecond.
+//! regardless of other clients. Only the expiry of a value is not known to the millisecond.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -119,8 +118,7 @@ impl Book {
 }
 
 /// Compares the pairs of a scan with the books, both in the order of the scan. `mine` selects the
-/// keys
-/// of the books. Returns false if the store had no memory for the scan.
+/// keys of the books. Returns false if the store had no memory for the scan.
 pub(super) fn compare<'a>(
     mut expected: impl Iterator<Item = (&'a [u8], Known)>,
     found: impl Iterator<Item = terrace::Result<KeyValue>>,

@@ -16,8 +16,7 @@ pub(super) fn space_name(space: usize, client: u8) -> String {
 }
 
 /// Returns the owner of a key. In the default keyspace the keys of all clients are interleaved; in
-/// the
-/// shared one each client has a range.
+/// the shared one each client has a range.
 pub(super) fn owner(space: usize, key: &[u8]) -> Option<u8> {
     let digit = match space {
         _ if key.starts_with(PAIR) => key.last(),

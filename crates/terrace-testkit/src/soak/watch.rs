@@ -1,10 +1,8 @@
 //! The measurements of a running soak, and its bounds.
 //!
 //! The store is not to blame if the process is stopped for a while, or other load keeps the machine
-//! busy: a
-//! ticker that sleeps and wakes up measures how long nothing ran, and that time is subtracted from
-//! the time of
-//! calls.
+//! busy: a ticker that sleeps and wakes up measures how long nothing ran, and that time is
+//! subtracted from the time of calls.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -300,15 +298,14 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// The limit of the process's memory, including, besides the store's budget: the program,
-    /// stacks, books and values of
-    /// clients, memory kept by the allocator, and a copy of the database with its own budget.
+    /// stacks, books and values of clients, memory kept by the allocator, and a copy of the
+    /// database with its own budget.
     fn memory(&self) -> u64 {
         self.before.anonymous + 2 * self.options.memory_bytes.unwrap_or(0) * 11 / 10 + 64 * MIB
     }
 
     /// The limit of table files: two and a half times the data (docs/designs.md), data that
-    /// snapshots pin, and runs and
-    /// compactions in progress.
+    /// snapshots pin, and runs and compactions in progress.
     fn tables(&self, live: u64, pinned: u64) -> u64 {
         let leveled = &self.options.bottom.leveled;
         let front = self.options.front.memtable_bytes + leveled.table_bytes;

@@ -1,10 +1,8 @@
 //! A database with wrong files: files of another database, and its own missing, emptied, swapped or
-//! replaced with older
-//! versions.
+//! replaced with older versions.
 //!
 //! Opening it fails, or all of it is readable. A failed open does no harm: with the right files
-//! restored, everything is
-//! there. Files of another database stay unchanged.
+//! restored, everything is there. Files of another database stay unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,10 +135,8 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
     let name = draw(rng, own);
     let mut foreign = Vec::new();
     // A pool contains logs, and an older one is a complete earlier state. So is an older manifest
-    // whose files all still exist,
-    // unless a log has records that only a newer manifest can precede: tables that it does not name
-    // may be remains of a
-    // crash.
+    // whose files all still exist, unless a log has records that only a newer manifest can precede:
+    // tables that it does not name may be remains of a crash.
     let mut may_be_older = is_log(&name) || ["pool", "MANIFEST"].contains(&name.as_str());
     let what = match rng.u8(..6) {
         0 => {
@@ -236,8 +232,7 @@ pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
         let opened = tried(&folder, &change, last, &open);
         let opened = opened.map_err(|e| format!("{} of {:?}: {e}", change.what, own.keys()))?;
         // In any case the right files are a whole database. A database that was opened may have
-        // continued, in which case they
-        // are older than the rest.
+        // continued, in which case they are older than the rest.
         if rng.bool() {
             if opened {
                 put_back(&folder, &Files::new())?;

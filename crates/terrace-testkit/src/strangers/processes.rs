@@ -1,6 +1,6 @@
 //! Two processes and one database: while the first one has it open and writes, every request of the
-//! second one is refused,
-//! by any path. After the first one was killed, the second one sees all that was acknowledged.
+//! second one is refused, by any path. After the first one was killed, the second one sees all that
+//! was acknowledged.
 //!
 //! Half of the requests are made while the first process is stopped: then every file must stay
 //! unchanged.

@@ -1,6 +1,5 @@
 //! A tiny device that is filled, emptied and refilled for several cycles, with reopens in between:
-//! every call
-//! returns, deletes succeed, and each cycle fits as much as the first one.
+//! every call returns, deletes succeed, and each cycle fits as much as the first one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,8 +65,8 @@ pub(super) fn once(rng: &mut fastrand::Rng, seed: u64) -> Outcome {
 }
 
 /// Opens the database. If the open needs space that a full device lacks, it is refused, which is
-/// wrong, since nothing
-/// can be deleted then. In that case the device gets more space until data was deleted.
+/// wrong, since nothing can be deleted then. In that case the device gets more space until data was
+/// deleted.
 fn open(place: &Place, fs: &QuotaFs, options: &Options) -> Outcome<Db> {
     let opened = match place.open(options) {
         Err(e) if e.kind() == ErrorKind::Full => {
@@ -138,8 +137,7 @@ fn cycles(
 }
 
 /// Checks that tables covered entirely by a range delete are removed without a compaction: the
-/// space of their files is
-/// free once background steps are done.
+/// space of their files is free once background steps are done.
 pub(super) fn covered(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let folder = scratch()?;
     let failed = |e: terrace::Error| format!("{e:?}");

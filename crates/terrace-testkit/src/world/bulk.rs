@@ -1,6 +1,5 @@
 //! Ingests of a world: each pair is accepted, or rejected by the limit that it exceeds, and the
-//! accepted pairs appear
-//! atomically.
+//! accepted pairs appear atomically.
 
 use terrace::{Durability, ErrorKind};
 use terrace_media::Medium;

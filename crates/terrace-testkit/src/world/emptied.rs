@@ -29,8 +29,7 @@ impl World {
         let metrics = self.db()?.metrics();
         let options = self.db()?.options();
         // The manifest (twice during a rewrite), redo area, head, two memtables with their logs,
-        // and a repository
-        // with some open extents.
+        // and a repository with some open extents.
         let memtable = options.front.memtable_bytes + (64 << 10);
         let mut bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
         if self.key_bytes > 1 << 10 {

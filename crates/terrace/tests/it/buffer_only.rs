@@ -49,8 +49,7 @@ fn crashes_lose_nothing() {
 }
 
 /// Calls that need a bottom return: a drain and a compaction do nothing, and a checkpoint, a copy
-/// of it and a
-/// repair contain everything.
+/// of it and a repair contain everything.
 #[test]
 fn calls_that_move_data_down_end() {
     for medium in MEDIA {

@@ -31,8 +31,7 @@ fn pairs(db: &Db) -> Pairs {
 }
 
 /// A copy has the content of the database, and from then on the two are independent: writes, drains
-/// and
-/// compactions of one change nothing in the other.
+/// and compactions of one change nothing in the other.
 #[test]
 fn a_copy_is_a_database_of_its_own() {
     for design in Design::ALL {
@@ -98,8 +97,7 @@ fn a_copy_is_a_database_of_its_own() {
 }
 
 /// Puts data into every component: files, repository, tables, memtable; with overwritten and
-/// deleted
-/// keys in all of them, tombstones above the entries they delete, and a dropped keyspace.
+/// deleted keys in all of them, tombstones above the entries they delete, and a dropped keyspace.
 fn fill(db: &Db) {
     let space = db.keyspace("other").unwrap().unwrap();
     let gone = db.keyspace("gone").unwrap().unwrap();
@@ -123,8 +121,8 @@ fn fill(db: &Db) {
 }
 
 /// Range deletes that are still above the entries they hide, and expiring entries above older ones,
-/// have the same
-/// effect in a copy: it equals the snapshot of the same instant, even after time has passed.
+/// have the same effect in a copy: it equals the snapshot of the same instant, even after time has
+/// passed.
 #[test]
 fn range_deletes_and_expiry_are_copied() {
     for design in Design::ALL {
@@ -237,8 +235,7 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
 }
 
 /// A copy made during writes is the database at one instant: it contains each batch entirely or not
-/// at all,
-/// everything that was acknowledged before it started, and nothing of a later instant.
+/// at all, everything that was acknowledged before it started, and nothing of a later instant.
 #[test]
 fn a_copy_beside_writers_is_one_moment() {
     const KEYS: u64 = 200;
@@ -371,8 +368,7 @@ fn a_copy_replaces_nothing() {
 }
 
 /// After a full disk nothing is left of a copy, except its directory if that existed before; the
-/// database continues, and a
-/// copy succeeds once there is space.
+/// database continues, and a copy succeeds once there is space.
 #[test]
 fn a_full_disk_leaves_no_copy() {
     for design in settings::designs_with_files() {
@@ -411,8 +407,7 @@ fn a_crash_leaves_a_whole_copy_or_none() {
         for medium in [Medium::Dax, Medium::Mapped] {
             let options = options(design, medium, Workers::Manual);
             // The pools are on separate machines. The files of both databases are on the machine of
-            // the copy, so that they can be
-            // linked.
+            // the copy, so that they can be linked.
             let (first, second) = (Machine::new(1, medium), Machine::new(seed as u64, medium));
             let builder = Db::builder("db").options(options.clone()).machine(first);
             let db = builder.file_system(second.fs()).open().unwrap();
