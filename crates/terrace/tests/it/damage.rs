@@ -506,8 +506,8 @@ fn every_byte_of_the_pool_counts_or_is_dead() {
         let specimen = Specimen::closed_of(design, 6).unwrap();
         let mut found = 0;
         for (turn, line) in specimen.used("pool").iter().enumerate() {
-            // Changes another byte of each line, but several of those of the superblock and the
-            // manifest.
+            // Changes one byte of each line, at increasing offsets, but every third byte of the
+            // first page.
             let bytes = if *line < 4096 {
                 0..64
             } else {

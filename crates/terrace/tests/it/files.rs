@@ -294,8 +294,7 @@ fn space_of_files_comes_back() {
     }
 }
 
-/// Levels stay near their targets: all but the last are smaller than the next one by the growth
-/// factor, and most of the data is on the last.
+/// Levels above the last stay within their targets, and most of the data is on the last.
 #[test]
 fn levels_keep_to_their_targets() {
     let folder = scratch().unwrap();

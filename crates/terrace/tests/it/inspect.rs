@@ -185,8 +185,8 @@ fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
     }
 }
 
-/// After a byte of a record was changed, the records before and behind it are shown, those behind as
-/// such, and it is told where the damage is.
+/// After a byte of a record was changed, the records before and after it are shown, the latter
+/// marked as such, and the position of the damage is reported.
 #[test]
 fn records_behind_damage_are_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -224,8 +224,8 @@ fn records_behind_damage_are_shown() {
     }
 }
 
-/// After a byte of an edit was changed, the others are shown, and it is told where the damage is; of a
-/// manifest in the pool, and of one in a file.
+/// After a byte of an edit was changed, the others are shown, and the position of the damage is
+/// reported, for a manifest in the pool and for one in a file.
 #[test]
 fn a_damaged_manifest_is_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -240,7 +240,7 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     let mut options = settings::small_of(design, medium);
     options.background.workers = Workers::Manual;
     let (db, _) = filled_with(folder.path(), options);
-    // What stays in the buffer is in no file.
+    // Data that stays in the buffer is in no file.
     db.drain().unwrap();
     db.close().unwrap();
     let read = |path: &Path| {
@@ -265,7 +265,8 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     assert!(files > 0 && named(&sound) == files, "{design} on {medium}");
     let in_file = sound.path == folder.path().join("MANIFEST");
     assert_eq!(in_file, medium == Medium::Dram);
-    // The file by itself is as good as the folder, and so is a folder whose OPTIONS file is lost.
+    // The file alone works as well as the directory, and so does a directory without its OPTIONS
+    // file.
     assert_eq!(read(&sound.path).0, offsets);
     std::fs::remove_file(folder.path().join("OPTIONS")).unwrap();
     assert_eq!(read(folder.path()).0, offsets);
@@ -282,12 +283,12 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     let (left, problems, found) = read(folder.path());
     assert_eq!(left.len(), offsets.len() - 1);
     assert!(problems.contains(&damaged) && found.problems as usize == problems.len());
-    // The very last record may be one that a crash tore: that is no damage.
+    // The very last record may have been torn by a crash, which is not damage.
     change(offsets[offsets.len() - 1] + 33);
     let (left, problems, found) = read(folder.path());
     assert_eq!((left.len(), problems.len()), (offsets.len() - 1, 0));
     assert!(found.torn);
-    // Of a damaged header all edits are shown if it still says which generation they are of.
+    // If the header is damaged, all edits are shown as long as it still has their generation.
     if in_file {
         change(sound.offset + 60);
         let (left, problems, _) = read(folder.path());
@@ -296,7 +297,7 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     }
 }
 
-/// Range deletes and expiry are shown as what they mean, of logs and of tables.
+/// Range deletes and expiry are decoded, in logs and in tables.
 #[test]
 fn range_deletes_and_expiry_are_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -306,7 +307,7 @@ fn range_deletes_and_expiry_are_shown() {
         options.background.workers = Workers::Manual;
         let db = place.open(&options).unwrap();
         let now = place.clock.unix_millis();
-        // Range deletes over nothing would not come into a table.
+        // Range deletes over nothing would not reach a table.
         db.put("b", "old").unwrap();
         db.put("y", "old").unwrap();
         db.flush().unwrap();
