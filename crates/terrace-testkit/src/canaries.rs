@@ -1,8 +1,8 @@
 //! Canaries: deliberate bugs built into the store. The suites named for a bug must catch it, and
 //! the same cases must pass without it.
 //!
-//! A case is determined by its seed, so the table shows how many cases of a suite a bug takes. The
-//! bug is set for the whole process, so trials run one after the other.
+//! A case is determined by its seed, so the table shows how many cases of a suite it takes to catch
+//! a bug. The bug is set for the whole process, so trials run one after the other.
 
 pub(crate) mod variable;
 
@@ -221,7 +221,8 @@ impl Suite {
             Suite::Power => {
                 let (mut case, script) = Case::every_point(seed, medium);
                 if medium == Medium::Dram {
-                    // Runs with tables hidden from versions, and with logs that are never removed.
+                    // One design has table files below the buffer, the other never removes its
+                    // logs.
                     let designs = [Design::MioDb, Design::MioDbSsd];
                     case = case.of(designs[seed as usize % 2]);
                 }

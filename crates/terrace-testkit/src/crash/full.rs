@@ -55,7 +55,7 @@ fn key_of(n: u32) -> Vec<u8> {
     n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()
 }
 
-/// Returns a put, or a range delete of the keys before `until`, that waits for its sync.
+/// Returns a put, or a synced delete: with `until` a range delete of the keys before it.
 fn write(key: Vec<u8>, value: Option<Value>, until: Option<Key>) -> Op {
     let entry = Entry {
         space: 0,

@@ -406,7 +406,7 @@ impl Case {
                 return Err(format!("{op:?}: {e}"));
             }
             let read = is_read(&e);
-            // A read reports a full disk only here.
+            // Reads are exempt, since only this test makes one report a full disk.
             if e.contains("stopped error") && !read && self.is_said_to_be_full(&e, &world.refused) {
                 return Err(format!(
                     "{op:?}: the store stops, and has only said that something is full: {e}\nrefused: {:?}",
@@ -448,8 +448,8 @@ impl Case {
     /// Checks that a permanent failure of a sync or a write was reported.
     fn judge(&self, tripped: &str, said: &Said) -> Outcome {
         let (kind, _, _) = WAYS[self.way];
-        // A log that cannot be sealed is no worse than before. A lost record of it is reported by
-        // its own call.
+        // A log that cannot be sealed is no worse than before. A failed write of a record is
+        // reported by its own call.
         let durable = tripped.starts_with("sync")
             || tripped.starts_with("write") && !tripped.starts_with("write wal-");
         let silent = *said == Said::Nothing && kind == Io::Other;

@@ -95,7 +95,7 @@ pub(super) fn fact(writer: u64) -> Place {
     (writer as usize % 2, format!("f{writer}").into_bytes())
 }
 
-/// Sorts before or after the fact in the order of keys.
+/// Returns the mark of a writer, which sorts before or after its fact.
 pub(super) fn mark(writer: u64) -> Place {
     let letter = ["e", "w"][writer as usize / 2 % 2];
     (

@@ -22,7 +22,7 @@ pub(super) struct Jumping {
     looks: AtomicU64,
 }
 
-/// A move of the clock.
+/// A jump of the clock.
 #[derive(Clone, Copy)]
 pub(super) struct Jump {
     called: u64,

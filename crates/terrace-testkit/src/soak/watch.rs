@@ -396,7 +396,7 @@ impl Bounds {
         Ok(sample)
     }
 
-    /// Samples every second until the round is over, and keeps the maxima in `most`.
+    /// Samples five times a second until the round is over, and keeps the maxima in `most`.
     pub(super) fn guard(
         &self,
         db: &Db,

@@ -193,8 +193,8 @@ fn paths(place: &Path) -> Outcome<Vec<PathBuf>> {
     ])
 }
 
-/// Requests the database in every way, by every path. Each must be refused with a message that
-/// names the lock.
+/// Requests the database in every way and by every path. Each request must be refused with a
+/// message that names the lock.
 fn come(orders: &Orders) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(orders.seed ^ u64::from(orders.done));
     let options = orders.options();

@@ -358,8 +358,8 @@ fn a_close_ends_the_compaction_of_a_range() {
     assert_eq!(db.iter().unwrap().count(), 6000);
 }
 
-/// A limit far below the write rate delays compactions but never a writer: close to a throttle for
-/// missing compactions, the limit is lifted.
+/// A limit far below the write rate delays compactions but never a writer: the limit is lifted near
+/// the throttle that compaction debt causes.
 #[test]
 fn a_limit_on_the_rate_stops_no_writer() {
     for design in settings::designs_with_files() {

@@ -52,8 +52,8 @@ fn a_copy_does_not_write_to_the_pool_of_its_original() {
     }
 }
 
-/// If the original was moved, the pool belongs to whichever of it and its copy is first opened for
-/// writing.
+/// If the original was moved, the pool belongs to the first of the two directories that is opened
+/// for writing.
 #[test]
 fn the_first_of_two_folders_keeps_the_pool() {
     let refused = |folder: &Path, options: &Options| {

@@ -99,7 +99,7 @@ fn log_files_survive_a_crash_at_every_sync() {
     check(Medium::Dram, 8, false);
 }
 
-/// Scripts of campaigns that once failed pass, each with its former cause.
+/// Scripts of campaigns that once failed pass. Each comment gives the former cause.
 #[test]
 fn cases_that_once_failed() {
     // Power was lost; the next process was killed while opening, between its first store to the

@@ -400,7 +400,7 @@ fn nodes_in_the_place_of_others_are_found() {
     }
 }
 
-/// Cases of campaigns that once failed give the right result, each with its former cause.
+/// The damage of cases of campaigns that once failed is found. Each comment gives the former cause.
 #[test]
 fn cases_of_damage_that_once_failed() {
     // A lost link after the last node of more than one level: the list ended there, and verify did

@@ -353,7 +353,7 @@ fn a_sync_for_range_deletes_is_told_of() {
     seen.one(Level::Debug, "terrace::job", synced);
 }
 
-/// A failure stops the store and is logged once, whatever is refused afterwards.
+/// A failure stops the store and is logged once, even if calls are refused afterwards.
 #[test]
 fn a_stop_is_told_of_once() {
     let folder = scratch().unwrap();

@@ -23,8 +23,8 @@ fn settled(db: &Db) {
     assert_eq!(problems, Vec::<String>::new());
 }
 
-/// After its time an entry is absent for every read and no older one reappears, whatever is moved
-/// down meanwhile and however far the clock is set back over a restart. A snapshot still sees it.
+/// After its time an entry is absent for every read and no older one reappears, even if data moves
+/// down and the clock is set back over a restart. A snapshot still sees it.
 #[test]
 fn what_has_expired_stays_away() {
     for design in Design::ALL {

@@ -231,7 +231,7 @@ fn every_call_can_fail() {
     assert!(sum.cases > 10, "{sum}");
 }
 
-/// Former findings of sweeps pass, each with its former cause.
+/// Faults that sweeps once found mishandled are handled. Each comment gives the former error.
 #[test]
 fn faults_that_once_were_lies() {
     let cases = [

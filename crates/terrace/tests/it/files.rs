@@ -457,7 +457,7 @@ fn overwriting_for_long_keeps_the_files_bounded() {
         for n in 0..60_000u32 {
             let at = if n < count { n } else { rng.u32(0..count) };
             db.put(key(at), [n as u8; 100]).unwrap();
-            // Workers keep up, whatever the order in which they take the jobs.
+            // Workers keep up, taking the jobs in any order.
             if n % 20 == 0 {
                 for _ in 0..6 {
                     db.step(rng.usize(..)).unwrap();

@@ -396,7 +396,7 @@ fn delete_at_once(db: &Db, key: [u8; 4]) {
     assert!(deleted.is_ok(), "{key:?}: {deleted:?} {}", db.metrics());
 }
 
-/// Puts with retries, as a user does who is refused, while space is released.
+/// Puts with retries, like a user whose put is refused, while space is released.
 fn put_in_time(db: &Db, n: u32, put: impl Fn() -> terrace::Result<()>) {
     let taken = (0..500).any(|_| {
         let taken = put().is_ok();

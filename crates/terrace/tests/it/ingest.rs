@@ -85,8 +85,9 @@ fn an_ingest_is_newer_than_what_was_there() {
     }
 }
 
-/// A range delete hides what existed when it was made, and never a later ingest, although it may be
-/// above it, in a memtable, and moves down after it. A range delete made after the ingest hides it.
+/// A range delete hides what existed when it was made, and never a later ingest, even if the delete
+/// is above it, in a memtable, and moves down after it. A range delete made after the ingest hides
+/// it.
 #[test]
 fn range_deletes_and_ingests_are_in_order() {
     for design in Design::ALL {
@@ -102,8 +103,8 @@ fn range_deletes_and_ingests_are_in_order() {
     }
 }
 
-/// A range delete above all entries, and the only thing there, hides nothing of a later ingest,
-/// whichever of its keys it covers: not immediately, not after a crash, not after a close.
+/// A range delete above all entries, and the only thing there, hides nothing of a later ingest, for
+/// any subset of its keys that it covers: not immediately, not after a crash, not after a close.
 #[test]
 fn an_ingest_passes_a_range_delete_that_is_alone() {
     let (all, unbounded) = (key(90)..key(2000), key(150)..[255; 4]);

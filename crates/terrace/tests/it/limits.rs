@@ -50,8 +50,8 @@ fn put(watched: &Watched, db: &Db, key: &str, bytes: usize, place: &str) -> bool
     true
 }
 
-/// A large put succeeds after a small one: a memtable that is nearly empty has no spare, but the
-/// put needs one.
+/// A large put after a small one returns: a memtable that is nearly empty has no spare, but the put
+/// needs one.
 #[test]
 fn a_large_put_follows_a_small_one() {
     everywhere(|watched, options, place| {
@@ -261,7 +261,7 @@ fn calls_end_where_a_disk_is_full() {
                 }
                 fs.set_room(u64::MAX >> 1);
                 watched.op(format!("{place}: room"), || {
-                    // A job refused earlier may be reported once more.
+                    // A job refused earlier may be reported again.
                     while let Err(e) = db.compact_range::<&[u8]>(..) {
                         assert_eq!(e.kind(), ErrorKind::Full, "{place}: {e}");
                     }

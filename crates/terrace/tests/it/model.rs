@@ -102,8 +102,7 @@ fn random_calls_agree_with_a_map_beside_workers() {
     }
 }
 
-/// The same holds with sizes near each limit, with threads, and with unfavorable or default
-/// options.
+/// The same holds with sizes near each limit, with threads, and with unfavorable options.
 #[test]
 fn random_calls_agree_with_a_map_near_each_limit() {
     for kind in [

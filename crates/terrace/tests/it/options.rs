@@ -21,8 +21,8 @@ fn stated(design: Design, medium: Medium) -> Options {
     options
 }
 
-/// Opened without options, a database has those of its last open, whoever gave them. Options of the
-/// process are not stored.
+/// Opened without options, a database has those of its last open. Options of the process are not
+/// stored.
 #[test]
 fn options_are_kept_until_others_are_stated() {
     for design in Design::ALL {

@@ -56,8 +56,8 @@ fn single_deletes_give_a_full_pool_back() {
     }
 }
 
-/// A drain that needs a longer free range than any has the fragments joined, even if puts have no
-/// space to request that.
+/// A drain that needs a longer free range than any available one has the fragments joined, even if
+/// puts have no space to request that.
 #[test]
 fn drains_have_free_space_joined() {
     for workers in [Workers::Manual, Workers::Threads(2)] {

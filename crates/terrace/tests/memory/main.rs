@@ -188,7 +188,7 @@ fn run(design: Design, pool: bool) {
     let folder = tempfile::tempdir().unwrap();
     let options = options(design, pool);
     options.validate().unwrap();
-    // Half of the maximum for files, and far less for a pool in memory, which holds all data.
+    // Half of the maximum, but far less for MioDb, whose pool in memory holds all data.
     let largest = if design == Design::MioDb {
         8_000
     } else {
