@@ -243,7 +243,7 @@ impl Overwriting {
         Ok(())
     }
 
-    /// Checks the bounds at rest, when some files removed during reads may still exist.
+    /// Checks the bounds at rest. Files whose removal waits for a reader may still exist.
     fn look_at_rest(&self, db: &Db, taken: &mut Taken) -> Outcome {
         let folder = Folder::of(db.path());
         taken.settled = folder.tables + folder.logs;

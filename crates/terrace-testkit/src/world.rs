@@ -511,7 +511,8 @@ impl World {
         self.db = Some(opened.map_err(failed("reopening"))?);
         hook(&self.oracle)?;
         if in_memory && (!whole || !self.refused.is_empty()) {
-            // Writes that were not logged are gone, but only if they could not be written out.
+            // Only writes that were not logged may be lost, and only if they could not be written
+            // out.
             self.oracle = self
                 .oracle
                 .check_after(crate::oracle::Crash::Process, self.db()?)?;

@@ -135,8 +135,8 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
     let name = draw(rng, own);
     let mut foreign = Vec::new();
     // A pool contains logs, and an older one is a complete earlier state. So is an older manifest
-    // whose files all still exist, unless a log has records that only a newer manifest can precede:
-    // tables that it does not name may be remains of a crash.
+    // whose files all still exist, unless a log has records that only a newer manifest accounts
+    // for: tables that it does not name may be remains of a crash.
     let mut may_be_older = is_log(&name) || ["pool", "MANIFEST"].contains(&name.as_str());
     let what = match rng.u8(..6) {
         0 => {

@@ -50,8 +50,8 @@ fn put(watched: &Watched, db: &Db, key: &str, bytes: usize, place: &str) -> bool
     true
 }
 
-/// A large put after a small one returns: a memtable that is nearly empty has no spare, but the put
-/// needs one.
+/// A large put after a small one succeeds: a memtable that is nearly empty has no spare, but the
+/// put needs one.
 #[test]
 fn a_large_put_follows_a_small_one() {
     everywhere(|watched, options, place| {
