@@ -1,4 +1,4 @@
-//! This file is how operations of scripts are called on a store, and what they give compared.
+//! Calls the operations of scripts on a store and compares the results.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub(crate) fn take(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, back: boo
     }
 }
 
-/// Takes everything, from both ends in turns as the bits of `moves` say.
+/// Takes all pairs. The bits of `moves` choose the end for each.
 pub(crate) fn take_all(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, moves: u64) -> Outcome {
     for turn in 0..left.len() as u32 + 1 {
         take(iter, left, moves.rotate_right(turn) & 1 == 1)?;
@@ -90,7 +90,7 @@ pub(crate) fn take_all(iter: &mut Iter, left: &mut VecDeque<(Key, Value)>, moves
     take(iter, left, moves & 1 == 1)
 }
 
-/// What verify found is nothing.
+/// Fails if verify found a problem.
 pub(crate) fn check_report(report: &VerifyReport) -> Outcome {
     match report.problems.as_slice() {
         [] => Ok(()),
@@ -98,7 +98,7 @@ pub(crate) fn check_report(report: &VerifyReport) -> Outcome {
     }
 }
 
-/// How many pairs scans of all keyspaces give.
+/// Counts the pairs in scans of all keyspaces.
 pub fn count_pairs(db: &Db) -> Outcome<u64> {
     let failed = |e: terrace::Error| format!("counting: {e:?}");
     let mut count = 0;
@@ -113,7 +113,7 @@ pub fn count_pairs(db: &Db) -> Outcome<u64> {
     Ok(count)
 }
 
-/// Verifies a store; all problems in one sentence.
+/// Verifies a store and reports all problems in one sentence.
 pub fn verify(db: &Db, live: Option<u64>) -> Outcome {
     let report =
         watched("verify", || db.verify(&mut |_| {})).map_err(|e| format!("verify: {e:?}"))?;

@@ -1,4 +1,4 @@
-//! Campaigns: the tests of this crate for as long as somebody asks, from a printed seed.
+//! Campaigns: run the tests of this crate for a requested time or count, from a printed seed.
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::soak::Soak;
 use crate::space::Overwriting;
 use crate::strangers;
 
-/// Crashes of the simulated machine.
+/// Crashes a simulated machine.
 pub fn power(request: &Request) -> Outcome {
     let kinds = request.kinds()?;
     let first = request.number("seed", 0)?;
@@ -39,7 +39,8 @@ pub fn power(request: &Request) -> Outcome {
             };
             let mut case = case.of(design);
             case.shrinks = request.number("shrink", 1)? > 0;
-            // Every eighth seed crashes on a full disk, for designs that give room back when data is deleted.
+            // Every eighth seed crashes on a full disk, for designs that release space when data is
+            // deleted.
             let full = seed % 8 == 5 && medium == Medium::Dram && design.keeps_table_files();
             let outcome = match full {
                 true => Case::of_full_disk(seed, design, 100).run_on_full_disk(),
@@ -75,7 +76,7 @@ pub fn power(request: &Request) -> Outcome {
     }
 }
 
-/// Children killed with SIGKILL, on real files.
+/// Kills children with SIGKILL, on real files.
 pub fn kill(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
     let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
@@ -109,7 +110,7 @@ pub fn kill(request: &Request) -> Outcome {
     Ok(())
 }
 
-/// Threads whose answers some order must explain.
+/// Runs threads whose results must be linearizable.
 pub fn linear(request: &Request) -> Outcome {
     let first = request.number("seed", 0)?;
     let kinds = request.kinds()?;
@@ -139,7 +140,7 @@ pub fn linear(request: &Request) -> Outcome {
     Ok(())
 }
 
-/// Calls on files and on the pool that fail, each once for every seed.
+/// Injects faults into calls on files and on the pool, one fault per run.
 pub fn faults(request: &Request) -> Outcome {
     let first = request.number("seed", 0)?;
     let (stride, kinds) = (request.number("stride", 1)?.max(1), request.kinds()?);
@@ -169,7 +170,7 @@ pub fn faults(request: &Request) -> Outcome {
     Ok(())
 }
 
-/// Mixed load for long, in small caps; the time is shared out among the kinds.
+/// Runs a long mixed load with small size limits. The kinds share the time.
 pub fn soak(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
     let kinds = request.kinds()?;
@@ -222,7 +223,7 @@ pub fn soak(request: &Request) -> Outcome {
     Ok(())
 }
 
-/// Every byte of every table file and of OPTIONS, one after the other.
+/// Flips bits in every byte of every table file and of OPTIONS, one byte at a time.
 pub fn flips(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
     let mask = request.number("mask", 0x01)? as u8;
@@ -244,7 +245,7 @@ pub fn flips(request: &Request) -> Outcome {
     Ok(())
 }
 
-/// One history through all designs.
+/// Runs one history on all designs.
 pub fn metamorphic(request: &Request) -> Outcome {
     let len = request.number("len", 1500)? as usize;
     cases(
@@ -256,7 +257,7 @@ pub fn metamorphic(request: &Request) -> Outcome {
     )
 }
 
-/// Random calls against an ordered map.
+/// Compares random calls with an ordered map.
 pub fn model(request: &Request) -> Outcome {
     let len = request.number("len", 1000)? as usize;
     let kinds = request.kinds()?;
@@ -267,12 +268,12 @@ pub fn model(request: &Request) -> Outcome {
     })
 }
 
-/// Reads with writes and jumps of the clock between their steps.
+/// Runs reads with writes and jumps of the clock between their steps.
 pub fn moments(request: &Request) -> Outcome {
     on_each_medium(request, "moments", 500, moments::once)
 }
 
-/// Databases beside the files of others, and beside other processes.
+/// Runs databases alongside foreign files and other processes.
 pub fn strangers(request: &Request) -> Outcome {
     let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
     let command = || Command::new(&exe);
@@ -285,7 +286,7 @@ pub fn strangers(request: &Request) -> Outcome {
     })
 }
 
-/// Cases that a seed and a medium make up, on one medium after the other.
+/// Runs generated cases on one medium after the other.
 fn on_each_medium(
     request: &Request,
     name: &str,
@@ -301,7 +302,7 @@ fn on_each_medium(
     })
 }
 
-/// Cases that a seed makes up, as many as `--cases` or `--minutes` allow.
+/// Runs generated cases, as many as `--cases` or `--minutes` allow.
 fn cases(
     request: &Request,
     name: &str,
@@ -327,7 +328,7 @@ fn cases(
     Ok(())
 }
 
-/// Damaged databases.
+/// Damages databases.
 pub fn damage(request: &Request) -> Outcome {
     let first = request.number("seed", 0)?;
     let mut tally = damage::Tally::default();

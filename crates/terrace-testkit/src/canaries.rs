@@ -1,8 +1,8 @@
-//! Canaries: each break that the store has built in must be caught by the suites named for it, and
-//! without a break the same cases must pass.
+//! Canaries: deliberate bugs built into the store. The suites named for a bug must catch it, and
+//! the same cases must pass without it.
 //!
-//! A case follows from its seed, so the table says how much of a suite it takes to see the break.
-//! One break is chosen for the whole process: trials run one after the other.
+//! A case is determined by its seed, so the table shows how many cases of a suite it takes to catch
+//! a bug. The bug is set for the whole process, so trials run one after the other.
 
 pub(crate) mod variable;
 
@@ -29,39 +29,39 @@ use crate::place::scratch;
 use crate::script::{Profile, scans_beside_steps};
 use crate::{settings, shrink, space, stalled, strangers};
 
-/// Operations of a model script.
+/// The number of operations in a model script.
 const MODEL_OPS: usize = 700;
 
-/// What runs against a break.
+/// A suite that runs against a bug.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Suite {
-    /// Random calls against an ordered map.
+    /// Random calls compared with an ordered map.
     Model,
-    /// Large puts while the memtable is hardly filled.
+    /// Large puts while the memtable is nearly empty.
     Limits,
     /// Power losses and process crashes of a simulated machine.
     Power,
-    /// The same at some points of long scripts, without persistent memory and without a buffer.
+    /// Crashes at some points of long scripts, without persistent memory and without a buffer.
     Long,
     /// Children killed with SIGKILL.
     Kill,
     /// Writers and readers on threads.
     Linear,
-    /// The same over table files alone, with several compactions at a time.
+    /// Writers and readers with table files only and several concurrent compactions.
     LinearFiles,
     /// Syncs that fail.
     Faults,
-    /// Overwriting for long in a small pool.
+    /// Long overwriting in a small pool.
     Space,
-    /// Changed bytes in databases with something in every place.
+    /// Changed bytes in databases with data in every component.
     Damage,
-    /// One history through every design.
+    /// One history on every design.
     Metamorphic,
-    /// Reads and ingests that stand still while much happens.
+    /// Reads and ingests that pause while the store changes.
     Stalled,
-    /// Reads between whose steps the world goes on.
+    /// Reads with changes of the store between their steps.
     Moments,
-    /// Files of others in the folder.
+    /// Foreign files in the directory of the database.
     Strangers,
     /// Tables that range deletes cover.
     Room,
@@ -69,43 +69,43 @@ pub enum Suite {
     Guest,
 }
 
-/// One break and one suite that has to catch it.
+/// One bug and one suite that must catch it.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
-    /// The break.
+    /// The bug.
     pub canary: Canary,
-    /// What has to catch it.
+    /// The suite that must catch it.
     pub suite: Suite,
     /// The medium that the suite runs on.
     pub medium: Medium,
-    /// The first seed; not 0 where a long search has shown which seeds come to the point.
+    /// The first seed. Not 0 if a long search has shown which seeds reveal the bug.
     pub first: u64,
-    /// After so many cases nothing is expected any more.
+    /// The number of cases after which the trial gives up.
     pub cases_max: u64,
 }
 
-/// How a trial ended.
+/// The result of a trial that caught its bug.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Cases that ran, the one that failed included.
+    /// The number of cases that ran, including the one that failed.
     pub cases: u64,
-    /// How long they took.
+    /// The time that they took.
     pub elapsed: Duration,
-    /// What the suite said.
+    /// The message of the suite.
     pub failure: String,
 }
 
-/// Where breaks are tried: children, which soon come to [`crate::kill::child_if_asked`], and virtual machines where
-/// there can be any.
+/// Where bugs are tried: in children, which call [`crate::kill::child_if_asked`] early, and in
+/// virtual machines if available.
 #[derive(Clone, Copy)]
 pub struct Places<'a> {
     /// Starts a child.
     pub child: &'a dyn Fn() -> Command,
-    /// Machines that run a program with the breaks built in.
+    /// Virtual machines that run a program with the bugs built in.
     pub machines: Option<&'a Machines>,
 }
 
-/// Every break with the suites that have to catch it.
+/// Returns every bug with the suites that must catch it.
 pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
@@ -185,7 +185,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 impl Suite {
-    /// The name in tables.
+    /// Returns the name shown in tables.
     pub fn name(self) -> &'static str {
         match self {
             Suite::Model => "model",
@@ -221,7 +221,8 @@ impl Suite {
             Suite::Power => {
                 let (mut case, script) = Case::every_point(seed, medium);
                 if medium == Medium::Dram {
-                    // With tables that versions hide from, and with logs that stay for ever.
+                    // One design has table files below the buffer, the other never removes its
+                    // logs.
                     let designs = [Design::MioDb, Design::MioDbSsd];
                     case = case.of(designs[seed as usize % 2]);
                 }
@@ -259,7 +260,7 @@ impl Suite {
             Suite::Metamorphic => metamorphic::once(seed, 400),
             Suite::Stalled => stalled::once(seed, medium),
             Suite::Moments => moments::once(seed, medium),
-            // What the break is about: files beside a database.
+            // Uses the seeds that put foreign files next to a database, which this bug concerns.
             Suite::Strangers => strangers::once(4 * seed, medium),
             Suite::Room => strangers::room(seed, medium),
             Suite::Faults if medium == Medium::Dram => faults::once::by_seed(seed),
@@ -270,14 +271,14 @@ impl Suite {
 }
 
 impl Trial {
-    /// Whether the break shows only while threads lose their cores to other programs. Such a trial
-    /// runs when it is asked for by name.
+    /// Returns whether the bug shows only while other programs take cores from the threads. Such a
+    /// trial runs only if requested by name.
     fn needs_a_busy_machine(&self) -> bool {
-        // A reader must stand still from before a reclaim ends until its extent is used again.
+        // A reader must pause from before a reclaim ends until its extent is reused.
         self.canary == Canary::GarbageEarly
     }
 
-    /// Runs the suite on the broken store. `None`: the break was not seen.
+    /// Runs the suite on the broken store. Returns `None` if the bug was not caught.
     pub fn run(&self, places: Places<'_>) -> Option<Caught> {
         let started = Instant::now();
         let found = self.find(Some(self.canary), self.cases_max, places);
@@ -288,7 +289,8 @@ impl Trial {
         })
     }
 
-    /// Runs up to `cases_max` cases with `canary`; the first failure and its number, from 1.
+    /// Runs up to `cases_max` cases with `canary`. Returns the first failure and its number, from
+    /// 1.
     fn find(
         &self,
         canary: Option<Canary>,
@@ -304,7 +306,7 @@ impl Trial {
         let mut victim = Victim::new((self.medium, Design::MioDb), self.first, &broken_child);
         let machines = places.machines.filter(|_| self.suite == Suite::Guest);
         let mut patient = machines.and_then(|m| m.broken(self.medium, self.first, name));
-        // The parent of children looks at what they leave with a store that is whole.
+        // The parent of children examines their files with a correct store.
         let is_here = !matches!(self.suite, Suite::Kill | Suite::Guest);
         set_canary(canary.filter(|_| is_here));
         let failed = (0..cases_max).find_map(|case| {
@@ -320,7 +322,7 @@ impl Trial {
     }
 }
 
-/// Runs the cases that caught something again, on a store that is whole: all of them must pass.
+/// Reruns the cases that caught something on a correct store: all must pass.
 pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
     let mut needed: BTreeMap<(Suite, String, u64), (Trial, u64)> = BTreeMap::new();
     for (trial, caught) in caught {
@@ -345,21 +347,21 @@ pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
     Ok(())
 }
 
-/// Which trials run, and how.
+/// The trials to run, and how.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Choice<'a> {
-    /// Those of canaries whose name contains this.
+    /// Selects the canaries whose name contains this.
     pub only: &'a str,
-    /// The first seed of each, instead of its own: a search for one that comes to the point.
+    /// The first seed of each trial, instead of its own, to search for one that reveals the bug.
     pub first: Option<u64>,
-    /// How many cases each may take, instead of its own number.
+    /// The number of cases that each trial may take, instead of its own number.
     pub cases_max: Option<u64>,
-    /// What the suites say is printed.
+    /// Whether messages of the suites are printed.
     pub says: bool,
 }
 
-/// Runs the trials of a choice, prints the table, and runs the same cases
-/// on a store that is whole. An error names the breaks that nothing caught.
+/// Runs the chosen trials, prints the table, and reruns the same cases on a correct store. An error
+/// names the bugs that nothing caught.
 pub fn campaign(choice: Choice<'_>, places: Places<'_>) -> Outcome {
     let only = choice.only;
     println!(
@@ -367,7 +369,7 @@ pub fn campaign(choice: Choice<'_>, places: Places<'_>) -> Outcome {
         "canary", "place", "caught by", "cases", "seconds"
     );
     let hook = std::panic::take_hook();
-    // A broken store may panic; a trial counts it as a failure like any other.
+    // A broken store may panic. A trial counts a panic as a failure.
     std::panic::set_hook(Box::new(|_| {}));
     let mut caught = Vec::new();
     let mut missed = Vec::new();

@@ -1,11 +1,11 @@
-//! Crashes of the simulated machine: a script runs, images are taken at its persist points, and each
-//! image is booted, opened, compared with the oracle, used, and sometimes crashed again.
+//! Crashes of the simulated machine: a script runs, images are taken at its persist points, and
+//! each image is booted, opened, compared with the oracle, used, and sometimes crashed again.
 //!
-//! Images are taken inside of the hook and looked at when the operation has ended, before it counts
-//! as answered: so the oracle knows which write was in flight.
+//! Images are taken inside the hook and examined when the operation has ended, before it counts as
+//! acknowledged, so the oracle knows which write was in flight.
 //!
 //! Invariants
-//!   C1  Whatever is done follows from the seed.
+//!   C1  The seed determines everything.
 
 mod full;
 
@@ -23,27 +23,27 @@ use crate::shrink;
 use crate::watchdog;
 use crate::world::World;
 
-/// What a crash run did.
+/// Counts of a crash run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
-    /// Scripts.
+    /// The number of scripts.
     pub cases: u64,
     /// Persist points passed by the scripts themselves.
     pub points: u64,
-    /// Power losses: images booted.
+    /// Images of power losses that were booted.
     pub power_losses: u64,
-    /// Process crashes: images booted.
+    /// Images of process crashes that were booted.
     pub process_crashes: u64,
-    /// Those of them that interrupted a recovery.
+    /// Booted images whose crash interrupted a recovery.
     pub in_recovery: u64,
-    /// Those of them that were booted on another medium.
+    /// Booted images that were moved to another medium.
     pub moves: u64,
     /// Writes refused by a full pool.
     pub refusals: u64,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.cases += other.cases;
         self.points += other.points;
@@ -58,28 +58,28 @@ impl Tally {
 /// One crash case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Decides everything that is random.
+    /// Determines everything that is random.
     pub seed: u64,
-    /// The medium of the pool; on `Dram` the logs are files of the machine.
+    /// The medium of the pool. On `Dram` the logs are files of the machine.
     pub medium: Medium,
-    /// Percentage of persist points at which images are taken.
+    /// The percentage of persist points at which images are taken.
     pub percent: u32,
     /// The options.
     pub options: Options,
-    /// Images of a point beyond those that lose nothing and everything.
+    /// The number of images per point, besides those that lose nothing and everything.
     pub random_images: u32,
-    /// Whether the creation of the store is crashed, too.
+    /// Whether the creation of the store is crashed as well.
     pub creation: bool,
     /// Whether the pool may be on another medium after a crash.
     pub moves: bool,
-    /// Whether a failing script is made shorter.
+    /// Whether a failing script is shrunk.
     pub shrinks: bool,
-    /// The size of the disk in bytes. `None`: it is never full.
+    /// The size of the disk in bytes. `None` stands for no limit.
     disk_bytes: Option<u64>,
 }
 
 impl Case {
-    /// A case that crashes at every persist point of a short script.
+    /// Returns a case that crashes at every persist point of a short script.
     pub fn every_point(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x00c0_ffee);
         let len = rng.usize(10..60);
@@ -90,7 +90,7 @@ impl Case {
         )
     }
 
-    /// A case that crashes at some persist points of a long script.
+    /// Returns a case that crashes at some persist points of a long script.
     pub fn some_points(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0bad_cafe);
         let len = rng.usize(300..1200);
@@ -98,7 +98,7 @@ impl Case {
         (Case::new(seed, medium, 4, &mut rng), profile.generate(seed))
     }
 
-    /// The same of another design.
+    /// Returns this case with another design.
     #[must_use]
     pub fn of(mut self, design: Design) -> Case {
         self.options.design = Some(design);
@@ -124,7 +124,7 @@ impl Case {
         Oracle::new(self.medium).of(self.options.design_of_new())
     }
 
-    /// Runs the script; a failure is shrunk and says how to repeat it.
+    /// Runs the script. A failure is shrunk and reported with the command that repeats it.
     pub fn run(&self, script: &[Op]) -> Outcome<Tally> {
         let mut tally = Tally::default();
         if !self.shrinks {
@@ -142,7 +142,7 @@ impl Case {
     }
 }
 
-/// An image with how it came to be.
+/// An image and its origin.
 struct Taken {
     image: Image,
     crash: Crash,
@@ -172,7 +172,7 @@ struct Explorer<'a> {
     tally: &'a mut Tally,
 }
 
-/// How often a crash may happen inside of what follows a crash.
+/// The maximum number of crashes nested in the run after a crash.
 const DEPTH_MAX: u32 = 3;
 
 impl<'a> Explorer<'a> {
@@ -185,7 +185,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// The medium of the machine, which has one even when the store uses none.
+    /// Returns the medium of the machine, which has one even if the store uses none.
     fn machine_medium(&self) -> Medium {
         match self.case.medium {
             Medium::Dram => Medium::Mapped,
@@ -214,11 +214,12 @@ impl<'a> Explorer<'a> {
         self.watch(&machine, &queue, percent);
         for (at, op) in script.iter().enumerate() {
             let Some(mut here) = world.take() else { break };
-            // So that a shrinker that leaves other operations out changes little here.
+            // Seeds from the operation, so that removing other operations while shrinking changes
+            // little here.
             let mut hasher = std::hash::DefaultHasher::new();
             format!("{op:?}").hash(&mut hasher);
             self.rng = fastrand::Rng::with_seed(self.case.seed ^ hasher.finish());
-            // Now and then the story itself goes on from a crash.
+            // Sometimes the run itself continues from a crash.
             let dies = self.rng.u32(0..100) < 3;
             let mut heir = None;
             let outcome = here.run_hooked(op, &mut |oracle| {
@@ -263,7 +264,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// Boots a machine, now and then one that has the pool on another medium.
+    /// Boots a machine, sometimes with the pool on another medium.
     fn boot(&mut self, image: Image) -> Machine {
         let (seed, medium) = (self.rng.u64(..), image.medium());
         if !self.case.moves || self.rng.bool() {
@@ -285,7 +286,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// The options for a machine.
+    /// Returns the options for a machine.
     fn options_on(&self, machine: &Machine) -> Options {
         match self.case.moves {
             true => settings::on(machine.medium(), &self.case.options),
@@ -327,7 +328,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// Boots an image and checks what is in it, and that the store goes on from there.
+    /// Boots an image, checks its content, and checks that the store remains usable.
     fn examine(&mut self, image: Image, crash: Crash, oracle: &Oracle, depth: u32) -> Outcome {
         match crash {
             Crash::Power => self.tally.power_losses += 1,
@@ -341,7 +342,7 @@ impl<'a> Explorer<'a> {
         if self.rng.u8(0..4) > 0 || depth >= DEPTH_MAX {
             return Ok(());
         }
-        // The store is used for a while, and perhaps crashed meanwhile.
+        // Uses the store for a while, possibly crashing it meanwhile.
         let len = self.rng.usize(1..25);
         let profile = Profile {
             reopen: false,
@@ -425,7 +426,7 @@ fn taken(machine: &Machine, point: PersistPoint, crash: Crash, survive: Survive)
     }
 }
 
-/// Gives the values of a script tags that no other script has.
+/// Gives the values of a script unique tags.
 fn retag(script: &mut [Op], base: u64) {
     for op in script {
         if let Op::Write(entries, _) = op {

@@ -1,19 +1,20 @@
-//! Damage: a small database with something in every place is written to files, some of the bytes in
-//! use are changed, and what is left is opened, read every way, verified and used on.
+//! Damage: a small database with data in every component is written to files, some of the bytes in
+//! use are changed, and the result is opened, read in every way, verified and used.
 //!
-//! What must hold, whatever the damage: no call panics or hangs or takes memory without bound; no
-//! key shows bytes that were never written for it; and a key shows another value than its last one
-//! only where opening refuses, a call fails or `verify` finds a problem. A log may also end earlier:
-//! damage at its end looks like a record that a crash interrupted, even after a close.
+//! For any damage: no call panics, hangs or takes unbounded memory; no key shows bytes that were
+//! never written for it; and a key shows another value than its last one only if opening fails, a
+//! call fails or `verify` finds a problem. A log may also end earlier: damage at its end looks like
+//! a record that a crash interrupted, even after a close.
 //!
-//! One case in four damages two places. Where opening refuses, and in another one in four at once, the
-//! database is repaired: the result opens, verifies, and shows values that were written; each key that is
-//! not as it was last is in a loss that the repair tells of, and there is none where it says that everything
-//! was whole.
+//! One case in four damages two places. If opening fails, and always in another case in four, the
+//! database is repaired: the result opens, verifies, and shows values that were written. Each key
+//! that does not show its last value is in a reported loss, and the report has no losses if it
+//! states that everything was intact.
 //!
-//! One database in eight has values of one size, so that nodes begin at the same places in many pages, and
-//! half of its damage is a page in the place of another: each node there can then be sound. After one crash in
-//! eight the machine has started anew, so that lists may be rebuilt from nodes.
+//! One database in eight has values of one size, so that nodes start at the same offsets in many
+//! pages, and half of its damage replaces a page with another one, so that each node in it can be
+//! sound. After one crash in eight the machine has rebooted, so that lists may be rebuilt from
+//! nodes.
 
 mod examine;
 
@@ -32,52 +33,52 @@ use crate::value::Value;
 use crate::watchdog::{self, watched};
 use crate::{settings, shrink};
 
-/// What changes bytes in units of lines.
+/// The unit of changes: a cache line.
 const LINE: usize = 64;
 /// A page of a medium.
 const PAGE: usize = 4096;
-/// More than any case needs, in bytes of address space.
+/// A limit of address space in bytes, more than any case needs.
 const MEMORY_MAX: u64 = 2 << 30;
-/// Keys of a specimen.
+/// The number of keys in a specimen.
 const KEYS: u64 = 90;
 
-/// A database as files, with what was written.
+/// A database as files, with the history of its writes.
 pub struct Specimen {
     seed: u64,
     medium: Medium,
     options: Options,
     closed: bool,
-    /// After a crash the machine has started anew.
+    /// Whether the machine has rebooted after the crash.
     restarted: bool,
-    /// The size of all values, if they have one.
+    /// The size of all values, if it is the same.
     uniform: Option<u32>,
-    /// Logs count as much as tables: damage to what has been flushed must be found in them.
+    /// Whether logs count like tables: damage to flushed records in them must be found.
     logs_count: bool,
     files: BTreeMap<String, Vec<u8>>,
-    /// For every file, the lines that are not empty.
+    /// For every file, the offsets of the lines that are not zero.
     used: BTreeMap<String, Vec<usize>>,
-    /// What was ever written for each key, in order.
+    /// The values ever written for each key, in order.
     history: BTreeMap<Key, Vec<Option<Value>>>,
-    /// For each key, how many of its writes have to show.
+    /// For each key, how many of its writes must show.
     settled: BTreeMap<Key, usize>,
 }
 
 /// One kind of damage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// One bit is another.
+    /// One bit is flipped.
     Bit,
-    /// One byte is another.
+    /// One byte is changed.
     Byte,
-    /// A word of eight bytes is another.
+    /// A word of eight bytes is changed.
     Word,
-    /// A line of 64 bytes is empty.
+    /// A line of 64 bytes is zeroed.
     Line,
-    /// A page is empty.
+    /// A page is zeroed.
     Page,
-    /// A page has the bytes of another one.
+    /// A page is replaced with another one.
     Misdirected,
-    /// The file ends early.
+    /// The file is truncated.
     Cut,
 }
 
@@ -91,22 +92,22 @@ const KINDS: [Kind; 7] = [
     Kind::Cut,
 ];
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// Opening refuses.
+    /// Opening fails.
     Refused,
     /// Opening succeeds and verify, or a read, finds the damage.
     Found,
-    /// Nothing is wrong with what is read.
+    /// Nothing that is read is wrong.
     Harmless,
-    /// As harmless, but writing and draining found the damage later.
+    /// Harmless at first, but later writes and drains found the damage.
     FoundLater,
-    /// The end of the log is gone, as after a crash that was a little earlier.
+    /// The end of the log is lost, as after a slightly earlier crash.
     Shorter,
 }
 
-/// How many cases ended how, by kind.
+/// Counts of results by kind of damage.
 #[derive(Clone, Default, Debug)]
 pub struct Tally(BTreeMap<(Kind, Class), u64>);
 
@@ -116,7 +117,7 @@ impl Tally {
         *self.0.entry((kind, class)).or_default() += 1;
     }
 
-    /// Cases in all.
+    /// Returns the number of cases.
     pub fn cases(&self) -> u64 {
         self.0.values().sum()
     }
@@ -145,7 +146,8 @@ fn failed(what: &str) -> impl Fn(Error) -> String {
 }
 
 impl Specimen {
-    /// The database of `seed`: its medium, its options, whether it was closed, and what it holds.
+    /// Makes the database of `seed`, which determines its medium, its options, whether it was
+    /// closed, and its content.
     pub fn make(seed: u64) -> Outcome<Specimen> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let medium = [Medium::Dax, Medium::Dax, Medium::Mapped, Medium::Dram][rng.usize(..4)];
@@ -159,8 +161,8 @@ impl Specimen {
         Specimen::with(seed, medium, options, (closed, false))
     }
 
-    /// As [`Specimen::make`], with threads and with the options of a user who sets none where the seed says so: what
-    /// writes the database, and what opens it. A crash is that of a database at rest then.
+    /// As [`Specimen::make`], but some seeds use threads or default options, both for writing and
+    /// for opening the database. A crash then is that of an idle database.
     pub fn drawn(seed: u64) -> Outcome<Specimen> {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0074_6872_6561_6473);
         let workers = settings::workers(seed);
@@ -184,7 +186,7 @@ impl Specimen {
         Specimen::with(seed, medium, options, (closed, false))
     }
 
-    /// Whether its files take long to write.
+    /// Returns whether the files take long to write.
     pub fn is_large(&self) -> bool {
         self.files.values().map(Vec::len).sum::<usize>() > 16 << 20
     }
@@ -193,17 +195,18 @@ impl Specimen {
         self.options.background.workers != Workers::Manual
     }
 
-    /// A database of a design, closed, with all background work done.
+    /// Makes a closed database of a design, with all background work done.
     pub fn closed_of(design: Design, seed: u64) -> Outcome<Specimen> {
         let options = settings::small_of(design, Medium::Dax);
         Specimen::with(seed, Medium::Dax, options, (true, false))
     }
 
-    /// A database of a design without a pool, as a process crash or a close leaves it. Bytes that change in
-    /// its logs must be found, but for those of writes after the last flush where it was not closed.
+    /// Makes a database of a design without a pool, as a process crash or a close leaves it.
+    /// Changed bytes in its logs must be found, except in writes after the last flush if it was not
+    /// closed.
     pub fn of_logs(design: Design, closed: bool, seed: u64) -> Outcome<Specimen> {
         let mut options = settings::small_of(design, Medium::Dram);
-        // So that logs are kept, and not drained.
+        // Keeps logs instead of draining them.
         options.front.log_bytes_max = 1 << 30;
         Specimen::with(seed, Medium::Dram, options, (closed, true))
     }
@@ -234,7 +237,8 @@ impl Specimen {
             .map_err(failed("making a specimen"))?;
         specimen.fill(&db, &mut rng).map_err(failed("filling"))?;
         if closed {
-            // Else a compaction that the close gives up may have removed a file, or not yet.
+            // Otherwise a file may or may not have been removed by a compaction that the close
+            // cancels.
             match specimen.has_threads() {
                 true => db.settle().map_err(failed("coming to rest"))?,
                 false => while db.step(0).map_err(failed("a step"))? {},
@@ -245,7 +249,7 @@ impl Specimen {
             }
             specimen.take(folder.path())?;
         } else {
-            // As a process crash leaves them.
+            // Takes the files as a process crash leaves them.
             specimen.take(folder.path())?;
             if specimen.has_threads() {
                 specimen.take_at_rest(&db, folder.path())?;
@@ -262,7 +266,7 @@ impl Specimen {
         Ok(specimen)
     }
 
-    /// Puts something in every place: the repository, merged and plain tables, the log.
+    /// Puts data into every component: the repository, merged and plain tables, the log.
     fn fill(&mut self, db: &Db, rng: &mut fastrand::Rng) -> terrace::Result<()> {
         let mut tag = 0;
         for round in 0..6 {
@@ -293,14 +297,14 @@ impl Specimen {
                 }
                 _ => {}
             }
-            // Without a pool, all that there is lies in logs, and more than a byte of one may be gone.
+            // Without a pool, all data is in logs, and damage may lose more than one byte of one.
             let kept = match self.medium {
                 Medium::Dram => self.logs_count && round > 0,
                 Medium::Dax | Medium::Mapped => true,
             };
             if round < 5 && kept {
                 if self.medium == Medium::Dram {
-                    // Logs are sealed by the sync that covers them.
+                    // A log is sealed by the sync that covers it.
                     tag += 1;
                     let value = Value { tag, len: 5 };
                     db.put_with("000", value.bytes(), Durability::Sync)?;
@@ -318,10 +322,10 @@ impl Specimen {
         self.settled = self.history.iter().map(each).collect();
     }
 
-    /// Reads the files of an open database whose threads have come to rest: no call of theirs lies between two reads
-    /// that are the same.
+    /// Reads the files of an open database whose threads are idle. Two identical reads in a row
+    /// show that no thread wrote in between.
     fn take_at_rest(&mut self, db: &Db, folder: &Path) -> Outcome {
-        // BOUND: nothing is written any more.
+        // BOUND: there are no more writes.
         for _ in 0..20 {
             db.settle().map_err(failed("coming to rest"))?;
             let before = std::mem::take(&mut self.files);
@@ -354,7 +358,8 @@ impl Specimen {
         self.options.design_of_new()
     }
 
-    /// Damages the specimen as `case` says; the kind, and where.
+    /// Damages the specimen. `case` determines how. Returns the files, the kind of damage and its
+    /// place.
     fn damage(&self, case: u64) -> (BTreeMap<String, Vec<u8>>, Kind, String) {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ (case + 1) << 32);
         let mut files = self.files.clone();
@@ -373,8 +378,8 @@ impl Specimen {
         rng: &mut fastrand::Rng,
     ) -> (Kind, String) {
         let names: Vec<&String> = self.used.keys().collect();
-        // The pool has most bytes, and the other files have all of theirs in use; with tables in
-        // files, it is one file of many.
+        // The pool has most bytes, and the other files are in use entirely. With tables in files,
+        // the pool is one file of many.
         let pool = names.iter().position(|name| *name == "pool");
         let share = if self.design().keeps_table_files() {
             3
@@ -404,7 +409,7 @@ impl Specimen {
             Some(_) if rng.bool() => Kind::Misdirected,
             _ => kind,
         };
-        // A first damage may have cut the place off.
+        // The first damage may have cut off this place.
         let bytes = files.get_mut(name).filter(|bytes| line < bytes.len());
         let Some(bytes) = bytes else {
             return (kind, format!("nothing of {name}"));
@@ -459,7 +464,7 @@ impl Specimen {
         })
     }
 
-    /// Repairs the database as it is, of which nothing is lost.
+    /// Repairs the undamaged database, which must lose nothing.
     pub fn repair_undamaged(&self) -> Outcome {
         let folder = scratch()?;
         let outcome = self.lay_out(&self.files, folder.path())?.repair(true);
@@ -469,21 +474,21 @@ impl Specimen {
         })
     }
 
-    /// The files that have bytes, and how many.
+    /// Returns the names of the files that are not empty, with their sizes.
     pub fn files(&self) -> impl Iterator<Item = (&str, usize)> {
-        // Nothing is read of a reserve but its length.
+        // Only the length of a reserve is read.
         let is_read = |name: &str, bytes: &[u8]| !bytes.is_empty() && !name.starts_with("RESERVE-");
         let files = self.files.iter();
         let files = files.filter(move |(name, bytes)| is_read(name, bytes));
         files.map(|(name, bytes)| (name.as_str(), bytes.len()))
     }
 
-    /// Where the lines of a file are that have something in them.
+    /// Returns the offsets of the lines of a file that are not zero.
     pub fn used(&self, name: &str) -> &[usize] {
         self.used.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Changes one byte of one file, and looks whether somebody notices.
+    /// Changes one byte of one file and checks whether the change is detected.
     pub fn flip(&self, name: &str, at: usize, mask: u8) -> Outcome<Class> {
         let mut files = self.files.clone();
         let byte = files.get_mut(name).and_then(|bytes| bytes.get_mut(at));
@@ -495,7 +500,7 @@ impl Specimen {
         })
     }
 
-    /// Writes files into a folder, for somebody to look at.
+    /// Writes files into a directory for an examination.
     fn lay_out(&self, files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Outcome<Examination> {
         for (name, bytes) in files {
             std::fs::write(folder.join(name), bytes).map_err(|e| format!("writing {name}: {e}"))?;
@@ -533,10 +538,12 @@ impl Specimen {
     }
 }
 
-/// Makes a pool that was not closed look as if the machine had started anew since, with all that was written.
+/// Makes a pool that was not closed look as if the machine had rebooted since, with all writes
+/// preserved.
 pub fn restart(pool: &mut [u8]) {
     for slot in pool.chunks_mut(PAGE).take(2) {
-        // A superblock's slot, whose layout is fixed by its format: the boot, and the checksum at the end.
+        // In a slot of the superblock, whose layout the format fixes, this changes the boot and the
+        // checksum at the end.
         if slot.starts_with(b"TERRPOOL") {
             slot[80] ^= 0xff;
             terrace_media::decoder::seal(slot, 252);
@@ -544,7 +551,7 @@ pub fn restart(pool: &mut [u8]) {
     }
 }
 
-/// The most address space that the process ever had, in bytes.
+/// Returns the peak address space of the process in bytes.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status

@@ -1,9 +1,11 @@
-//! Syncs that fail: whoever asked for one is told, and the store takes no more writes.
+//! Failing syncs: the caller of a failed sync gets an error, and the store takes no more writes.
 //!
-//! What a failed sync leaves on the media is unknown, so no later sync may vouch for it. Real files
-//! keep what they were given even so; the data cannot tell, and the answers must.
+//! The state of the media after a failed sync is unknown, so no later sync may vouch for it. Real
+//! files keep the bytes even so: the failure must show in results, since it cannot show in the
+//! data.
 //!
-//! `sweep` lets every call fail, not only syncs; in `once` another writer waits for the sync that fails.
+//! `sweep` makes every call fail, not only syncs. In `once` another writer waits for the failing
+//! sync.
 
 pub mod fault;
 pub mod once;
@@ -20,19 +22,19 @@ use crate::place::{Place, scratch};
 use crate::settings;
 use crate::watchdog;
 
-/// Writes of the script.
+/// The number of writes in the script.
 const WRITES: u8 = 40;
 
-/// What a script had to say about its syncs.
+/// The result of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sync {
-    /// The sync failed, and the store said so.
+    /// The sync failed, and the store reported it.
     Told,
     /// The script makes fewer syncs.
     NotReached,
 }
 
-/// Lets the `n`-th sync of a script fail, counted from 1.
+/// Makes the `n`-th sync of a script fail, counted from 1.
 pub fn fail_sync(n: u64) -> Outcome<Sync> {
     let folder = scratch()?;
     let faults = PoolFaults::new();
@@ -66,8 +68,9 @@ pub fn fail_sync(n: u64) -> Outcome<Sync> {
     }
 }
 
-/// Writes, flushes, drains and closes until something fails. A call that succeeds although a sync failed
-/// meanwhile is named and ends it: without threads the sync was that call's own.
+/// Writes, flushes, drains and closes until something fails. Also ends at a call that succeeds
+/// although a sync failed during it, and returns its name: without threads the sync was made by
+/// that call.
 fn script(
     place: &Place,
     faults: &PoolFaults,

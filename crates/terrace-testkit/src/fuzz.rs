@@ -1,12 +1,12 @@
-//! Fuzzing of the decoders: bytes that encoders made are changed, their checksums mostly made right
-//! again, and decoded.
+//! Fuzzing of the decoders: encoded bytes are mutated, their checksums mostly corrected, and
+//! decoded.
 //!
-//! What must hold for any bytes: the decoder returns, without a panic, within its time and memory; and
-//! what it accepts is what an encoder writes, or reads as the same again, as the decoder's own checks say
-//! (`terrace::testing::decoders`). An input that does something that none did before is kept and changed
-//! further, so that the campaign comes to states that no single change leads to.
+//! For any bytes the decoder returns without a panic, within its limits of time and memory.
+//! Accepted bytes are equal to an encoder's output or decode to the same again, as the decoder's
+//! own checks define (`terrace::testing::decoders`). An input with new behavior is kept and mutated
+//! further, so that the campaign reaches states that no single mutation leads to.
 //!
-//! Everything follows from the seed. Inputs that once failed are in `corpus.txt`.
+//! The seed determines everything. Inputs that once failed are in `corpus.txt`.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,25 +20,25 @@ use crate::heap;
 use crate::oracle::Outcome;
 use crate::request::Request;
 
-/// Inputs that were worth keeping: a decoder's name and the bytes in hexadecimal, one a line.
+/// Inputs worth keeping, one per line: the decoder's name and the bytes in hexadecimal.
 const CORPUS: &str = include_str!("corpus.txt");
-/// The longest input.
+/// The maximum length of an input.
 const BYTES_MAX: usize = 4096;
-/// Inputs that one decoder keeps.
+/// The maximum number of inputs kept per decoder.
 const KEPT_MAX: usize = 400;
-/// What one decoding may take, besides `MEMORY_EACH` for each byte of its input: compressed bytes
-/// become many, and the checks have copies of all.
+/// The memory that one decoding may take, in addition to `MEMORY_EACH` per input byte: compressed
+/// bytes expand, and the checks copy all of them.
 const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_EACH: u64 = 4096;
-/// What one decoding may last. One that lasted longer is tried again, so that what counts is not that the
-/// machine had other work.
+/// The time that one decoding may take. A slower one is repeated, so that other load on the machine
+/// does not count.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Without an end of a decoding for so long, it hangs.
+/// The time without a finished decoding after which it counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
-/// Decodings of one decoder before it is another's turn.
+/// The number of decodings of one decoder before the next one's turn.
 const TURN: u64 = 20_000;
 
-/// Numbers that are next to something.
+/// Numbers at or next to limits.
 const EDGES: [u64; 20] = [
     0,
     1,
@@ -69,14 +69,14 @@ pub struct Target {
     seed: u64,
     kept: Vec<Vec<u8>>,
     seen: BTreeSet<Seen>,
-    /// Decodings so far.
+    /// The number of decodings so far.
     pub executions: u64,
-    /// Those whose bytes were accepted.
+    /// The number of inputs that were accepted.
     pub accepted: u64,
 }
 
 impl Target {
-    /// A decoder, with all that follows from `seed`.
+    /// Makes a target. `seed` determines all that follows.
     pub fn new(decoder: Decoder, seed: u64) -> Target {
         let name = decoder.name.bytes();
         let own = name.fold(seed, |hash, byte| {
@@ -95,7 +95,7 @@ impl Target {
         }
     }
 
-    /// Decodes what encoders made, and what was kept: the first must be accepted.
+    /// Decodes encoded and kept inputs. At least one must be accepted.
     pub fn begin(&mut self) -> Outcome {
         for (at, seed) in self.kept.clone().into_iter().enumerate() {
             self.decode(&seed)
@@ -107,7 +107,7 @@ impl Target {
         }
     }
 
-    /// So many changed inputs.
+    /// Runs this many mutated inputs.
     pub fn run(&mut self, executions: u64) -> Outcome {
         for _ in 0..executions {
             let mut input = self.rng.choice(&self.kept).cloned().unwrap_or_default();
@@ -142,11 +142,11 @@ impl Target {
         Ok(())
     }
 
-    /// Takes out pieces for as long as the input fails.
+    /// Removes pieces while the input still fails.
     fn shrink(&mut self, mut input: Vec<u8>) -> Vec<u8> {
         for piece in [256, 64, 16, 8, 4, 2, 1] {
             let mut at = 0;
-            // BOUND: the input gets shorter or the position larger.
+            // BOUND: the input shrinks or the position grows.
             while at + piece <= input.len() {
                 let mut shorter = input.clone();
                 shorter.drain(at..at + piece);
@@ -159,7 +159,7 @@ impl Target {
         input
     }
 
-    /// One change.
+    /// Applies one mutation.
     fn change(&mut self, input: &mut Vec<u8>) {
         let rng = &mut self.rng;
         let len = input.len();
@@ -174,7 +174,7 @@ impl Target {
             2 => input[at] = rng.u8(..),
             3 => input[at] = input[at].wrapping_add(rng.u8(0..9).wrapping_sub(4)),
             4..7 => {
-                // A number of some size, as such numbers go wrong.
+                // Writes an integer of some width with a typical bad value.
                 let size = [1, 2, 4, 8][rng.usize(..4)];
                 let number = match rng.u8(0..4) {
                     0 => len as u64,
@@ -207,7 +207,7 @@ impl Target {
                 }
             }
             _ => {
-                // The front of one and the back of another, or an early end.
+                // Joins the front of one input to the back of another, or truncates.
                 input.truncate(at);
                 if rng.bool()
                     && let Some(other) = rng.choice(&self.kept)
@@ -220,7 +220,7 @@ impl Target {
     }
 }
 
-/// Decodes; an error is a panic, too much time or memory, or a broken promise.
+/// Decodes an input. Fails on a panic, on too much time or memory, or on a failed check.
 pub fn check(decoder: &Decoder, input: &[u8]) -> Outcome<Seen> {
     match check_once(decoder, input)? {
         (seen, lasted) if lasted <= TIME_MAX => Ok(seen),
@@ -254,7 +254,7 @@ fn check_once(decoder: &Decoder, input: &[u8]) -> Outcome<(Seen, Duration)> {
     Ok((seen, lasted))
 }
 
-/// The lines of `corpus.txt` for a decoder.
+/// Returns the lines of `corpus.txt` for a decoder.
 fn corpus_of(name: &str) -> Vec<Vec<u8>> {
     let lines = CORPUS.lines().filter_map(|line| line.split_once(' '));
     let of_it = lines.filter(|(of, _)| *of == name);
@@ -266,7 +266,7 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// Ends the process where no decoding ends any more, which nothing else can do.
+/// Ends the process if no decoding finishes. Nothing else can interrupt one.
 struct Watchdog(Arc<AtomicBool>);
 
 impl Watchdog {
@@ -296,7 +296,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Decoders in turns, as long as the request asks for.
+/// Runs decoders in turns, for as long as requested.
 pub fn campaign(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
     let name = request.text("decoder").unwrap_or("all");
@@ -313,12 +313,12 @@ pub fn campaign(request: &Request) -> Outcome {
     let turns = Arc::new(AtomicU64::new(0));
     let text = format!("decoder {name}, seed {seed:#x}");
     let _watchdog = Watchdog::new(Arc::clone(&turns), text);
-    // A panic is a finding that is told with its input, once.
+    // A panic is a finding and is reported once, with its input.
     std::panic::set_hook(Box::new(|_| {}));
     targets.iter_mut().try_for_each(Target::begin)?;
     let each = request.number("executions", 100_000)?;
     let mut said = 0;
-    // BOUND: every turn adds decodings, and the clock goes on.
+    // BOUND: every turn adds decodings, and the clock advances.
     while request.goes_on("executions", 100_000, targets[0].executions)? {
         for target in &mut targets {
             let left = each.saturating_sub(target.executions);

@@ -1,7 +1,7 @@
 //! Golden stores: small databases kept as files, which every later version must open and read.
 //!
-//! A store is packed into one file: what lies in its folder, without the long empty stretches of the
-//! pool, and what it has to show. Integers are little-endian.
+//! A store is packed into one file: the files of its directory, without the long zero ranges of the
+//! pool, and its expected content. Integers are little-endian.
 //!
 //! ```text
 //! "terrace golden store 1\n", then for each file:
@@ -9,7 +9,8 @@
 //!     u64 offset, u32 length, bytes
 //! ```
 //!
-//! The file `CONTENT` is not of the store: a line for each pair, its keyspace, key and value in hex.
+//! The file `CONTENT` is not part of the store. It has a line for each pair: keyspace, key and
+//! value in hex.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,14 +26,14 @@ use crate::watchdog;
 use crate::world::verify;
 
 const MAGIC: &[u8] = b"terrace golden store 1\n";
-/// The name of what a store has to show.
+/// The name of the expected content.
 const CONTENT: &str = "CONTENT";
-/// The keyspaces that a store has.
+/// The keyspaces of a store.
 const SPACES: [&str; 2] = ["default", "other"];
-/// Pieces are of whole lines.
+/// Pieces consist of whole lines.
 const LINE: usize = 64;
 
-/// Every golden store: its name, design and medium, and whether it was closed.
+/// The golden stores: name, design, medium, and whether the store was closed.
 pub const STORES: [(&str, Design, Medium, bool); 7] = [
     ("miodb", Design::MioDb, Medium::Dax, true),
     ("miodb-crashed", Design::MioDb, Medium::Dax, false),
@@ -86,7 +87,7 @@ fn pack(files: &Files) -> Vec<u8> {
 fn unpack(packed: &[u8]) -> Outcome<Files> {
     let mut rest = packed.strip_prefix(MAGIC).ok_or("no golden store")?;
     let mut files = Files::new();
-    // BOUND: each turn takes bytes.
+    // BOUND: each iteration takes bytes.
     while !rest.is_empty() {
         let name_bytes = number(take(&mut rest, 4)?);
         let name = take(&mut rest, name_bytes)?.to_vec();
@@ -104,7 +105,7 @@ fn unpack(packed: &[u8]) -> Outcome<Files> {
     Ok(files)
 }
 
-/// The next bytes of a packed store.
+/// Takes the next bytes of a packed store.
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> Outcome<&'a [u8]> {
     let (head, tail) = rest
         .split_at_checked(count)
@@ -118,7 +119,7 @@ fn number(bytes: &[u8]) -> usize {
     digits.fold(0, |number, &byte| number << 8 | usize::from(byte))
 }
 
-/// Everything that a store shows.
+/// Returns the content of a store.
 fn content(db: &Db) -> Outcome<String> {
     let mut text = String::new();
     for name in SPACES {
@@ -142,7 +143,7 @@ fn content(db: &Db) -> Outcome<String> {
     Ok(text)
 }
 
-/// Puts something in every place: the bottom, the buffer, the log; old versions, tombstones.
+/// Puts data into every component: the bottom, the buffer, the log; old versions, tombstones.
 fn fill(db: &Db) -> terrace::Result<()> {
     let other = db.create_keyspace("other")?;
     let gone = db.create_keyspace("dropped")?;
@@ -165,14 +166,14 @@ fn fill(db: &Db) -> terrace::Result<()> {
     db.put("", "the empty key")?;
     db.put([0xff; 300], vec![7; 2000])?;
     db.flush()?;
-    // These are in the log only.
+    // These entries are in the log only.
     for n in 0..12u8 {
         db.put([b'l', n], [n; 30])?;
     }
     db.delete([b'k', 3])
 }
 
-/// Makes a store anew, packed.
+/// Creates a store and packs it.
 pub fn make(design: Design, medium: Medium, closed: bool) -> Outcome<Vec<u8>> {
     let folder = scratch()?;
     let db = Db::open(folder.path(), options(design, medium)).map_err(failed("creating"))?;
@@ -194,7 +195,7 @@ pub fn make(design: Design, medium: Medium, closed: bool) -> Outcome<Vec<u8>> {
     Ok(pack(&files))
 }
 
-/// Opens a packed store, verifies and reads all of it, writes, drains, and opens it again.
+/// Opens a packed store, verifies and reads all of it, writes, drains, and reopens it.
 pub fn check(packed: &[u8], design: Design, medium: Medium) -> Outcome {
     let mut files = unpack(packed)?;
     let expected = files.remove(CONTENT).ok_or("a store without its content")?;
@@ -232,7 +233,7 @@ pub fn check(packed: &[u8], design: Design, medium: Medium) -> Outcome {
     compare(&open()?, &now)
 }
 
-/// The file of a store in the folder of all.
+/// Returns the path of a golden store.
 pub fn path(folder: &Path, name: &str) -> std::path::PathBuf {
     folder.join(format!("{name}.store"))
 }

@@ -1,12 +1,12 @@
-//! Power cuts of a virtual machine: a guest with an emulated NVDIMM writes to a store, is killed at a
-//! random moment, boots again over the same memory and compares what it finds, life after life.
+//! Power cuts of a virtual machine: a guest with an emulated NVDIMM writes to a store, is killed at
+//! a random moment, boots again over the same memory and compares its content, life after life.
 //!
-//! This is the real kernel, ext4 with DAX, and `MAP_SYNC`. Killing the machine takes away what the
-//! guest had in its page cache and nothing of what it had stored to the NVDIMM, since an emulated
-//! processor has no cache to lose: what a missing flush of a line does is for the simulator to show.
+//! This runs the real kernel, ext4 with DAX, and `MAP_SYNC`. Killing the machine loses the page
+//! cache of the guest but nothing that was stored to the NVDIMM, since an emulated processor has no
+//! cache to lose. The effect of a missing cache-line flush is tested by the simulator.
 //!
-//! What must outlive the cut is on a device of its own, the board. `tools/pmem-guest` makes and runs
-//! the machines.
+//! State that must survive the cut is on a separate device, the board. `tools/pmem-guest` makes and
+//! runs the machines.
 
 mod board;
 mod life;
@@ -27,21 +27,21 @@ use crate::request::Request;
 use crate::settings;
 use crate::writes::{Course, THREADS};
 
-/// Where the guest has the store.
+/// The directory of the store in the guest.
 const STORE: &str = "/mnt/pmem/db";
-/// Megabytes of a guest's NVDIMM; not those of the board.
+/// The size of a guest's NVDIMM in MiB, without the board.
 const IMAGE_MIB: u64 = 64;
-/// Lives of a store before a new one begins.
+/// The number of lives after which a new store is created.
 const LIVES_MAX: u64 = 25;
-/// BOUND: a guest that needs longer to boot and open hangs.
+/// BOUND: a guest that takes longer to boot and open hangs.
 const BOOT_MAX: Duration = Duration::from_secs(180);
-/// BOUND: a guest that needs longer to empty its store and close it hangs.
+/// BOUND: a guest that takes longer to empty and close its store hangs.
 const END_MAX: Duration = Duration::from_secs(300);
 
-/// What one look at a guest counts as at most.
+/// The maximum time that one poll of a guest counts as.
 const TURN_MAX: Duration = Duration::from_millis(50);
 
-/// What the file system of a guest is on, as `tools/pmem-guest` names it.
+/// The device of a guest's file system, as `tools/pmem-guest` names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Nvdimm,
@@ -59,10 +59,11 @@ impl Mode {
     }
 }
 
-/// Where a store is, the medium that it has to find there, and its design.
+/// The device of a store, the medium that it must detect, and its design.
 type Kind = (Mode, Medium, Design);
 
-/// Every kind of guest. The first four have every mode, and both designs that keep data in the pool.
+/// Every kind of guest. The first four cover every mode and both designs that keep data in the
+/// pool.
 const KINDS: [Kind; 12] = [
     (Mode::Nvdimm, Medium::Dax, Design::MioDb),
     (Mode::Nvdimm, Medium::Dax, Design::MioDbSsd),
@@ -78,7 +79,7 @@ const KINDS: [Kind; 12] = [
     (Mode::VirtioPmem, Medium::Mapped, Design::Leveled),
 ];
 
-/// What a life has to know.
+/// The parameters of a life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Orders {
     medium: Medium,
@@ -86,9 +87,9 @@ struct Orders {
     seed: u64,
     life: u64,
     variation: u8,
-    /// The store is compared, emptied and closed.
+    /// Whether the store is compared, emptied and closed.
     last: bool,
-    /// A break of the store that has to be seen, or none.
+    /// The bug of the store that must be caught. Empty if there is none.
     canary: String,
 }
 
@@ -128,7 +129,7 @@ impl Orders {
         let small = settings::small_of(self.design, self.medium);
         let mut options = settings::varied(&small, self.variation);
         options.pool.size_bytes = 8 << 20;
-        // The store has to find out.
+        // The store must detect the medium.
         options.pool.medium = MediumChoice::Auto;
         options.background.workers = Workers::Threads(1 + usize::from(self.variation % 2));
         options
@@ -144,22 +145,23 @@ impl Orders {
     }
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
-    /// Guests killed.
+    /// The number of guests killed.
     cuts: u64,
-    /// Those killed before the store had been compared: in recovery, or while it was read.
+    /// The number of guests killed before the store had been compared, in recovery or while
+    /// reading.
     early: u64,
-    /// Writes that were answered in all lives.
+    /// The number of acknowledged writes in all lives.
     writes: u64,
-    /// Stores begun.
+    /// The number of stores created.
     stores: u64,
-    /// Stores emptied and closed at their end.
+    /// The number of stores emptied and closed at their end.
     ends: u64,
 }
 
-/// A machine that is killed when nobody waits for it any more.
+/// A machine that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -169,16 +171,16 @@ impl Drop for Running {
     }
 }
 
-/// What guests are made of.
+/// The parts of guests.
 pub struct Machines {
     tool: PathBuf,
-    /// Kernel and program of every guest.
+    /// The kernel and program of every guest.
     parts: tempfile::TempDir,
 }
 
 impl Machines {
-    /// Guests that run this program, which has to know the campaign `guest-life`, made by `tool` or else by the
-    /// tree's own.
+    /// Makes guests that run this program, which must support the campaign `guest-life`. `tool`
+    /// makes them; the default is the tool of this tree.
     pub fn make(tool: Option<&str>) -> Outcome<Machines> {
         let tool = match tool {
             Some(path) => PathBuf::from(path),
@@ -213,7 +215,7 @@ impl Machines {
         }
     }
 
-    /// A store of the default design on that medium, which the named break breaks.
+    /// Returns a store of the default design on a medium, broken by the named bug.
     #[cfg(feature = "canary")]
     pub(crate) fn broken(&self, medium: Medium, seed: u64, canary: &str) -> Option<Patient<'_>> {
         let kind = KINDS.iter().find(|kind| kind.1 == medium)?;
@@ -252,7 +254,7 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// Runs a command of the tool to its end.
+/// Runs a command of the tool and waits for it.
 fn call(tool: &Path, arguments: &[&std::ffi::OsStr]) -> Outcome {
     let ended = Command::new(tool)
         .args(arguments)
@@ -289,7 +291,7 @@ impl Patient<'_> {
         call(&self.machines.tool, &arguments)
     }
 
-    /// One life that ends in a power cut.
+    /// Runs one life that ends in a power cut.
     pub(crate) fn live_once(&mut self) -> Outcome {
         if self.store.is_none() {
             self.begin()?;
@@ -323,7 +325,8 @@ impl Patient<'_> {
         Ok(())
     }
 
-    /// The last life of a store: what the last cut left is compared, and so is the file system.
+    /// Runs the last life of a store: compares the content after the last cut, and checks the file
+    /// system.
     fn end(&mut self) -> Outcome {
         if self.store.is_none() {
             return Ok(());
@@ -352,7 +355,7 @@ impl Patient<'_> {
             .give_orders(&self.orders.to_text())
             .map_err(failed("the board"))?;
         for name in ["image", "board"] {
-            // For whoever looks into a failure: the boot can be repeated.
+            // Keeps copies for the analysis of a failure, from which the boot can be repeated.
             let (from, to) = (self.path(name), self.path(&format!("{name}.before")));
             let copied = Command::new("cp")
                 .arg("--sparse=always")
@@ -374,7 +377,7 @@ impl Patient<'_> {
         child.map(Running).map_err(failed("tools/pmem-guest"))
     }
 
-    /// Waits until the guest has come to a phase, or ends well.
+    /// Waits until the guest has reached a phase, or exits successfully.
     fn wait(&self, guest: &mut Running, most: Duration, phase: Option<Phase>) -> Outcome {
         let mut waited = Duration::ZERO;
         while waited < most {
@@ -394,7 +397,7 @@ impl Patient<'_> {
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
-            // Time in which this process was stopped, the guest was as well.
+            // While this process was stopped, the guest was stopped as well.
             waited += turn.elapsed().min(TURN_MAX);
         }
         Err(format!(
@@ -415,7 +418,7 @@ impl Patient<'_> {
         }
     }
 
-    /// A guest prints only what is wrong.
+    /// Checks that the guest has printed nothing, since it prints only errors.
     fn check_silent(&self) -> Outcome {
         match self.said("output") {
             said if said.trim().is_empty() => Ok(()),
@@ -429,7 +432,7 @@ impl Patient<'_> {
     }
 }
 
-/// Guests that lose power, in turns of all kinds that the request leaves.
+/// Runs guests that lose power, cycling through the kinds that the request selects.
 pub fn campaign(request: &Request) -> Outcome {
     let machines = Machines::make(request.text("tool"))?;
     let seed = request.number("seed", 0)?;
@@ -480,7 +483,7 @@ fn treat<'a>(patient: &mut Patient<'a>, step: fn(&mut Patient<'a>) -> Outcome) -
 mod tests {
     use super::*;
 
-    /// Orders are read back as they were given.
+    /// Parsing orders returns what was formatted.
     #[test]
     fn orders_are_read_back() {
         for (mode, medium, design) in KINDS {
@@ -498,7 +501,7 @@ mod tests {
         assert!(Orders::parse("dax miodb 1").is_err());
     }
 
-    /// The first kinds, which a short run is made of, have every mode and every design with data in a pool.
+    /// The first kinds, used by a short run, cover every mode and every design with data in a pool.
     #[test]
     fn a_short_run_has_every_mode() {
         for mode in [Mode::Nvdimm, Mode::NoDax, Mode::VirtioPmem] {

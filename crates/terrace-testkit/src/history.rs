@@ -1,16 +1,16 @@
-//! Histories of registers, and whether some order of the operations explains them.
+//! Histories of registers, and checks that they are linearizable.
 //!
-//! Every operation has the moment at which it was called and the one at which it returned, from one
-//! clock. Writes of one register have values that differ, so a read names the write that it saw.
+//! Every operation has the times of its call and of its return, from one clock. Writes of one
+//! register have distinct values, so a read identifies the write that it saw.
 //!
-//! A history of reads and writes of different values is linearizable exactly when (Gibbons and
-//! Korach, 1997): no read returns before its write was called; and with the *zone* of a write from
-//! the first return to the last call among the write and its reads, no two zones that run forward
-//! overlap, and none that runs backward lies within one that runs forward.
+//! A history of reads and writes of distinct values is linearizable exactly if (Gibbons and Korach,
+//! 1997) no read returns before its write was called, and, with the *zone* of a write spanning from
+//! the first return to the last call among the write and its reads, no two forward zones overlap,
+//! and no backward zone is inside a forward one.
 //!
-//! Deletes do not differ from one another. Registers with deletes have one writer, whose order is
-//! known; then each read must be given a write, not older than those given to reads and writes that
-//! returned before it was called.
+//! Deletes are not distinct. Registers with deletes have one writer, whose order is known. Each
+//! read must then be assigned a write that is not older than those assigned to reads and writes
+//! that returned before it was called.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +19,22 @@ use crate::oracle::Outcome;
 /// One read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When it was called.
+    /// The time of the call.
     pub called: u64,
-    /// When it returned; the largest number if it never did.
+    /// The time of the return, or the largest number if it never returned.
     pub returned: u64,
-    /// The value written or seen; `None`: deleted or absent.
+    /// The value written or seen. `None` stands for deleted or absent.
     pub value: Option<u64>,
     /// The kind of call, for messages.
     pub how: &'static str,
 }
 
-/// What happened to one register.
+/// The operations on one register.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Writes; of one writer in its order where there are deletes.
+    /// The writes. With deletes, they are those of one writer, in its order.
     pub writes: Vec<Event>,
-    /// Reads.
+    /// The reads.
     pub reads: Vec<Event>,
 }
 
@@ -45,7 +45,7 @@ struct Zone {
 }
 
 impl History {
-    /// Checks a register that begins absent and is only ever set, to values that all differ.
+    /// Checks a register that is initially absent and only set, to distinct values.
     pub fn check_unique(&self) -> Outcome {
         let start = Event {
             called: 0,
@@ -113,14 +113,14 @@ impl History {
         Ok(())
     }
 
-    /// Checks a register of one writer, which may delete.
+    /// Checks a register with one writer, which may delete.
     pub fn check_one_writer(&self) -> Outcome {
         let mut reads = self.reads.clone();
         reads.sort_by_key(|read| read.called);
-        // Reads by the moment of their return, with the write given to them.
+        // Reads by the time of their return, with the write assigned to them.
         let mut returned: Vec<(u64, usize)> = Vec::new();
         for read in &reads {
-            // Write 0 is the beginning; write i is `writes[i - 1]`.
+            // Write 0 is the initial state. Write i is `writes[i - 1]`.
             let finished = self
                 .writes
                 .partition_point(|write| write.returned < read.called);
@@ -138,7 +138,7 @@ impl History {
                 ));
             };
             returned.push((read.returned, given));
-            // Old ones matter only through the newest write among them.
+            // Of the old reads only the one with the newest write matters.
             if returned.len() > 64 {
                 let best = returned
                     .iter()
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Histories that some order explains pass.
+    /// Linearizable histories pass.
     #[test]
     fn explainable_histories_pass() {
         let overlapping = history(
@@ -208,7 +208,7 @@ mod tests {
         assert!(stale.check_one_writer().is_err());
     }
 
-    /// Two reads, one after the other, that see two overlapping writes and then the first again.
+    /// Two consecutive reads see two overlapping writes, and a third sees the first again.
     #[test]
     fn reads_that_go_back_fail() {
         let back = history(
@@ -221,7 +221,7 @@ mod tests {
         assert!(back.check_one_writer().is_err());
     }
 
-    /// A read of nothing after a write had finished fails, and so does one of the future.
+    /// A read of nothing after a finished write fails, and so does a read of a later write.
     #[test]
     fn lost_and_early_values_fail() {
         let lost = history(&[(1, 2, 1)], &[(3, 4, 0)]);

@@ -1,8 +1,8 @@
-//! SIGKILL: a child process writes, is killed at a random moment, and what it leaves is compared,
-//! life after life in one folder.
+//! SIGKILL: a child process writes, is killed at a random moment, and the remaining database is
+//! compared, life after life in one directory.
 //!
-//! What each thread of a child does follows from the seed (see `writes`), and how far it had come is
-//! eight bytes in a file that only the thread writes.
+//! The seed determines what each thread of a child does (see `writes`). The progress of a thread is
+//! eight bytes in a file that only this thread writes.
 
 use std::fs::File;
 use std::io;
@@ -22,13 +22,14 @@ use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
 use crate::writes::{self, Course, Progress, THREADS};
 
-/// The variable that turns a process into a child.
+/// The environment variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_KILL_CHILD";
-/// Lives in one folder. Where logs are all there is they are replayed for ever, so it is changed sooner.
+/// The number of lives in one directory. Without a pool or table files logs are replayed in every
+/// life, so the directory is replaced sooner.
 const LIVES_MAX: u64 = 200;
 const LIVES_MAX_LOGS: u64 = 25;
 
-/// What a child has to know.
+/// The parameters of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Orders {
     folder: PathBuf,
@@ -37,7 +38,7 @@ struct Orders {
     seed: u64,
     life: u64,
     variation: u8,
-    /// The options are those of a user who sets none.
+    /// Whether the options are the default ones.
     by_default: bool,
 }
 
@@ -109,7 +110,7 @@ impl Orders {
     }
 }
 
-/// Turns this process into a child if it was started as one. `None`: it was not.
+/// Turns this process into a child if it was started as one. Returns `None` otherwise.
 pub fn child_if_asked() -> Option<ExitCode> {
     let orders = std::env::var(VARIABLE).ok()?;
     #[cfg(feature = "canary")]
@@ -120,7 +121,7 @@ pub fn child_if_asked() -> Option<ExitCode> {
     if let Err(failure) = done {
         eprintln!("{failure}");
     }
-    // A child is not expected to end: the parent takes it as a failure.
+    // A child is not expected to exit: the parent treats it as a failure.
     Some(ExitCode::FAILURE)
 }
 
@@ -148,7 +149,7 @@ fn live(orders: &Orders) -> Outcome {
     })
 }
 
-/// Progress in two files that only the thread writes.
+/// The progress in two files that only the thread writes.
 struct Files {
     done: File,
     refused: File,
@@ -177,18 +178,18 @@ impl Progress for Files {
     }
 }
 
-/// What a kill run did.
+/// Counts of a kill run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
-    /// Children killed.
+    /// The number of children killed.
     pub kills: u64,
-    /// Writes that were answered.
+    /// The number of answered writes.
     pub writes: u64,
-    /// Writes refused by a full pool.
+    /// The number of writes refused by a full pool.
     pub refusals: u64,
-    /// Kills that were followed by another one before anybody looked.
+    /// The number of kills that were followed by another one before the database was compared.
     pub unseen: u64,
-    /// Folders begun.
+    /// The number of directories created.
     pub folders: u64,
 }
 
@@ -199,14 +200,14 @@ pub struct Victim<'a> {
     oracle: Oracle,
     unlooked: bool,
     command: &'a dyn Fn() -> Command,
-    /// Counts of all lives.
+    /// The counts of all lives.
     pub tally: Tally,
     _folder: Option<tempfile::TempDir>,
 }
 
 impl<'a> Victim<'a> {
-    /// A victim whose children are started by `command`, which must come to
-    /// [`child_if_asked`] soon.
+    /// Makes a victim whose children are started by `command`. A child must call [`child_if_asked`]
+    /// early.
     pub fn new(
         (medium, design): (Medium, Design),
         seed: u64,
@@ -232,11 +233,11 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// Begins a new folder, in memory if the system has such a place.
+    /// Starts a new directory, in memory if the system has such a file system.
     fn begin(&mut self) -> Outcome {
         let folder = scratch()?;
         self.orders.folder = folder.path().to_owned();
-        // Not the first, which is all that a short test has.
+        // Not the first directory, which is the only one of a short test.
         self.orders.by_default = self.tally.folders % 8 == 3;
         self._folder = Some(folder);
         self.oracle = self.orders.oracle();
@@ -250,7 +251,7 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// One life: a child begins, is killed, and what it leaves is looked at.
+    /// Runs one life: starts a child, kills it, and compares the remaining database.
     pub fn live_once(&mut self) -> Outcome {
         let lives = match self.oracle.keeps_what_is_drained() {
             true => LIVES_MAX,
@@ -273,7 +274,7 @@ impl<'a> Victim<'a> {
     }
 
     fn kill_child(&mut self) -> Outcome {
-        // A file: a watchdog says more than a pipe holds that nobody reads.
+        // This is a file, since a watchdog's report can fill a pipe that is not read.
         let path = self.orders.folder.join("said");
         let said = File::create(&path).map_err(|e| format!("no file for the child: {e}"))?;
         let mut child = (self.command)()
@@ -303,8 +304,8 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// Waits until every thread of the child has written for a while: one that hangs is ended by the child's
-    /// watchdog, where a kill would have hidden it.
+    /// Waits until every thread of the child has written for a while. If one hangs, the child's
+    /// watchdog ends the child; a kill would hide the hang.
     fn wait_for_writes(&self, child: &mut Child) -> Outcome {
         let _operation = watchdog::operation_within(3 * watchdog::PATIENCE, "a child's writes");
         let waited = self.rng.clone().u64(100..2000);
@@ -315,7 +316,7 @@ impl<'a> Victim<'a> {
                 .map_or(0, |word| u64::from_le_bytes(*word));
             done >= waited
         };
-        // BOUND: the child's watchdog ends it, or this one the parent.
+        // BOUND: the child's watchdog ends the child, or this process's watchdog ends the parent.
         while !(0..THREADS).all(is_there) {
             let ended = child.try_wait().map_err(|e| format!("the child: {e}"))?;
             if ended.is_some() {
@@ -326,7 +327,7 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// Tells the oracle what the child had done.
+    /// Passes the progress of the child to the oracle.
     fn note(&mut self) -> Outcome {
         for thread in 0..THREADS {
             let read = |path: PathBuf| -> Vec<u64> {
@@ -352,7 +353,7 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// Opens the store and compares.
+    /// Opens the store and compares its content.
     fn look(&mut self) -> Outcome {
         self.unlooked = false;
         let mut options = self.orders.options(self.rng.u8(..));
@@ -375,7 +376,7 @@ impl<'a> Victim<'a> {
         Ok(())
     }
 
-    /// Where the victim stands, for messages.
+    /// Describes the victim for messages.
     pub fn describe(&self) -> String {
         format!(
             "{} on {}, seed {:#x}, life {}",
@@ -383,7 +384,7 @@ impl<'a> Victim<'a> {
         )
     }
 
-    /// Keeps the folder, for somebody to look into.
+    /// Keeps the directory for analysis.
     pub fn keep_folder(&mut self) -> PathBuf {
         match self._folder.take() {
             Some(folder) => folder.keep(),

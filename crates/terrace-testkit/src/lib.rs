@@ -1,7 +1,7 @@
-//! What tests Terrace: scripts and an oracle for them, crash drivers, histories of concurrent
-//! calls, and damage.
+//! Test tools for Terrace: scripts and their oracle, crash drivers, histories of concurrent calls,
+//! and damage.
 //!
-//! The tests of the store run these with few seeds; the binary of this crate runs them for long.
+//! The tests of the store run these with few seeds. The binary of this crate runs them at length.
 
 mod calls;
 pub mod campaign;

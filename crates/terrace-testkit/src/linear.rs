@@ -1,17 +1,17 @@
-//! Writers and readers on real threads while merges and drains run; what they saw is checked as
-//! histories (`history.rs`), and every read by what must hold at each instant.
+//! Writers and readers on real threads during merges and drains. Their results are checked as
+//! histories (`history.rs`), and every read against what must hold at each instant.
 //!
 //! | keys | written by | checked |
 //! |---|---|---|
 //! | shared | every writer, never deleted | as registers |
 //! | owned | one writer: puts, deletes, ranges, mixed batches, expiry, bulk loads | as registers of one writer |
 //! | groups | every writer, all keys of a group in one batch, over two keyspaces | as one register, and all equal |
-//! | accounts | one writer moves balances | as registers, and the sum is always the same |
+//! | accounts | one writer moves balances | as registers, and the sum is constant |
 //! | always | one writer, cleared and put in one batch, or put again just before it expires | it is never absent |
 //! | brief | one writer, for a time that the clock jumps over | as registers that the clock writes too |
 //! | facts and marks | one writer, one after the other | a mark implies its fact |
-//! | steady | nobody, after the start | always there |
-//! | keyspaces that come and go | one writer | all of what was there, or an error |
+//! | steady | no thread after the start | always present |
+//! | transient keyspaces | one writer | the whole content, or an error |
 
 mod comers;
 mod reader;
@@ -41,48 +41,49 @@ use crate::world::verify;
 const SHARED: u64 = 12;
 const OWNED: u64 = 6;
 const GROUPS: u64 = 4;
-/// BOUND: without threads, a write that finds the pool full is tried so often, with steps and a pause in between.
+/// BOUND: the number of attempts of a write on a full pool without threads, with steps and a pause
+/// in between.
 const TRIES: u32 = 10_000;
 
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Decides what the threads do; not in which order.
+    /// Determines what the threads do, but not in which order.
     pub seed: u64,
     /// The medium.
     pub medium: Medium,
     /// The design.
     pub design: Design,
-    /// Threads that write.
+    /// The number of writing threads.
     pub writers: u64,
-    /// Threads that read.
+    /// The number of reading threads.
     pub readers: u64,
-    /// Operations of each writer.
+    /// The number of operations of each writer.
     pub writes: u64,
-    /// How many times the few keys of each kind there are. With few keys the same ones are written
-    /// and read all the time; with many, a merge takes many batches, and reads meet it half done.
+    /// A multiplier for the few keys of each kind. With few keys the same ones are written and read
+    /// all the time; with many, a merge takes many batches, and reads meet it half done.
     pub spread: u64,
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
-    /// Writes recorded.
+    /// The number of writes recorded.
     pub writes: u64,
-    /// Reads recorded, of each key.
+    /// The number of reads recorded, counted per key.
     pub reads: u64,
-    /// Scans.
+    /// The number of scans.
     pub scans: u64,
-    /// Keyspaces dropped.
+    /// The number of keyspaces dropped.
     pub drops: u64,
-    /// Jumps of the clock.
+    /// The number of jumps of the clock.
     pub jumps: u64,
-    /// Merges, drains and reclaims that ended meanwhile.
+    /// The number of merges, drains and reclaims that ended during the run.
     pub jobs: u64,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.writes += other.writes;
         self.reads += other.reads;
@@ -93,7 +94,7 @@ impl Tally {
     }
 }
 
-/// What all threads of a run share.
+/// The state shared by all threads of a run.
 struct Stage<'a> {
     run: &'a Run,
     db: &'a Db,
@@ -127,19 +128,21 @@ impl Stage<'_> {
         self.db.options().background.workers == Workers::Manual
     }
 
-    /// A call that writes, and when it was made and returned.
+    /// Makes a call that writes, and returns the times of its call and return.
     fn call(&self, what: &str, call: impl Fn() -> terrace::Result<()>) -> Outcome<Span> {
         let called = self.tick();
         self.retried(call).map_err(failed(what))?;
         Ok((called, self.tick()))
     }
 
-    /// A call that writes. Without threads it is refused while the steps that it needs are another caller's.
+    /// Makes a call that writes. Without threads it is refused while another caller runs the steps
+    /// that it needs.
     fn retried<T>(&self, call: impl Fn() -> terrace::Result<T>) -> terrace::Result<T> {
         for _ in 0..TRIES {
             match call() {
                 Err(e) if e.kind() == ErrorKind::Full && self.is_manual() => {
-                    // BOUND: others step too, so this ends when nothing is left to do, or is given up.
+                    // BOUND: other callers run steps too, so this ends when nothing is left to do,
+                    // or after the last attempt.
                     for pick in 0..1000 {
                         if !self.db.step(pick)? {
                             break;
@@ -153,7 +156,7 @@ impl Stage<'_> {
         call()
     }
 
-    /// Runs some background steps, where no thread does.
+    /// Runs some background steps if there are no threads for them.
     fn step(&self, rng: &mut fastrand::Rng) -> Outcome {
         if self.is_manual() {
             for _ in 0..rng.u8(1..20) {
@@ -163,7 +166,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Lets the next read of this thread stop in the middle now and then, where the store is built for that.
+    /// Sometimes makes the next read of this thread pause in the middle, if the store is built for
+    /// that.
     fn stand_still(&self, rng: &mut fastrand::Rng) {
         #[cfg(feature = "canary")]
         if rng.u8(..8) == 0 {
@@ -234,7 +238,7 @@ impl Run {
         options.pool.size_bytes = 8 << 20;
         options.front.memtable_bytes = options.front.memtable_bytes.min(8 << 10);
         if self.seed % 3 == 1 {
-            // Everything drains at once, and extents are emptied all the time.
+            // Everything drains at once, and extents are emptied continuously.
             options.buffer.levels = 1;
             options.bottom.garbage_percent = 10;
         }
@@ -246,7 +250,7 @@ impl Run {
         options
     }
 
-    /// Runs the threads on a new store in `folder` and checks what they saw.
+    /// Runs the threads on a new store in `folder` and checks their results.
     pub fn run(&self, folder: &std::path::Path) -> Outcome<Tally> {
         let _case = watchdog::case(format!("{self:?}"));
         let clock = Arc::new(Jumping::new());

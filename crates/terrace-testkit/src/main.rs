@@ -12,7 +12,7 @@ use terrace_testkit::request::Request;
 use terrace_testkit::strangers::processes;
 use terrace_testkit::torture;
 
-/// Decodings are held to a bound of memory.
+/// Counts memory, since decoding is limited in memory.
 #[global_allocator]
 static HEAP: Counting = Counting;
 
@@ -81,7 +81,7 @@ fn run(args: &[String]) -> Outcome {
         "guest" => guest::campaign(&parse(&[
             "cuts", "minutes", "seed", "mode", "medium", "design", "tool", "canary",
         ])?),
-        // What a guest runs; its only argument is the board.
+        // The campaign that runs in a guest. Its only argument is the board.
         "guest-life" => match rest {
             [board] => guest::live(board.as_ref()),
             _ => Err("guest-life BOARD".into()),

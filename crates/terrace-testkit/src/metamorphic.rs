@@ -1,9 +1,9 @@
-//! Metamorphic runs: one history through every design at once, each with options of its own that are
-//! hostile in several ways. What users can see is the same in all of them at every step.
+//! Metamorphic runs: one history on every design at once, each with its own options that are
+//! hostile in several ways. All of them show the same to users at every step.
 //!
-//! Nothing here knows what is right: the stores check one another, so a mistake of the oracle that
-//! the other suites share does not matter. What a store does in the background differs, and so do
-//! the places where data lies; pools are large enough that none of them is ever full.
+//! There is no oracle: the stores are compared with one another, so an error of the oracle that the
+//! other suites share does not matter. Background work and the placement of data differ. Pools are
+//! large enough that none of them ever fills up.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::sizes::{Edges, KEY_MAX};
 use crate::value::{Value, shown};
 use crate::{settings, shrink, watchdog};
 
-/// How many operations lie between two looks at everything.
+/// The number of operations between two comparisons of everything.
 const LOOK_EVERY: usize = 25;
 
-/// The stores of a case: a name, a design and a medium each.
+/// The stores of a case: name, design and medium.
 const CAST: [(&str, Design, Medium); 8] = [
     ("miodb", Design::MioDb, Medium::Dax),
     ("miodb on dram", Design::MioDb, Medium::Dram),
@@ -36,8 +36,8 @@ const CAST: [(&str, Design, Medium); 8] = [
     ("leveled on mapped", Design::Leveled, Medium::Mapped),
 ];
 
-/// Options in which many things are as bad as they may be, drawn from a seed. Any two are valid for
-/// the same database.
+/// Returns options drawn from a seed, of which many are as unfavorable as possible. Any two are
+/// valid for the same database.
 pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut options = settings::small_of(design, medium);
@@ -62,15 +62,15 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     leveled.compression_upper = compressions[rng.usize(..2)];
     leveled.compression = compressions[rng.usize(..2)];
     leveled.direct_reads = rng.u8(0..4) == 0;
-    // With the first, nothing comes down beside a second run: writers wait for compactions.
+    // With the first choice, a second run blocks drains, and writers wait for compactions.
     let runs = [(1, 1, 2), (2, 4, 8), (4, 12, 36)][rng.usize(..3)];
     (leveled.runs_compact, leveled.runs_slow, leveled.runs_stop) = runs;
     options.background.workers = settings::workers(seed);
     options
 }
 
-/// The script of a seed: everything that users can do, and some drains made compactions of ranges,
-/// some scans copies.
+/// Returns the script of a seed: all operations of users, with some drains turned into compactions
+/// of ranges and some scans into copies.
 pub fn script(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d65_7461);
     let script = Profile::everything(len).generate(seed);
@@ -100,13 +100,13 @@ fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
     move |e| format!("{what}: {e:?}")
 }
 
-/// One store and what is held of it.
+/// One store with its open snapshots and iterators.
 struct Player {
     name: &'static str,
     design: Design,
     medium: Medium,
     seed: u64,
-    /// It has the options of a user who sets none.
+    /// Whether it uses default options.
     by_default: bool,
     place: Place,
     _folder: tempfile::TempDir,
@@ -115,11 +115,11 @@ struct Player {
     iters: Vec<Iter>,
 }
 
-/// A text of everything that an iterator gives, from both ends as the bits of `moves` say.
+/// Formats all pairs of an iterator. The bits of `moves` choose the end for each.
 fn taken(iter: Iter, moves: u64) -> Outcome<String> {
     let (mut front, mut back) = (String::new(), Vec::new());
     let mut iter = iter;
-    // BOUND: each turn takes a pair.
+    // BOUND: each iteration takes a pair.
     for turn in 0u32.. {
         let from_back = moves.rotate_right(turn) & 1 == 1;
         let Some(text) = next(&mut iter, from_back)? else {
@@ -134,7 +134,7 @@ fn taken(iter: Iter, moves: u64) -> Outcome<String> {
     Ok(front + &back.concat())
 }
 
-/// A text of the next pair of an iterator.
+/// Formats the next pair of an iterator.
 fn next(iter: &mut Iter, from_back: bool) -> Outcome<Option<String>> {
     let pair = if from_back {
         iter.next_back()
@@ -148,9 +148,9 @@ fn next(iter: &mut Iter, from_back: bool) -> Outcome<Option<String>> {
     }))
 }
 
-/// Takes sorted pairs in past log and memtables, where a store can.
+/// Ingests sorted pairs, bypassing log and memtables, if the store supports it.
 fn ingest(db: &Db, space: &Keyspace, pairs: &[(Key, Value)]) -> terrace::Result<()> {
-    // A key that is too long is left out by each of them.
+    // Every store skips keys that are too long.
     let pairs = || pairs.iter().filter(|(key, _)| key.0.len() <= KEY_MAX);
     let ingested = space.ingest().and_then(|mut ingest| {
         for (key, value) in pairs() {
@@ -210,7 +210,7 @@ impl Player {
         space.map_err(failed("a keyspace"))
     }
 
-    /// Runs an operation; a text of all that it shows.
+    /// Runs an operation and formats all that it shows.
     fn play(&mut self, op: &Op) -> Outcome<String> {
         let done =
             |result: terrace::Result<()>| result.map_err(failed("a call")).map(|()| String::new());
@@ -298,7 +298,7 @@ impl Player {
                 done(made.map(|_| ()))
             }
             Op::DropSpace(space) => {
-                // What an iterator of it says afterwards depends on what it has read before.
+                // The later results of its iterators depend on what they have read before.
                 self.iters.clear();
                 let dropped = self.db()?.drop_keyspace(&space_name(*space));
                 dropped
@@ -321,7 +321,7 @@ impl Player {
         }
     }
 
-    /// Everything that can be seen in a copy.
+    /// Formats the content of a copy.
     fn copy(&self) -> Outcome<String> {
         let folder = scratch()?;
         let place = Place {
@@ -423,7 +423,7 @@ impl Player {
     }
 }
 
-/// Everything that can be seen: every keyspace both ways, counted; and verify finds nothing.
+/// Verifies the store and formats its content: every keyspace in both directions, with counts.
 fn everything(db: &Db) -> Outcome<String> {
     let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
     if !report.problems.is_empty() {
@@ -454,12 +454,12 @@ fn scan(space: &Keyspace, range: &Range) -> Outcome<Iter> {
     iter.map_err(failed("a scan"))
 }
 
-/// At most so much of a text that differs is shown.
+/// Returns the part of a differing text that is printed.
 fn cut(text: &str) -> &str {
     text.get(..600).unwrap_or(text)
 }
 
-/// Plays a script on all stores.
+/// Runs a script on all stores.
 fn play(seed: u64, script: &[Op]) -> Outcome {
     let players: Outcome<Vec<Player>> = (0..CAST.len()).map(|at| Player::new(at, seed)).collect();
     let mut players = players?;
@@ -494,13 +494,13 @@ fn play(seed: u64, script: &[Op]) -> Outcome {
     Ok(())
 }
 
-/// Runs the case of a seed as it is.
+/// Runs the case of a seed without shrinking.
 pub fn once(seed: u64, len: usize) -> Outcome {
     let _case = watchdog::case(format!("metamorphic, seed {seed:#x}"));
     play(seed, &script(seed, len))
 }
 
-/// Runs the case of a seed; on failure shrinks its script.
+/// Runs the case of a seed, and shrinks its script on failure.
 pub fn run(seed: u64, len: usize) -> Outcome {
     let script = script(seed, len);
     shrink::check("metamorphic", seed, &script, &mut |script| {

@@ -1,5 +1,5 @@
-//! Model: a script runs on a store in a folder of the system and on an ordered map with versions,
-//! and both say the same.
+//! Model tests: a script runs on a store in a directory of the system and on an ordered map with
+//! versions, and the results must agree.
 
 use terrace::{Db, Design, Options, Workers};
 use terrace_media::Medium;
@@ -28,14 +28,15 @@ pub fn run(options: &Options, medium: Medium, script: &[Op]) -> Outcome {
     }
 }
 
-/// Runs the case of a seed: who runs background jobs, the options and the sizes follow from it. A failure is
-/// shrunk where no thread takes part.
+/// Runs the case of a seed, which determines who runs background jobs, the options and the sizes. A
+/// failure is shrunk unless threads are involved.
 pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcome {
     let options = settings::drawn(design, medium, seed);
     let script = Profile::everything(len).generate(seed);
     let edges = Edges::of(&options, medium);
     let mut script = edges.widen(script, seed);
-    // Of stores that are small: a script would take long to fill another one. `MioDb` in plain memory takes none.
+    // Only for small stores: a script would take long to fill another one. `MioDb` in plain memory
+    // has no ingest.
     let takes = medium != Medium::Dram || design.keeps_table_files();
     if takes && !settings::is_by_default(seed) && seed.is_multiple_of(3) {
         script.extend(sizes::of_ingests(
@@ -56,8 +57,8 @@ pub fn once((medium, design): (Medium, Design), seed: u64, len: usize) -> Outcom
     outcome.map_err(|e| format!("{name}, {:?}: {e}", options.background.workers))
 }
 
-/// A put that needs a memtable for itself, while the active one is so little filled that no spare is made ahead: who
-/// puts has to make one. With worker threads for odd seeds.
+/// Puts an entry that needs its own memtable, while the active one is so empty that no spare is
+/// made ahead and the caller must make one. Odd seeds use worker threads.
 pub fn large_after_small(medium: Medium, seed: u64) -> Outcome {
     let mut options = settings::small(medium);
     if !seed.is_multiple_of(2) {

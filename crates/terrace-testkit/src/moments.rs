@@ -1,9 +1,9 @@
-//! Reads between whose steps the world goes on: whenever a read asks for the time, and in a point read once
-//! it has its view, writes come in, the clock jumps, and background steps run. Whatever a read gives must be
-//! the state of the database at one instant of the call, for all keys together.
+//! Reads with changes between their steps: whenever a read asks for the time, and in a point read
+//! once it has its view, writes are made, the clock jumps, and background steps run. The result of
+//! a read must be the state of the database at one instant of the call, for all keys together.
 //!
-//! All calls are made on one thread, so the states that there were are known exactly. Background steps run there
-//! too, or on threads of the store.
+//! All calls are made on one thread, so the sequence of states is known exactly. Background steps
+//! run on this thread too, or on threads of the store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,49 +18,49 @@ use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::{settings, watchdog};
 
-/// Keys, so few that every read meets what was just written.
+/// The number of keys, so few that every read meets recent writes.
 const KEYS: u8 = 6;
-/// Reads of one case.
+/// The number of reads in one case.
 const READS: u32 = 80;
 
 type Hook = Box<dyn FnOnce() + Send>;
-/// The thread whose looks count, how many come before the hook's, and the hook.
+/// The thread whose looks count, the number of looks to skip, and the hook.
 type Armed = (ThreadId, u32, Hook);
 
-/// A clock that stands still, and runs what a test wants to happen when somebody asks it.
+/// A clock that is stopped, and runs a hook of the test when it is read.
 #[derive(Default)]
 pub struct Hooked {
     millis: AtomicU64,
     before: Mutex<Option<Armed>>,
     after: Mutex<Option<Armed>>,
-    /// Looks of what a hook does are no looks of the read.
+    /// Whether looks are ignored, since a hook makes them and not the read.
     held: AtomicBool,
 }
 
 impl Hooked {
-    /// A clock that shows so many milliseconds.
+    /// Returns a clock that shows a time in milliseconds.
     pub fn at(millis: u64) -> Arc<Hooked> {
         let clock = Hooked::default();
         clock.set(millis);
         Arc::new(clock)
     }
 
-    /// Shows another time from now on.
+    /// Sets the time.
     pub fn set(&self, millis: u64) {
         self.millis.store(millis, Ordering::SeqCst);
     }
 
-    /// Runs `hook` at the look of this thread that comes after `looks` others, before it has read the time.
+    /// Runs `hook` at a look of this thread, after skipping `looks`, before it has read the time.
     pub fn before(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
         *lock(&self.before) = Some((std::thread::current().id(), looks, Box::new(hook)));
     }
 
-    /// The same after it has read the time.
+    /// Runs `hook` likewise, after the look has read the time.
     pub fn after(&self, looks: u32, hook: impl FnOnce() + Send + 'static) {
         *lock(&self.after) = Some((std::thread::current().id(), looks, Box::new(hook)));
     }
 
-    /// Forgets hooks that have not run.
+    /// Removes hooks that have not run.
     pub fn disarm(&self) {
         *lock(&self.before) = None;
         *lock(&self.after) = None;
@@ -75,7 +75,7 @@ impl Hooked {
         self.held.store(was, Ordering::SeqCst);
     }
 
-    /// Runs the hook if its look has come.
+    /// Runs the hook if this is its look.
     fn look(&self, hook: &Mutex<Option<Armed>>) {
         if self.held.load(Ordering::SeqCst) {
             return;
@@ -117,23 +117,23 @@ impl Clock for Hooked {
     }
 }
 
-/// What reads may give: the keys that are there, with the number of each value.
+/// A state that reads may return: the keys present, with the number of each value.
 type State = BTreeMap<u8, u32>;
 
-/// What the database should have.
+/// The expected content of the database.
 struct Story {
     now: u64,
-    /// Each key's number and when it expires, 0 for never.
+    /// The number of each key and its expiry, 0 for none.
     entries: BTreeMap<u8, (u32, u64)>,
     number: u32,
-    /// The states since somebody last cleared them, in order.
+    /// The states since the list was last cleared, in order.
     states: Vec<State>,
-    /// The first call that failed beside a read.
+    /// The first call that failed during a read.
     failed: Option<String>,
 }
 
 impl Story {
-    /// The state of this instant.
+    /// Returns the current state.
     fn state(&self) -> State {
         let alive = |expiry: u64| expiry == 0 || expiry > self.now;
         let alive = self.entries.iter().filter(|(_, (_, e))| alive(*e));
@@ -145,7 +145,7 @@ impl Story {
         self.states.push(state);
     }
 
-    /// Adds a random operation to a batch, and does it here.
+    /// Adds a random operation to a batch, and applies it here.
     fn write(&mut self, batch: &mut WriteBatch, rng: &mut fastrand::Rng, ranges: bool) {
         let key = rng.u8(..KEYS);
         self.number += 1;
@@ -173,7 +173,7 @@ impl Story {
     }
 }
 
-/// The database, its clock and its story.
+/// The database, its clock and its expected content.
 #[derive(Clone)]
 struct World {
     db: Db,
@@ -182,9 +182,10 @@ struct World {
 }
 
 impl World {
-    /// Lets something happen. Without `steps`, no background steps and no range deletes: whoever asks for the
-    /// time may hold the list of snapshots, which these wait for. Beside threads of the store, which wait for that list
-    /// while others wait for them, only the clock jumps then.
+    /// Makes a random change. Without `steps` there are no background steps and no range deletes: a
+    /// caller that asks for the time may hold the list of snapshots, which these wait for. With
+    /// threads of the store, which wait for that list while others wait for them, only the clock
+    /// jumps then.
     fn act(&self, rng: &mut fastrand::Rng, steps: bool) -> terrace::Result<()> {
         let is_manual = self.db.options().background.workers == Workers::Manual;
         let from = if steps || is_manual { 0 } else { 8 };
@@ -222,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// What acts a few times, beside a read.
+    /// Returns a hook that makes a few changes during a read.
     fn meanwhile(&self, rng: &mut fastrand::Rng, steps: bool) -> impl FnOnce() + Send + use<> {
         let (world, mut rng) = (self.clone(), rng.fork());
         move || {
@@ -237,9 +238,10 @@ impl World {
         }
     }
 
-    /// Draws what happens beside the next read, and when.
+    /// Draws the changes during the next read, and their moments.
     fn arm(&self, rng: &mut fastrand::Rng) -> terrace::Result<()> {
-        // So that what is written beside the read needs no new memtable, and so no background step.
+        // Empties the memtable, so that writes during the read need no new memtable and no
+        // background step.
         self.db.flush()?;
         let mut story = lock(&self.story);
         story.states.clear();
@@ -258,7 +260,7 @@ impl World {
         Ok(())
     }
 
-    /// The states since `arm`; an error if something failed.
+    /// Returns the states since `arm`, or an error if a call failed.
     fn disarm(&self) -> Outcome<Vec<State>> {
         self.clock.disarm();
         #[cfg(feature = "canary")]
@@ -271,7 +273,7 @@ impl World {
     }
 }
 
-/// A pair as a key and its value's number.
+/// Returns a pair as a key and the number of its value.
 fn pair((key, value): (Vec<u8>, Vec<u8>)) -> Outcome<(u8, u32)> {
     let number = <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
     match (key.as_slice(), number) {
@@ -292,7 +294,7 @@ fn values(keys: &[[u8; 1]], found: Vec<Option<Vec<u8>>>) -> Outcome<State> {
     found.map(pair).collect()
 }
 
-/// Reads once, in a way that is drawn; compares it with the states that there were.
+/// Reads once, in a random way, and compares the result with the states during the read.
 fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
     let db = &world.db;
     let failed = |e: terrace::Error| format!("{e:?}");
@@ -321,7 +323,7 @@ fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
         _ => {
             let snapshot = db.snapshot().map_err(failed)?;
             let states = world.disarm()?;
-            // Whatever happens from here on, it goes on showing the same.
+            // The snapshot must show the same after any later change.
             world.arm(rng).map_err(failed)?;
             let first = values(&keys, snapshot.multi_get(&keys).map_err(failed)?)?;
             if !states.contains(&first) {
@@ -352,7 +354,7 @@ fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
     }
 }
 
-/// One case, drawn from `seed`.
+/// Runs one case, drawn from `seed`.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
     let _case = watchdog::case(format!("moments on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);

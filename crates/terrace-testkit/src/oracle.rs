@@ -1,15 +1,15 @@
 //! The oracle: what a database must, may and must not hold, now and after a crash.
 //!
-//! Each key has a chain of the writes that touched it, oldest first. Each write knows which crashes
-//! it has to survive. After a crash a key shows the newest write that had to survive, or any later
-//! one; anything else is a loss or an invention. A write that shows in one key must show in all of
-//! its keys, unless a later write covers it.
+//! Each key has a chain of the writes that touched it, oldest first. Each write records which
+//! crashes it must survive. After a crash a key shows the newest write that had to survive, or any
+//! later one; anything else is a loss or an invention. A write that shows in one key must show in
+//! all of its keys, unless a later write covers it.
 //!
 //! Invariants
-//!   O1  The last write of a chain is what reads show while nothing has crashed.
+//!   O1  Reads show the last write of a chain while nothing has crashed.
 //!   O2  At most one write is unanswered; it is the last of its chains.
-//!   O3  Values lead to one write, except short ones and deletes, which several may explain; then
-//!       the oracle believes whichever explanation is allowed.
+//!   O3  A value identifies one write, except that several writes may explain a short value or a
+//!       delete; then the oracle accepts any explanation that is allowed.
 
 mod look;
 
@@ -24,13 +24,13 @@ use crate::value::{Value, shown};
 
 use self::look::Found;
 
-/// What a check found wrong, as a sentence.
+/// The result of a check. The error is a sentence.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// How a machine or process ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Crash {
-    /// The process was killed; the machine goes on.
+    /// The process was killed; the machine keeps running.
     Process,
     /// Power failed.
     Power,
@@ -40,12 +40,12 @@ pub enum Crash {
 struct Version {
     write: u64,
     value: Option<Value>,
-    /// When the value is gone.
+    /// When the value expires.
     expiry: Option<Duration>,
 }
 
 impl Version {
-    /// What reads show at a time.
+    /// Returns the value that reads show at a time.
     fn shown(&self, now: Duration) -> Option<Value> {
         self.value
             .filter(|_| self.expiry.is_none_or(|expiry| expiry > now))
@@ -56,47 +56,47 @@ impl Version {
 struct Write {
     process: bool,
     power: bool,
-    /// The write was logged: a close makes it durable on every medium.
+    /// Whether the write was logged, so that a close makes it durable on every medium.
     logged: bool,
     keys: Vec<(u8, Key)>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Space {
-    /// Tells keyspaces of one name apart that existed one after the other.
+    /// Distinguishes successive keyspaces of one name.
     birth: u64,
     keys: BTreeMap<Key, Vec<Version>>,
 }
 
-/// Live pairs of every keyspace, with the birth of each.
+/// The live pairs of every keyspace, with its birth.
 pub type Live = BTreeMap<u8, (u64, BTreeMap<Key, Value>)>;
 
-/// A change of the catalog that has not been answered.
+/// A change of the catalog without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Catalog {
     Creating(u8),
     Dropping(u8),
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     medium: Medium,
-    /// The design, where it says what a flush, a drain and a close make durable.
+    /// The design, which determines what a flush, a drain and a close make durable.
     design: Design,
     spaces: BTreeMap<u8, Space>,
     writes: BTreeMap<u64, Write>,
     next: u64,
     catalog: Option<Catalog>,
-    /// How much time has passed.
+    /// The elapsed time.
     now: Duration,
 }
 
-/// The writes that explain what each key shows, oldest first.
+/// For each key, the writes that explain its value, oldest first.
 type Explained = BTreeMap<(u8, Key), Vec<u64>>;
 
 impl Oracle {
-    /// The oracle of an empty database.
+    /// Returns the oracle of an empty database.
     pub fn new(medium: Medium) -> Oracle {
         Oracle {
             medium,
@@ -109,56 +109,56 @@ impl Oracle {
         }
     }
 
-    /// The same for a database of `design`.
+    /// Sets the design of the database.
     #[must_use]
     pub fn of(mut self, design: Design) -> Oracle {
         self.design = design;
         self
     }
 
-    /// Whether everything is durable once it has been drained, or the database closed.
+    /// Returns whether everything is durable once it has been drained or the database closed.
     pub fn keeps_what_is_drained(&self) -> bool {
         self.medium != Medium::Dram || self.design.keeps_table_files()
     }
 
-    /// How much time has passed.
+    /// Returns the elapsed time.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
     }
 
-    /// The medium whose promises hold.
+    /// Returns the medium, which determines durability.
     pub fn medium(&self) -> Medium {
         self.medium
     }
 
-    /// Whether a keyspace exists.
+    /// Returns whether a keyspace exists.
     pub fn has_space(&self, space: u8) -> bool {
         self.spaces.contains_key(&space)
     }
 
-    /// When the keyspace was made, if it exists.
+    /// Returns when a keyspace was created, if it exists.
     pub fn birth(&self, space: u8) -> Option<u64> {
         self.spaces.get(&space).map(|s| s.birth)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, space: u8, key: &Key) -> Option<Value> {
         let chain = self.spaces.get(&space)?.keys.get(key)?;
         chain.last()?.shown(self.now)
     }
 
-    /// Whether the value of a key has a time to live, over or not.
+    /// Returns whether the value of a key has a time to live, expired or not.
     pub fn expires(&self, space: u8, key: &Key) -> bool {
         let last = |s: &Space| s.keys.get(key)?.last()?.expiry;
         self.spaces.get(&space).and_then(last).is_some()
     }
 
-    /// What a scan of the keyspace gives.
+    /// Returns the pairs that a scan of the keyspace must return.
     pub fn live_in(&self, space: u8) -> BTreeMap<Key, Value> {
         let Some(space) = self.spaces.get(&space) else {
             return BTreeMap::new();
@@ -169,7 +169,7 @@ impl Oracle {
         space.keys.iter().filter_map(live).collect()
     }
 
-    /// How many pairs all keyspaces have.
+    /// Returns the number of pairs in all keyspaces.
     pub fn live_count(&self) -> u64 {
         self.live()
             .values()
@@ -177,13 +177,13 @@ impl Oracle {
             .sum()
     }
 
-    /// Everything that is live.
+    /// Returns all live pairs.
     pub fn live(&self) -> Live {
         let each = |(&space, s): (&u8, &Space)| (space, (s.birth, self.live_in(space)));
         self.spaces.iter().map(each).collect()
     }
 
-    /// Notes a write that is about to be made.
+    /// Records a write that is about to be made.
     pub fn begin(&mut self, entries: &[Entry]) -> u64 {
         let write = self.next;
         self.next += 1;
@@ -195,12 +195,12 @@ impl Oracle {
             if entry.until.is_none() {
                 space.keys.entry(entry.key.clone()).or_default();
             }
-            // No value lives for less than a millisecond.
+            // A time to live is at least one millisecond.
             let ttl = entry
                 .ttl
                 .map(|ttl| Duration::from_millis(u64::from(ttl.max(1))));
             let expiry = ttl.map(|ttl| self.now + ttl);
-            // What was never written cannot show, so a range delete says nothing of it.
+            // Keys that were never written cannot show, so a range delete need not record them.
             let touched = space.keys.range_mut(&entry.key..);
             for (key, chain) in touched.take_while(|(key, _)| entry.touches(key)) {
                 match chain.last_mut() {
@@ -228,7 +228,7 @@ impl Oracle {
         write
     }
 
-    /// The write was answered.
+    /// Records that the write succeeded.
     pub fn acknowledged(&mut self, write: u64, durability: Durability) {
         let medium = self.medium;
         if let Some(write) = self.writes.get_mut(&write) {
@@ -243,7 +243,7 @@ impl Oracle {
         self.prune(write);
     }
 
-    /// The write was refused: it must never show.
+    /// Records that the write was refused and must never show.
     pub fn refused(&mut self, write: u64) {
         let Some(gone) = self.writes.remove(&write) else {
             return;
@@ -260,22 +260,22 @@ impl Oracle {
         }
     }
 
-    /// Everything answered so far has been flushed.
+    /// Records that everything answered so far has been flushed.
     pub fn flushed(&mut self) {
-        // Without a pool the buffer is memory; a design without a buffer flushes to files.
+        // Without a pool the buffer is in memory. A design without a buffer flushes to files.
         if self.medium != Medium::Dram || !self.design.keeps_data_in_pool() {
             self.settle(|_| true);
         }
     }
 
-    /// Everything answered so far has been drained.
+    /// Records that everything answered so far has been drained.
     pub fn drained(&mut self) {
         if self.keeps_what_is_drained() {
             self.settle(|_| true);
         }
     }
 
-    /// The database was closed in order.
+    /// Records that the database was closed cleanly.
     pub fn closed(&mut self) {
         if self.keeps_what_is_drained() {
             self.settle(|_| true);
@@ -284,9 +284,9 @@ impl Oracle {
         }
     }
 
-    /// The database was opened on a medium, after what it showed was compared.
+    /// Records that the database was opened on a medium, after its content was compared.
     pub fn opened_on(&mut self, medium: Medium) {
-        // What a process left in the system's cache is synced before an opening on `Dax` is over.
+        // Data that a process left in the page cache is synced before an open on `Dax` returns.
         if self.medium == Medium::Mapped && medium == Medium::Dax {
             self.settle(|_| true);
         }
@@ -305,12 +305,12 @@ impl Oracle {
         }
     }
 
-    /// Forgets what the write has covered for good.
+    /// Forgets the versions that the write covers permanently.
     fn prune(&mut self, write: u64) {
         if !self.writes.get(&write).is_some_and(|write| write.power) {
             return;
         }
-        // A write that is not in the map has to survive everything.
+        // A write that is not in the map must survive every crash.
         let keys = self.writes.remove(&write).map(|write| write.keys);
         for (space, key) in keys.unwrap_or_default() {
             if let Some(space) = self.spaces.get_mut(&space)
@@ -322,17 +322,17 @@ impl Oracle {
         }
     }
 
-    /// A keyspace is about to be created.
+    /// Records that a keyspace is about to be created.
     pub fn creating(&mut self, space: u8) {
         self.catalog = Some(Catalog::Creating(space));
     }
 
-    /// A keyspace is about to be dropped.
+    /// Records that a keyspace is about to be dropped.
     pub fn dropping(&mut self, space: u8) {
         self.catalog = Some(Catalog::Dropping(space));
     }
 
-    /// The change of the catalog was answered with success or without.
+    /// Records the result of the change of the catalog.
     pub fn catalog_answered(&mut self, success: bool) {
         let Some(change) = self.catalog.take() else {
             return;
@@ -358,7 +358,7 @@ impl Oracle {
         );
     }
 
-    /// Compares a database with the oracle while nothing has crashed, all of it.
+    /// Compares a whole database with the oracle while nothing has crashed.
     pub fn check_live(&self, db: &Db) -> Outcome {
         let seen = self.look(db)?;
         for space in 0..SPACES {
@@ -383,7 +383,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares a database that was opened after a crash. Returns the oracle that holds from now on.
+    /// Compares a database that was opened after a crash. Returns the oracle that applies from now
+    /// on.
     pub fn check_after(&self, crash: Crash, db: &Db) -> Outcome<Oracle> {
         let seen = self.look(db)?;
         let mut after = self.clone();
@@ -457,7 +458,7 @@ impl Oracle {
         })
     }
 
-    /// The writes that may show and that explain `found`. 0: never written.
+    /// Returns the writes that may show and that explain `found`. 0 stands for never written.
     fn explain(&self, crash: Crash, chain: &[Version], found: Option<&Found>) -> Vec<u64> {
         let from = chain
             .iter()
@@ -476,10 +477,10 @@ impl Oracle {
         fits
     }
 
-    /// A write that does not show in one of its keys, and is not covered there, shows in none.
-    /// Takes such writes out of the explanations; each key must be left with one.
+    /// Removes torn writes from the explanations: a write that does not show in one of its keys,
+    /// and is not covered there, shows in none. Each key must keep an explanation.
     fn check_whole(&self, explained: &mut Explained) -> Outcome {
-        // BOUND: every turn takes out at least one write.
+        // BOUND: every iteration removes at least one write.
         loop {
             let covered = |write: u64, key: &(u8, Key)| {
                 let younger = self.birth(key.0).is_none_or(|birth| birth > write);
@@ -512,7 +513,7 @@ impl Oracle {
         }
     }
 
-    /// Believes what was seen.
+    /// Adopts the content that was read.
     fn collapse(&mut self, crash: Crash, explained: &Explained) {
         for (&space, known) in &mut self.spaces {
             known.keys.retain(|key, chain| {

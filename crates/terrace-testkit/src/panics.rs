@@ -1,18 +1,18 @@
-//! Panics of the store's own threads: nobody joins those threads for their outcome, so a campaign would go on, or hang
-//! where something waits for what such a thread had begun.
+//! Panics of the store's own threads. Nothing joins those threads, so without this a campaign would
+//! continue after a panic, or hang if something waits for the thread.
 //!
 //! Invariants
-//!   P1  What is noted is taken once, by whichever case looks first: beside tests that run at the same time the case
-//!       that is named may be another one's.
+//!   P1  A recorded panic is taken once, by the first case that looks: if tests run concurrently,
+//!       it may be attributed to the wrong case.
 
 use std::sync::{Mutex, Once, PoisonError};
 
-/// How the names of the store's threads begin.
+/// The prefix of the names of the store's threads.
 const PREFIX: &str = "terrace-";
 
 static NOTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// From now on panics are noted; they are shown as before.
+/// Starts recording panics. They are printed as before.
 pub(crate) fn watch() {
     static WATCHES: Once = Once::new();
     WATCHES.call_once(|| {
@@ -27,7 +27,7 @@ pub(crate) fn watch() {
     });
 }
 
-/// What was noted since the last time.
+/// Returns the panics recorded since the last call.
 pub(crate) fn take() -> Option<String> {
     let all = std::mem::take(&mut *noted());
     (!all.is_empty()).then(|| all.join("; "))

@@ -1,4 +1,4 @@
-//! Places of stores: a folder of the system, a simulated machine, files that fail.
+//! Places of stores: a directory of the system, a simulated machine, or a file system with faults.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use terrace_media::{Clock, FileSystem, Machine, ManualClock, PoolFaults};
 use crate::oracle::Outcome;
 use crate::watchdog::watched;
 
-/// Where a store is, and what is under it.
+/// The directory of a store, and the layers under it.
 #[derive(Clone, Default)]
 pub struct Place {
-    /// The folder.
+    /// The directory.
     pub folder: PathBuf,
-    /// The simulated machine that the folder is on.
+    /// The simulated machine with the directory.
     pub machine: Option<Machine>,
-    /// The file system, if not the system's.
+    /// The file system, if it is not the system's.
     pub fs: Option<Arc<dyn FileSystem>>,
     /// Faults of the pool.
     pub faults: Option<Arc<PoolFaults>>,
@@ -26,7 +26,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A folder of the system.
+    /// Returns a directory of the system.
     pub fn folder(path: impl Into<PathBuf>) -> Place {
         Place {
             folder: path.into(),
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// A folder on a simulated machine.
+    /// Returns a directory on a simulated machine.
     pub fn machine(machine: &Machine) -> Place {
         Place {
             folder: "db".into(),
@@ -43,7 +43,7 @@ impl Place {
         }
     }
 
-    /// Sets the clock to a time, if it is not there yet.
+    /// Advances the clock to a time, unless it is already later.
     #[must_use]
     pub fn at(self, time: Duration) -> Place {
         self.clock.advance(time.saturating_sub(self.clock.now()));
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// A folder that goes away by itself, in memory if the system has such a place.
+/// Creates a directory that is removed on drop, in memory if the system has such a file system.
 pub fn scratch() -> Outcome<tempfile::TempDir> {
     let memory = std::path::Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();

@@ -1,4 +1,4 @@
-//! What the command line asks of a campaign.
+//! Parses the options of a campaign from the command line.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use terrace_media::Medium;
 
 use crate::oracle::Outcome;
 
-/// What the command line asks for: `--name value` pairs.
+/// The options of a campaign: `--name value` pairs.
 pub struct Request {
     pairs: BTreeMap<String, String>,
     started: Instant,
 }
 
 impl Request {
-    /// Reads the arguments behind the campaign's name.
+    /// Parses the arguments after the campaign's name.
     pub fn parse(args: &[String], known: &[&str]) -> Outcome<Request> {
         let mut pairs = BTreeMap::new();
         let mut args = args.iter();
@@ -37,7 +37,7 @@ impl Request {
         })
     }
 
-    /// A request that is made here.
+    /// Makes a request from pairs.
     pub fn of(pairs: &[(&str, String)]) -> Request {
         let pairs = pairs
             .iter()
@@ -48,12 +48,12 @@ impl Request {
         }
     }
 
-    /// The text of an option.
+    /// Returns the text of an option.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.pairs.get(name).map(String::as_str)
     }
 
-    /// The number of an option, decimal or 0x and hexadecimal.
+    /// Returns the number of an option, in decimal or in hexadecimal with 0x.
     pub fn number(&self, name: &str, default: u64) -> Outcome<u64> {
         let Some(text) = self.pairs.get(name) else {
             return Ok(default);
@@ -65,7 +65,7 @@ impl Request {
         parsed.map_err(|_| format!("--{name} {text} is no number"))
     }
 
-    /// Whether to go on after `done` of the things that `--name` counts, or `--minutes`.
+    /// Returns whether to continue after `done` items, which `--name` or `--minutes` limits.
     pub fn goes_on(&self, name: &str, default: u64, done: u64) -> Outcome<bool> {
         if let Some(minutes) = self.pairs.get("minutes") {
             let minutes: f64 = minutes.parse().map_err(|_| "--minutes is no number")?;
@@ -74,7 +74,7 @@ impl Request {
         Ok(done < self.number(name, default)?)
     }
 
-    /// The media that `--medium` names, or all.
+    /// Returns the media that `--medium` names, or all.
     pub fn media(&self) -> Outcome<Vec<Medium>> {
         match self.text("medium") {
             None => Ok(vec![Medium::Dax, Medium::Mapped, Medium::Dram]),
@@ -85,12 +85,12 @@ impl Request {
         }
     }
 
-    /// The designs that `--design` names, or MioDB.
+    /// Returns the designs that `--design` names, or MioDB.
     pub fn designs(&self) -> Outcome<Vec<Design>> {
         self.designs_or(&[Design::MioDb])
     }
 
-    /// The designs that `--design` names, or these.
+    /// Returns the designs that `--design` names, or `default`.
     pub fn designs_or(&self, default: &[Design]) -> Outcome<Vec<Design>> {
         match self.text("design") {
             None => Ok(default.to_vec()),
@@ -99,7 +99,7 @@ impl Request {
         }
     }
 
-    /// Each design on each medium.
+    /// Returns each design on each medium.
     pub fn kinds(&self) -> Outcome<Vec<(Medium, Design)>> {
         let (media, designs) = (self.media()?, self.designs()?);
         let kinds = media
@@ -108,7 +108,7 @@ impl Request {
         Ok(kinds.collect())
     }
 
-    /// How long the campaign has run.
+    /// Returns how long the campaign has run.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }

@@ -1,7 +1,7 @@
 //! Scripts: operations as plain data, generated from a seed, that any store can run.
 //!
-//! Every operation makes sense in any state, so that a script stays valid when a shrinker leaves
-//! operations out: one that names a keyspace or a snapshot that is not there does nothing.
+//! Every operation is valid in any state, so that a script stays valid when a shrinker removes
+//! operations: an operation on a missing keyspace or snapshot does nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,13 +30,13 @@ impl AsRef<[u8]> for Key {
     }
 }
 
-/// How many keyspaces a script may use; 0 is the default one.
+/// The number of keyspaces that a script may use. 0 is the default one.
 pub const SPACES: u8 = 4;
 
-/// Entries of the largest batches: more than one step of a job works on.
+/// The number of entries in the largest batches, more than one step of a job processes.
 const BULK_MAX: usize = 400;
 
-/// The name of keyspace `space`.
+/// Returns the name of keyspace `space`.
 pub fn space_name(space: u8) -> String {
     match space {
         0 => "default".into(),
@@ -44,24 +44,23 @@ pub fn space_name(space: u8) -> String {
     }
 }
 
-/// One entry of a batch; no value deletes the key, or with `until` a range of keys.
+/// One entry of a batch. An entry without a value deletes the key, or with `until` a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The keyspace.
     pub space: u8,
     /// The key.
     pub key: Key,
-    /// What it is set to.
+    /// The new value.
     pub value: Option<Value>,
-    /// Deletes the keys from `key` on and before this one; with an empty one to the end of the
-    /// keyspace.
+    /// The end of a range delete, exclusive. An empty key stands for the end of the keyspace.
     pub until: Option<Key>,
-    /// Milliseconds after which the value is gone.
+    /// The time to live in milliseconds.
     pub ttl: Option<u32>,
 }
 
 impl Entry {
-    /// Whether the entry says something of a key.
+    /// Returns whether the entry affects a key.
     pub fn touches(&self, key: &Key) -> bool {
         match &self.until {
             Some(end) => *key >= self.key && (end.0.is_empty() || key < end),
@@ -70,19 +69,19 @@ impl Entry {
     }
 }
 
-/// Keys of a scan.
+/// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Range {
     /// All keys.
     All,
-    /// Those with a prefix.
+    /// Keys with a prefix.
     Prefix(Key),
-    /// Those between two bounds.
+    /// Keys between two bounds.
     Between(Bound<Key>, Bound<Key>),
 }
 
 impl Range {
-    /// Whether the range has `key`.
+    /// Returns whether the range contains `key`.
     pub fn contains(&self, key: &Key) -> bool {
         match self {
             Range::All => true,
@@ -107,23 +106,23 @@ impl Range {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Writes entries together; single ones by the calls for single ones.
+    /// Writes entries together. A single entry is written by the call for single entries.
     Write(Vec<Entry>, Durability),
-    /// Loads sorted pairs of one keyspace in bulk.
+    /// Bulk loads sorted pairs of one keyspace.
     Ingest(u8, Vec<(Key, Value)>),
     /// Reads one key.
     Get(u8, Key),
-    /// Reads several keys at one moment.
+    /// Reads several keys at one instant.
     MultiGet(u8, Vec<Key>),
-    /// Scans, taking from front or back as the bits of the number say.
+    /// Scans, taking from front or back according to the bits of the number.
     Scan(u8, Range, u64),
-    /// Background steps: which, how many.
+    /// Runs background steps: the choice of step, and the number of steps.
     Step(u32, u8),
-    /// Every memtable into the buffer.
+    /// Flushes every memtable into the buffer.
     Flush,
-    /// Everything into the bottom.
+    /// Drains everything into the bottom.
     Drain,
-    /// A range as deep as it can go.
+    /// Compacts a range as deep as possible.
     Compact(u8, Range),
     /// Takes a snapshot.
     TakeSnapshot,
@@ -131,7 +130,7 @@ pub enum Op {
     GetIn(u8, u8, Key),
     /// Scans one of the snapshots.
     ScanIn(u8, u8, Range, u64),
-    /// Lets go of one of the snapshots.
+    /// Releases one of the snapshots.
     DropSnapshot(u8),
     /// Opens an iterator that is kept across other operations.
     OpenIter(u8, Range),
@@ -139,33 +138,32 @@ pub enum Op {
     MoveIter(u8, u8, u64),
     /// Closes one of the open iterators.
     DropIter(u8),
-    /// Creates a keyspace, or opens it.
+    /// Creates or opens a keyspace.
     CreateSpace(u8),
     /// Drops a keyspace.
     DropSpace(u8),
-    /// Ends and opens the database: after a close or by dropping it, with the n-th variation of
-    /// the options.
+    /// Reopens the database, after a close or a drop of it, with the n-th variation of the options.
     Reopen(bool, u8),
-    /// Makes a copy, opens it, and compares it.
+    /// Makes a checkpoint, opens it, and compares it.
     Checkpoint,
-    /// Lets so many milliseconds pass.
+    /// Advances the clock by this many milliseconds.
     Wait(u32),
     /// Verifies the database and compares all of it.
     Verify,
 }
 
-/// What kind of script to generate.
+/// The parameters of a generated script.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Operations.
+    /// The number of operations.
     pub len: usize,
-    /// The longest value in bytes.
+    /// The maximum length of a value in bytes.
     pub value_max: u32,
-    /// Percentage of writes that are `Sync`, and of those that are `Volatile`.
+    /// The percentage of writes that are `Sync`.
     pub sync_percent: u8,
-    /// Percentage of writes that are `Volatile`.
+    /// The percentage of writes that are `Volatile`.
     pub volatile_percent: u8,
-    /// Percentage of operations that read.
+    /// The percentage of operations that read.
     pub read_percent: u8,
     /// Whether keyspaces other than the default one are used.
     pub spaces: bool,
@@ -173,13 +171,13 @@ pub struct Profile {
     pub reopen: bool,
     /// Whether snapshots and held iterators are used.
     pub snapshots: bool,
-    /// Whether some batches have hundreds of entries. Tables of so many keys take several steps to
-    /// merge and to drain, so that other operations see them half done.
+    /// Whether some batches have hundreds of entries. Tables of that many keys take several steps
+    /// to merge and to drain, so that other operations see them half done.
     pub bulk: bool,
 }
 
 impl Profile {
-    /// A script of `len` operations that uses everything.
+    /// Returns the profile of a script of `len` operations that uses everything.
     pub fn everything(len: usize) -> Profile {
         Profile {
             len,
@@ -194,7 +192,8 @@ impl Profile {
         }
     }
 
-    /// A script of `len` operations for a crash driver, which reads on its own.
+    /// Returns the profile of a script of `len` operations for a crash driver, which does the reads
+    /// itself.
     pub fn crash(len: usize, rng: &mut fastrand::Rng) -> Profile {
         Profile {
             len,
@@ -222,7 +221,8 @@ impl Profile {
     }
 }
 
-/// A script in which open iterators are moved between the single steps of large merges and drains.
+/// Generates a script that moves open iterators between the single steps of large merges and
+/// drains.
 pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
     let profile = Profile {
         spaces: false,
@@ -251,14 +251,14 @@ pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
     script
 }
 
-/// Which entries of the script of a seed delete ranges: how many in a thousand, and a stream of its
-/// own for where. One script in three has none.
+/// Returns how many entries in a thousand of a seed's script delete ranges, and a separate random
+/// stream for their ends. One script in three has no range deletes.
 fn range_deletes(seed: u64) -> (u32, fastrand::Rng) {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x72616e676573);
     ([0, 20, 120][rng.usize(..3)], rng)
 }
 
-/// Likewise, how many puts in a thousand expire; with them, time passes.
+/// Returns likewise how many puts in a thousand expire. If any do, the script advances the clock.
 fn expiries(seed: u64) -> (u32, fastrand::Rng) {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6578_7069_7279);
     ([0, 50, 400][rng.usize(..3)], rng)
@@ -324,7 +324,7 @@ impl Generator<'_> {
         entry
     }
 
-    /// Makes a range delete of some entries.
+    /// Turns some entries into range deletes.
     fn widen(&mut self, entry: &mut Entry) {
         let (share, rng) = &mut self.ranges;
         if rng.u32(0..1000) >= *share {
@@ -332,7 +332,7 @@ impl Generator<'_> {
         }
         let letters = b"abc\x00\xff";
         let len = [1, 1, 2, 3, 4][rng.usize(..5)];
-        // Most are short; some are of all keys behind one, or of none.
+        // Most ranges are short. Some cover all keys after the first one, and some are empty.
         let mut end: Vec<u8> = (0..len).map(|_| letters[rng.usize(..5)]).collect();
         match rng.u8(0..8) {
             0 => end.clear(),
@@ -422,7 +422,7 @@ impl Generator<'_> {
                 Op::Ingest(self.space(), pairs.into_iter().collect())
             }
             71..84 => {
-                // Few steps leave large jobs half done.
+                // Few steps leave large jobs unfinished.
                 let few = self.profile.bulk && self.rng.bool();
                 Op::Step(self.rng.u32(..), self.rng.u8(1..if few { 3 } else { 20 }))
             }

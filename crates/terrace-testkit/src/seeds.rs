@@ -1,6 +1,7 @@
-//! Seeds of random tests: all of a range, or the one that the environment names.
+//! Seeds of random tests: a range, or the single seed given in the environment.
 
-/// The seeds that a test runs: `0..count`, or only `TERRACE_SEED` (decimal or 0x...) if it is set.
+/// Returns the seeds that a test runs: `0..count`, or only `TERRACE_SEED` (decimal or 0x...) if it
+/// is set.
 pub fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("TERRACE_SEED") {
         Ok(text) => {

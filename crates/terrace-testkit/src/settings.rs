@@ -1,9 +1,9 @@
-//! Options for tests: small stores, and variations of them that are hostile in one way each.
+//! Options for tests: small stores, and variations of them that are unfavorable in one way each.
 
 use terrace::{Compression, Design, MediumChoice, Options, Workers};
 use terrace_media::Medium;
 
-/// Options of a small store on `medium` with background steps run by hand.
+/// Returns the options of a small store on `medium`, with background steps run manually.
 pub fn small(medium: Medium) -> Options {
     let mut options = Options {
         design: Some(Design::MioDb),
@@ -16,7 +16,7 @@ pub fn small(medium: Medium) -> Options {
     options.bottom.extent_bytes = 16 << 10;
     options.buffer.levels = 3;
     if medium == Medium::Dram {
-        // So that logs press before the pool does.
+        // Makes logs reach their limit before the pool fills up.
         options.front.log_bytes_max = 100 << 10;
     }
     options.background.workers = Workers::Manual;
@@ -40,41 +40,43 @@ fn choice(medium: Medium) -> MediumChoice {
     }
 }
 
-/// The same for a pool that is on another medium now.
+/// Returns the same options for a pool that has moved to another medium.
 pub fn on(medium: Medium, options: &Options) -> Options {
     let mut options = options.clone();
     options.pool.medium = choice(medium);
     options
 }
 
-/// As [`small`], of another design.
+/// Returns the options of [`small`] for another design.
 pub fn small_of(design: Design, medium: Medium) -> Options {
     let mut options = small(medium);
     options.design = Some(design);
     options
 }
 
-/// The designs whose data ends in table files.
+/// Returns the designs that keep data in table files.
 pub fn designs_with_files() -> impl Iterator<Item = Design> {
     let all = Design::ALL.into_iter();
     all.filter(|design| design.keeps_table_files())
 }
 
-/// The designs whose data stays in the pool.
+/// Returns the designs that keep data in the pool.
 pub fn designs_in_pool() -> impl Iterator<Item = Design> {
     let all = Design::ALL.into_iter();
     all.filter(|design| design.keeps_data_in_pool())
 }
 
-/// Returns whether deletes free space: not without a bottom, since then nothing is ever drained.
+/// Returns whether deletes free space. They do not without a bottom, since then nothing is ever
+/// drained.
 pub fn gives_space_back(design: Design) -> bool {
     design != Design::BufferOnly
 }
 
-/// How many variations there are.
+/// The number of variations.
 pub const VARIATIONS: u8 = 14;
 
-/// The n-th variation (modulo their number) of `options`, all valid for the same database.
+/// Returns the n-th variation (modulo their number) of `options`. All are valid for the same
+/// database.
 pub fn varied(options: &Options, n: u8) -> Options {
     let mut options = options.clone();
     match n % VARIATIONS {
@@ -116,13 +118,14 @@ pub fn varied(options: &Options, n: u8) -> Options {
     options
 }
 
-/// Returns the medium of this name, as `Medium` is displayed.
+/// Returns the medium with this name, as `Medium` is displayed.
 pub(crate) fn medium_of(name: &str) -> Option<Medium> {
     let all = [Medium::Dax, Medium::Mapped, Medium::Dram];
     all.into_iter().find(|medium| medium.to_string() == name)
 }
 
-/// Who runs background jobs in the case of a seed: threads, as many as a user gets who says nothing, or none.
+/// Returns who runs background jobs in the case of a seed: a number of threads, the default number,
+/// or no threads.
 pub fn workers(seed: u64) -> Workers {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6f72_6b65_7273);
     match rng.u8(..8) {
@@ -133,13 +136,13 @@ pub fn workers(seed: u64) -> Workers {
     }
 }
 
-/// Whether the case of a seed has the options of a user who sets none: one in eight.
+/// Returns whether the case of a seed uses default options. One in eight does.
 pub fn is_by_default(seed: u64) -> bool {
     fastrand::Rng::with_seed(seed ^ 0x0064_6566_6175_6c74).u8(..8) == 0
 }
 
-/// The options of a user who sets none, but for the design, the pool's place, and its size: room for the memtables
-/// that open iterators hold.
+/// Returns the default options, except for the design, the pool's path, and its size, which has
+/// space for the memtables that open iterators hold.
 pub fn default_of(design: Design, medium: Medium) -> Options {
     let small = small_of(design, medium);
     let mut options = Options {
@@ -151,8 +154,8 @@ pub fn default_of(design: Design, medium: Medium) -> Options {
     options
 }
 
-/// The options of the case of a seed: small ones that are hostile in one way, or those of a user who sets none;
-/// with threads or without.
+/// Returns the options of the case of a seed: small ones that are unfavorable in one way, or the
+/// default ones; with or without threads.
 pub fn drawn(design: Design, medium: Medium, seed: u64) -> Options {
     if is_by_default(seed) {
         return default_of(design, medium);

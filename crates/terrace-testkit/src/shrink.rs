@@ -1,5 +1,5 @@
-//! Shrinking: leaves operations out of a failing script, and members out of those that stay, for as long as it still
-//! fails.
+//! Shrinking: removes operations from a failing script, and members from the remaining operations,
+//! while it still fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use crate::script::Op;
 use crate::value::Value;
 use crate::{panics, watchdog};
 
-/// Runs `run` and turns a panic into a failure, one of the store's threads as well.
+/// Runs `run` and turns a panic into a failure, including a panic of one of the store's threads.
 pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     panics::watch();
     let outcome = catch_unwind(AssertUnwindSafe(run));
@@ -27,20 +27,20 @@ pub fn guarded<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// Bytes of values that need no more: enough to tell which write made them.
+/// The length of shrunk values, enough to identify the write that made them.
 const VALUE_BYTES: u32 = 8;
 
-/// A script that fails, and how; it gets shorter.
+/// A failing script that is being shrunk, and its failure.
 struct Shrinking<'a> {
     script: Vec<Op>,
     failure: String,
-    /// Runs that may be made yet.
+    /// The number of remaining tries.
     left: usize,
     run: &'a mut dyn FnMut(&[Op]) -> Outcome,
 }
 
 impl Shrinking<'_> {
-    /// Takes `script` for the one so far if it fails too.
+    /// Replaces the current script with `script` if that fails too.
     fn try_instead(&mut self, script: Vec<Op>) -> bool {
         self.left = self.left.saturating_sub(1);
         let outcome = guarded(|| (self.run)(&script));
@@ -51,11 +51,11 @@ impl Shrinking<'_> {
         false
     }
 
-    /// Leaves out pieces of a list in the script, large ones first, single members last. `with` puts what remains of
-    /// `list` in its place.
+    /// Removes pieces of a list in the script, large ones first, single members last. `with` puts
+    /// the remaining `list` into the script.
     fn leave_out<T: Clone>(&mut self, mut list: Vec<T>, with: impl Fn(&[Op], Vec<T>) -> Vec<Op>) {
         let mut size = list.len().div_ceil(2);
-        // BOUND: every turn uses up a try or halves the size.
+        // BOUND: every iteration uses a try or halves the size.
         while size > 0 && self.left > 0 {
             let mut at = 0;
             while at < list.len() && self.left > 0 {
@@ -71,7 +71,7 @@ impl Shrinking<'_> {
         }
     }
 
-    /// Makes the operation at `at` smaller: fewer members, then shorter values.
+    /// Shrinks the operation at `at`: fewer members, then shorter values.
     fn shrink_operation(&mut self, at: usize) {
         let replaced = |script: &[Op], op: Op| {
             let mut script = script.to_vec();
@@ -111,7 +111,7 @@ impl Shrinking<'_> {
     }
 }
 
-/// Cuts values to what tells them apart; false: none was longer.
+/// Shortens values to what identifies them. Returns false if all were short already.
 fn shorten<'a>(values: impl Iterator<Item = &'a mut Value>) -> bool {
     let mut any = false;
     for value in values.filter(|value| value.len > VALUE_BYTES) {
@@ -121,8 +121,8 @@ fn shorten<'a>(values: impl Iterator<Item = &'a mut Value>) -> bool {
     any
 }
 
-/// The smallest failing script found in at most `tries` runs, and how it fails: of as few operations as can be, of
-/// these as small as can be.
+/// Returns the smallest failing script found in at most `tries` runs, and its failure. Fewer
+/// operations count more than smaller ones.
 pub fn shrink(
     script: &[Op],
     failure: String,
@@ -135,7 +135,7 @@ pub fn shrink(
         left: tries,
         run,
     };
-    // BOUND: every turn but the last makes the script smaller or uses up the tries.
+    // BOUND: every iteration but the last shrinks the script or uses up the tries.
     loop {
         let before = shrinking.script.clone();
         shrinking.leave_out(before.clone(), |_, script| script);
@@ -150,7 +150,7 @@ pub fn shrink(
     }
 }
 
-/// Runs a script; on failure shrinks it and says everything that is needed to go on.
+/// Runs a script. On failure shrinks it and reports everything needed to reproduce the failure.
 pub fn check(
     name: &str,
     seed: u64,
@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Of a long script with one entry to blame, and one operation behind it, nothing else is left; and what
-    /// needs a long value keeps it.
+    /// Of a long script that fails because of one entry and a later operation, only these remain,
+    /// and a value whose length matters keeps it.
     #[test]
     fn only_what_fails_is_left() {
         for needs in [1, 600] {

@@ -1,14 +1,14 @@
-//! Sizes near limits: of values and keys, so that scripts often come to where something changes in a store, and
-//! what a store has to say to those beyond.
+//! Sizes near limits: sizes of values and keys at which the behavior of a store changes, and the
+//! expected results for sizes beyond the limits.
 //!
 //! | limit | what changes there |
 //! |---|---|
-//! | a memtable's rest, as estimated | the write that seals it |
-//! | a memtable's eighth | a spare is made ahead; a close flushes |
-//! | a memtable's whole, and half of it | a memtable of its own |
+//! | the remaining space of a memtable, as estimated | the write that seals it |
+//! | an eighth of a memtable | a spare is made ahead; a close flushes |
+//! | a whole memtable, and half of it | a separate memtable |
 //! | the cap of logs, and half of it | a log larger than all may be |
 //! | an eighth of the pool | the largest batch |
-//! | the pool | what never fits |
+//! | the pool | entries that never fit |
 //! | 64 KiB | the longest key |
 
 use terrace::{Durability, Options};
@@ -17,9 +17,10 @@ use terrace_media::Medium;
 use crate::script::{Entry, Key, Op, Range};
 use crate::value::Value;
 
-/// The longest key.
+/// The maximum length of a key.
 pub(crate) const KEY_MAX: usize = 64 << 10;
-/// More than an entry has beside its key and value, in any log, memtable or table.
+/// An upper limit of the overhead of an entry, in addition to key and value, in any log, memtable
+/// or table.
 const OVERHEAD_MAX: u64 = 256;
 
 /// The limits of a store.
@@ -27,12 +28,12 @@ const OVERHEAD_MAX: u64 = 256;
 pub struct Edges {
     memtable: u64,
     limits: Vec<u64>,
-    /// Bytes that a script may spend on large values.
+    /// The number of bytes that a script may spend on large values.
     budget: u64,
 }
 
 impl Edges {
-    /// Those of a store with these options.
+    /// Returns the limits of a store with these options.
     pub fn of(options: &Options, medium: Medium) -> Edges {
         let (memtable, pool) = (options.front.memtable_bytes, options.pool.size_bytes);
         let often = [memtable, memtable, memtable / 8, memtable / 8, memtable / 2];
@@ -49,7 +50,7 @@ impl Edges {
         }
     }
 
-    /// Those of several stores that must never be full: memtables of these sizes.
+    /// Returns the limits of several stores that must never be full, with memtables of these sizes.
     pub fn of_memtables(sizes: &[u64]) -> Edges {
         let each = |bytes: &u64| [*bytes, *bytes / 8, *bytes / 2];
         Edges {
@@ -59,7 +60,7 @@ impl Edges {
         }
     }
 
-    /// A size just below, at or just above a limit.
+    /// Draws a size just below, at or just above a limit.
     fn draw(&self, rng: &mut fastrand::Rng, filled: u64) -> u64 {
         let edge = match rng.u8(..4) {
             0 => self.memtable.saturating_sub(filled % self.memtable.max(1)),
@@ -75,7 +76,7 @@ impl Edges {
         }
     }
 
-    /// The script with some sizes drawn near these limits, from the seed.
+    /// Returns the script with some sizes drawn near these limits, from the seed.
     #[must_use]
     pub fn widen(&self, mut script: Vec<Op>, seed: u64) -> Vec<Op> {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0073_697a_6573);
@@ -125,7 +126,8 @@ impl Edges {
 }
 
 impl Edges {
-    /// Pairs of an ingest: one of a size near a limit, a few of such sizes, or many that come near one together.
+    /// Returns pairs of an ingest: one of a size near a limit, a few of such sizes, or many with a
+    /// total near one.
     fn pairs(&self, rng: &mut fastrand::Rng, filled: u64) -> Vec<(Key, Value)> {
         let count = [1, 1, 3, rng.u64(2..60)][rng.usize(..4)];
         let size = self.draw(rng, filled);
@@ -157,7 +159,7 @@ fn of_len(value: Value, len: u64) -> Value {
     }
 }
 
-/// Gives an entry a key as long as keys may be, or a little shorter or longer.
+/// Gives an entry a key of the maximum length, or one slightly shorter or longer.
 fn lengthen(entry: &mut Entry, long: &mut Vec<Key>, rng: &mut fastrand::Rng) {
     let len = KEY_MAX + 1 - rng.usize(..3);
     let key = Key(vec![b"abc\x00\xff"[rng.usize(..5)]; len]);
@@ -176,13 +178,13 @@ fn bytes(entry: &Entry) -> u64 {
     (entry.key.0.len() + end) as u64 + value
 }
 
-/// The largest batch of a store.
+/// Returns the maximum size of a batch of a store.
 fn batch_bytes_max(options: &Options) -> u64 {
     let eighth = options.pool.size_bytes / 8;
     eighth.max(options.front.memtable_bytes / 2).min(1 << 30)
 }
 
-/// Whether a write must be `Invalid`, or must not be; `None` where the limit is too near to say.
+/// Returns whether a write must be `Invalid`, or `None` if it is too close to the limit to predict.
 pub(crate) fn is_invalid(entries: &[Entry], options: &Options) -> Option<bool> {
     let too_long = |key: &Key| key.0.len() > KEY_MAX;
     if entries
@@ -200,7 +202,7 @@ pub(crate) fn is_invalid(entries: &[Entry], options: &Options) -> Option<bool> {
     }
 }
 
-/// As [`is_invalid`], for a pair of an ingest: where it goes into files, only its key may be too long.
+/// As [`is_invalid`], for a pair of an ingest. If it goes into files, only its key may be too long.
 pub(crate) fn is_invalid_in_bulk(
     entry: &Entry,
     options: &Options,
@@ -212,8 +214,8 @@ pub(crate) fn is_invalid_in_bulk(
     }
 }
 
-/// A script of ingests of sizes near these limits, before and after small puts, and for odd seeds in a pool that
-/// is nearly full.
+/// Generates ingests of sizes near these limits, before and after small puts, and for odd seeds in
+/// a pool that is nearly full.
 pub fn of_ingests(edges: &Edges, pool_bytes: u64, len: usize, seed: u64) -> Vec<Op> {
     const FILLER: u32 = 3000;
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x6275_6c6b);
@@ -254,7 +256,7 @@ pub fn of_ingests(edges: &Edges, pool_bytes: u64, len: usize, seed: u64) -> Vec<
     script
 }
 
-/// A script of writes of sizes near these limits, with all that may come between.
+/// Generates writes of sizes near these limits, with other operations in between.
 pub fn of_writes(edges: &Edges, len: usize, seed: u64) -> Vec<Op> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut filled = 0;
@@ -297,7 +299,7 @@ mod tests {
     use crate::settings;
     use terrace::Design;
 
-    /// What is drawn comes within a few bytes of each limit, on both sides.
+    /// Drawn sizes come within a few bytes of each limit, on both sides.
     #[test]
     fn sizes_come_near_each_limit() {
         let options = settings::small_of(Design::MioDbSsd, Medium::Dram);
@@ -326,7 +328,8 @@ mod tests {
         }
     }
 
-    /// Which writes must be refused is known but for those that are nearly as large as a batch may be.
+    /// It is known which writes must be refused, except for those nearly as large as the largest
+    /// batch.
     #[test]
     fn what_is_invalid_is_known() {
         let options = settings::small_of(Design::MioDb, Medium::Dax);

@@ -1,11 +1,12 @@
-//! Soak: hours of mixed load on real files and threads under small caps, with bounds for space, memory,
-//! time, threads and descriptors, which are looked at all the time.
+//! Soak: hours of mixed load on real files and threads with small limits. Space, memory, time,
+//! threads and descriptors are checked continuously against bounds.
 //!
-//! Clients write keys of their own and check every answer against their books, through snapshots and
-//! iterators that are held for minutes too. They work in rounds, calm ones in which much is held and
-//! storms in which the caps are reached; beside them somebody verifies, copies, flushes and compacts. Between
-//! two rounds everything rests: the whole database is compared, and in turns it is copied, brought
-//! to rest and measured, closed and opened, or emptied, after which nothing may be left.
+//! Clients write keys of their own and check every result against their books, including reads
+//! through snapshots and iterators held for minutes. They work in rounds: calm ones in which much
+//! is held, and storms in which the limits are reached. Meanwhile another thread verifies, copies,
+//! flushes and compacts. Between two rounds the load stops: the whole database is compared and, in
+//! turns, copied, settled and measured, closed and reopened, or emptied, after which nothing may be
+//! left.
 
 mod book;
 mod client;
@@ -29,20 +30,20 @@ pub(crate) use watch::Folder;
 use watch::{Bounds, Kind, Process, Sample, Watch};
 
 const MIB: u64 = 1 << 20;
-/// Clients, each with a thread.
+/// The number of clients, each with a thread.
 const CLIENTS: u8 = 4;
-/// The pool's cap, where it is a file.
+/// The cap of the pool if it is a file.
 const POOL: u64 = 64 * MIB;
-/// The budget for memory; where the pool is memory it is in it.
+/// The memory budget. A pool in memory counts against it.
 const MEMORY: u64 = 48 * MIB;
 const MEMORY_WITH_POOL: u64 = 128 * MIB;
 
-/// What is calm or a storm.
+/// The load of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Weather {
-    /// Few and small writes, snapshots that are held for as long as the time given.
+    /// Few and small writes, and snapshots held for at most this time.
     Calm(Duration),
-    /// As many writes as the store takes, up to 64 KiB each.
+    /// As many writes as the store accepts, up to 64 KiB each.
     Storm,
 }
 
@@ -81,36 +82,36 @@ impl Weather {
 pub struct Soak {
     /// The design.
     pub design: Design,
-    /// What the pool is on.
+    /// The medium of the pool.
     pub medium: Medium,
-    /// What clients do follows from it, as far as threads let it.
+    /// Determines what clients do, apart from the scheduling of threads.
     pub seed: u64,
-    /// How long.
+    /// The total time.
     pub time: Duration,
     /// The length of a round.
     pub round: Duration,
-    /// Whether to print a line for each round.
+    /// Whether to print a line per round.
     pub says: bool,
 }
 
-/// What a soak did.
+/// Counts of a soak.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
-    /// Calls of clients.
+    /// The number of calls by clients.
     pub calls: u64,
-    /// Calls that were refused since something was full.
+    /// The number of calls refused because something was full.
     pub refused: u64,
-    /// Bytes of keys and values written.
+    /// The bytes of keys and values written.
     pub written: u64,
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: u64,
-    /// Verifies, beside load and at rest.
+    /// The number of verifications, under load and at rest.
     pub verified: u64,
-    /// Copies made, opened and compared.
+    /// The number of copies made, opened and compared.
     pub copies: u64,
-    /// Times the database was closed and opened.
+    /// How often the database was closed and reopened.
     pub reopened: u64,
-    /// Times everything was deleted.
+    /// How often everything was deleted.
     pub emptied: u64,
 }
 
@@ -118,7 +119,7 @@ fn failed(what: &'static str) -> impl Fn(terrace::Error) -> String {
     move |e| format!("{what}: {e:?}")
 }
 
-/// A soak that runs.
+/// A running soak.
 struct Running<'a> {
     soak: &'a Soak,
     folder: PathBuf,
@@ -132,7 +133,7 @@ struct Running<'a> {
 }
 
 impl Soak {
-    /// Why this kind of database is not soaked, if it is not.
+    /// Returns why this kind of database is not soaked, or `None` if it is.
     pub fn left_out(&self) -> Option<&'static str> {
         let keeps_logs = self.medium == Medium::Dram && !self.design.keeps_table_files();
         keeps_logs.then_some("without a pool it keeps all logs, so its folder grows for ever")
@@ -158,9 +159,9 @@ impl Soak {
         }
     }
 
-    /// Runs in a folder that is empty; what it does at most is in the last line that it prints.
+    /// Runs in an empty directory. The last printed line contains the maxima.
     pub fn run(&self, folder: &Path) -> Outcome<Tally> {
-        // Its thread is there before threads are counted.
+        // Starts the watchdog's thread before threads are counted.
         watchdog::start();
         let _case = watchdog::case(format!("{self:?}"));
         let watch = Watch::new(CLIENTS);
@@ -232,7 +233,7 @@ impl Running<'_> {
             .try_for_each(|client| client.enter(db))
     }
 
-    /// Clients at work, somebody beside them, and a look at everything every moment.
+    /// Runs clients with background calls, and checks the bounds continuously.
     fn round(&mut self, weather: Weather) -> Outcome {
         let (watch, folder) = (self.watch, self.folder.clone());
         let (db, bounds) = (self.db.as_ref().ok_or("no database is open")?, &self.bounds);
@@ -284,11 +285,11 @@ impl Running<'_> {
         watch.outcome()
     }
 
-    /// Between two rounds.
+    /// Runs the checks between two rounds.
     fn rest(&mut self, round: u64) -> Outcome {
         self.compare_all(self.db()?)?;
         match round % 4 {
-            // What is held stays held.
+            // Snapshots and iterators stay open.
             0 => Ok(()),
             1 => self.measure().and_then(|()| self.copy()),
             2 => self.reopen(),
@@ -296,7 +297,7 @@ impl Running<'_> {
         }
     }
 
-    /// Compares all of a database with the books, both ways, and verifies it.
+    /// Compares the whole database with the books, in both directions, and verifies it.
     fn compare_all(&self, db: &Db) -> Outcome {
         let failed = |e: terrace::Error| format!("a keyspace: {e:?}");
         for space in 0..2 {
@@ -324,8 +325,8 @@ impl Running<'_> {
             .for_each(|client| client.let_go(watch));
     }
 
-    /// Nothing is held, and all that can be moved and dropped was: what is left is in proportion to what
-    /// is live.
+    /// Releases all snapshots, moves all data down and drops what is dead: the remaining space must
+    /// be in proportion to the live data.
     fn measure(&mut self) -> Outcome {
         self.let_go();
         let (db, live) = (self.db()?, self.watch.live());
@@ -334,7 +335,7 @@ impl Running<'_> {
         let tables: u64 = metrics.files.iter().map(|level| level.bytes).sum();
         let fixed = held_by_empty(db.options());
         let beyond = match self.soak.design.keeps_table_files() {
-            // Names of files that are gone may be open still, but not there.
+            // Deleted files may still be open, but their names must be gone.
             true => [
                 ("bytes of tables", tables, live * 5 / 4 + MIB),
                 (
@@ -368,7 +369,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// A copy is the same database.
+    /// Checks that a copy has the same content.
     fn copy(&mut self) -> Outcome {
         let (db, copy) = (self.db()?, self.folder.join("copy"));
         let made = self.watch.timed(Kind::Whole, || db.checkpoint(&copy))?;
@@ -384,7 +385,7 @@ impl Running<'_> {
     fn close(&mut self) -> Outcome {
         self.let_go();
         let db = self.db.take().ok_or("no database is open")?;
-        // Handles of keyspaces are handles of the database.
+        // Handles of keyspaces keep the database open.
         self.clients.iter_mut().for_each(Client::leave);
         let closed = self.watch.timed(Kind::Whole, || db.close())?;
         closed.map_err(failed("closing"))?;
@@ -406,7 +407,7 @@ impl Running<'_> {
         self.compare_all(self.db()?)
     }
 
-    /// Everything is deleted: nothing is left, before and after a restart.
+    /// Deletes everything: nothing may be left, before and after a restart.
     fn empty(&mut self) -> Outcome {
         self.let_go();
         let db = self.db()?;
@@ -426,7 +427,7 @@ impl Running<'_> {
             self.compare_all(self.db()?)?;
             self.reopen()?;
         }
-        // The last opening has forgotten the keyspaces of which nothing was left; on `Mapped` none is.
+        // The last open forgot the keyspaces without data. On `Mapped` it forgets none.
         self.watch.timed(Kind::Whole, || bring_down(self.db()?))??;
         let db = self.db()?;
         let (metrics, folder) = (db.metrics(), Folder::of(db.path()));
@@ -437,7 +438,7 @@ impl Running<'_> {
             false => 2,
         };
         let left = [
-            // What the catalog says of the keyspace that all share, and of the next.
+            // The entries of the catalog for the shared keyspace, and for the next keyspace.
             ("entries", report.entries, remembered),
             ("entries in the buffer", in_buffer, 0),
             ("table files", folder.table_count, 1),
@@ -474,14 +475,14 @@ impl Running<'_> {
     }
 }
 
-/// What an empty database keeps of its pool: the manifest (twice while it is rewritten), redo area and head,
-/// memtables with their logs, and a repository that keeps some extents open.
+/// Returns what an empty database keeps of its pool: the manifest (twice during a rewrite), redo
+/// area and head, memtables with their logs, and a repository with some open extents.
 fn held_by_empty(options: &Options) -> u64 {
     let memtable = options.front.memtable_bytes + (64 << 10);
     MIB + 2 * 2 * memtable + 6 * options.bottom.extent_bytes
 }
 
-/// Moves everything down, and drops what nobody can read.
+/// Moves all data down, and drops what no reader can see.
 fn bring_down(db: &Db) -> Outcome {
     db.drain().map_err(failed("draining"))?;
     for name in db.list_keyspaces().map_err(failed("keyspaces"))? {
@@ -519,7 +520,7 @@ fn compare_space(space: &Keyspace, all: &BTreeMap<Vec<u8>, Known>) -> Outcome {
     Ok(())
 }
 
-/// What goes on beside clients: verifying, copying, flushing, compacting, until the round is over.
+/// Verifies, copies, flushes and compacts alongside the clients, until the round is over.
 fn beside(db: &Db, watch: &Watch, seed: u64, folder: &Path, tally: &mut Tally) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);
     while !watch.is_over() {
@@ -550,7 +551,8 @@ fn beside(db: &Db, watch: &Watch, seed: u64, folder: &Path, tally: &mut Tally) -
     Ok(())
 }
 
-/// A copy of a moment: sound, with values of their clients, and no part of a batch.
+/// Checks a copy made under load: it is sound, its values are of the right clients, and no batch is
+/// torn.
 fn copy_beside(
     db: &Db,
     watch: &Watch,

@@ -1,5 +1,5 @@
-//! Space: overwriting the same keys for ever with values of changing size keeps a pool bounded, and the folder
-//! within the bound of docs/operations.md.
+//! Space: continuous overwriting of the same keys with values of changing size keeps a pool
+//! bounded, and the directory within the bound of docs/operations.md.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use crate::place::scratch;
 use crate::soak::Folder;
 use crate::watchdog::{self, watched};
 
-/// Keys that are overwritten.
+/// The number of keys that are overwritten.
 const KEYS: usize = 16;
 
-/// Overwrites for `turns` turns, drawn from `seed`; a store whose pool fills has failed, and so has
-/// one that shows anything but the last value of each key.
+/// Overwrites keys for `turns` turns, drawn from `seed`. Fails if the pool fills up, or if a key
+/// shows anything but its last value.
 pub fn overwrite(options: &Options, seed: u64, turns: u32) -> Outcome {
     let _case = watchdog::case(format!("overwriting, seed {seed:#x}"));
     let folder = scratch()?;
@@ -29,7 +29,7 @@ pub fn overwrite(options: &Options, seed: u64, turns: u32) -> Outcome {
         let _operation = watchdog::operation(("turn", turn));
         let key = rng.usize(..KEYS);
         let most = [10, 300, 5000, 200 << 10][rng.usize(..4)];
-        // Few are large, so that one turn does not fill the pool.
+        // Few values are large, so that one turn does not fill the pool.
         let most = if rng.u8(0..20) > 0 {
             most.min(5000)
         } else {
@@ -56,31 +56,31 @@ pub fn overwrite(options: &Options, seed: u64, turns: u32) -> Outcome {
     Ok(())
 }
 
-/// Keys that are overwritten at random, in a database whose bottom is table files.
+/// Random overwriting of keys in a database whose bottom is table files.
 #[derive(Clone, Debug)]
 pub struct Overwriting {
     /// The options of the database.
     pub options: Options,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u64,
-    /// The length of a value, of random bytes.
+    /// The length of a value, which consists of random bytes.
     pub value_bytes: usize,
-    /// How many threads write; one with `Workers::Manual`.
+    /// The number of writing threads, 1 with `Workers::Manual`.
     pub threads: u64,
     /// How often a key is overwritten on average.
     pub times: u64,
-    /// For how long at most.
+    /// The maximum time.
     pub time: Duration,
-    /// What is written follows from it.
+    /// Determines what is written.
     pub seed: u64,
 }
 
-/// What an overwritten database took at most, in bytes.
+/// The maximum sizes of an overwritten database, in bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Taken {
-    /// Keys and values that are there, as tables have them.
+    /// Live keys and values, as encoded in tables.
     pub live: u64,
-    /// Tables that were there at one time, without those that were being written or removed.
+    /// Tables that existed at one time, without those being written or removed.
     pub tables: u64,
     /// All table files.
     pub files: u64,
@@ -88,17 +88,18 @@ pub struct Taken {
     pub logs: u64,
     /// Tables and logs.
     pub folder: u64,
-    /// The same once the database had settled.
+    /// The same after the database has settled.
     pub settled: u64,
 }
 
-/// Bytes of a key.
+/// The length of a key in bytes.
 const KEY_BYTES: u64 = 16;
-/// What a table has for each entry beside key and value: its head, and its part of index and filter.
+/// The overhead of an entry in a table: its head, and its share of index and filter.
 const ENTRY_BYTES: u64 = 16;
 
 impl Overwriting {
-    /// Values of 1 KiB, overwritten by four threads for so long, in a database with default options.
+    /// Returns values of 1 KiB, overwritten by four threads for a time, in a database with default
+    /// options.
     pub fn by_default(
         design: Design,
         medium: Medium,
@@ -131,7 +132,7 @@ impl Overwriting {
         self.keys * (KEY_BYTES + ENTRY_BYTES + self.value_bytes as u64)
     }
 
-    /// What one drain takes at most.
+    /// Returns the maximum size of a drain.
     fn drain(&self) -> u64 {
         let (pool, front) = (&self.options.pool, &self.options.front);
         let logs = match pool.path {
@@ -144,7 +145,7 @@ impl Overwriting {
             .max(largest)
     }
 
-    /// Fills a database in `folder`, overwrites it, and looks at the bound all the time.
+    /// Fills a database in `folder`, overwrites it, and checks the bound continuously.
     pub fn hold(&self, folder: &Path) -> Outcome<Taken> {
         let _case = watchdog::case(format!("{self:?}"));
         let path = folder.join("db");
@@ -206,7 +207,7 @@ impl Overwriting {
         Ok(taken)
     }
 
-    /// While writers run.
+    /// Checks the bounds while writers run.
     fn look(&self, db: &Db, taken: &mut Taken) -> Outcome {
         let (metrics, folder) = (db.metrics(), Folder::of(db.path()));
         let tables: u64 = metrics.files.iter().map(|level| level.bytes).sum();
@@ -217,11 +218,11 @@ impl Overwriting {
         raise(&mut taken.logs, folder.logs);
         raise(&mut taken.folder, total);
         let (live, logs) = (taken.live, self.options.front.log_bytes_max);
-        // A file takes whole blocks.
+        // Files occupy whole blocks.
         let blocks = 4096 * (folder.table_count + folder.log_count);
-        // A compaction has each key once: it writes no more than what is live, beside a drain.
+        // A compaction writes each key once, so no more than the live data and a drain.
         let compaction = live + self.drain();
-        // What is estimated from few entries is off by more.
+        // Estimates from few entries are less exact.
         let percent = u64::from(self.options.bottom.leveled.garbage_percent);
         let held = live + live / 200 * 3 * percent + live / 10;
         let bounds = [
@@ -242,7 +243,7 @@ impl Overwriting {
         Ok(())
     }
 
-    /// At rest, with files that are removed behind a reader not yet gone.
+    /// Checks the bounds at rest. Files whose removal waits for a reader may still exist.
     fn look_at_rest(&self, db: &Db, taken: &mut Taken) -> Outcome {
         let folder = Folder::of(db.path());
         taken.settled = folder.tables + folder.logs;

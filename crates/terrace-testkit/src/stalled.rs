@@ -1,7 +1,8 @@
-//! Calls that stand still. A point read has taken its view, and before it searches, much happens to its key, deletes of
-//! ranges, flushes, merges and drains among it: it may find what was there when it began or anything since, and
-//! nothing older. An ingest has handed its tables over and not shown them, and jobs try to begin: a snapshot of that
-//! moment has all that the ingest replaces.
+//! Calls that pause. A point read pauses between taking its view and searching, while its key
+//! changes: range deletes, flushes, merges and drains happen. It may return the value of its start
+//! or any later one, but no older one. An ingest pauses between handing its tables over and
+//! publishing them, while jobs try to start: a snapshot of that moment must show all that the
+//! ingest replaces.
 
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::{settings, watchdog};
 
-/// Keys, all of which a range delete may cover.
+/// The number of keys, all of which a range delete may cover.
 const KEYS: u8 = 8;
-/// Calls of one case.
+/// The number of calls in one case.
 const CALLS: u32 = 60;
-/// How long jobs have to begin beside an ingest. Where they cannot, all of it passes.
+/// The time that jobs have to start during an ingest. If they cannot, all of it elapses.
 const BESIDE_INGEST: Duration = Duration::from_millis(5);
 
 fn failed(e: terrace::Error) -> String {
@@ -39,7 +40,7 @@ struct Case {
     number: u32,
 }
 
-/// One case, drawn from `seed`.
+/// Runs one case, drawn from `seed`.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
     let _case = watchdog::case(format!("stalled on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -58,7 +59,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
         let _operation = watchdog::operation(("call", call));
         case.write().map_err(failed)?;
         let outcome = match case.rng.u8(..4) {
-            // Tables in plain memory take none.
+            // Tables in plain memory do not support ingest.
             0 if medium != Medium::Dram => case.ingest(),
             _ => case.read(),
         };
@@ -86,14 +87,14 @@ impl Case {
         Ok(())
     }
 
-    /// A read beside which a range goes.
+    /// Reads while a range is deleted.
     fn read(&mut self) -> Outcome {
         let key = self.rng.u8(..KEYS);
         let (from, to) = (self.rng.u8(..KEYS), self.rng.u8(..=KEYS));
         let (writer, steps) = (self.db.clone(), self.rng.u32(..200));
         let mut picks = self.rng.fork();
         in_the_next_call(move || {
-            // What fails here fails the store, so that the call after the next one tells of it.
+            // A failure here stops the store, so the call after the next one reports it.
             let _ = writer.delete_range([from]..[to]);
             let _ = writer.flush();
             for _ in 0..steps {
@@ -122,7 +123,7 @@ impl Case {
         }
     }
 
-    /// An ingest beside which jobs try to begin, and then a snapshot is taken.
+    /// Ingests while jobs try to start and then a snapshot is taken.
     fn ingest(&mut self) -> Outcome {
         let always = self.rng.u8(..KEYS);
         let keys = (0..KEYS).filter(|key| *key == always || self.rng.bool());

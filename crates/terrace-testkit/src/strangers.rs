@@ -1,6 +1,6 @@
-//! Strangers: a database beside files of others, which stay byte for byte while it lives, is closed, is
-//! opened again, and is destroyed; one whose own files are gone, swapped or older; one that is opened twice, by one
-//! process and by two; and one on a tiny device.
+//! Strangers: a database next to foreign files, which stay unchanged while it is used, closed,
+//! reopened and destroyed; one whose own files are missing, swapped or older; one that is opened
+//! twice, by one process and by two; and one on a tiny device.
 
 mod mixed;
 pub mod processes;
@@ -17,12 +17,13 @@ use crate::place::scratch;
 use crate::settings;
 use crate::watchdog::{self, watched};
 
-/// Keys that are written in each life.
+/// The number of keys written in each life.
 const KEYS: u32 = 400;
 /// How often the database is opened.
 const LIVES: u32 = 3;
 
-/// Runs the case of `seed`: what is strange, a design, how jobs run, and names and contents.
+/// Runs the case of `seed`, which determines the kind of case, the design, how jobs run, and names
+/// and contents.
 pub fn once(seed: u64, medium: Medium) -> Outcome {
     let _case = watchdog::case(format!("strangers on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -40,7 +41,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     }
 }
 
-/// The case of a seed of a database whose tables are deleted by ranges: their room comes back.
+/// Runs the case of a seed in which range deletes cover whole tables: their space must be released.
 pub fn room(seed: u64, medium: Medium) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);
     let design = [Design::Leveled, Design::MioDbSsd][rng.usize(..2)];
@@ -48,8 +49,8 @@ pub fn room(seed: u64, medium: Medium) -> Outcome {
         .map_err(|e| format!("{design}: {e}"))
 }
 
-/// A database that is open is not opened, destroyed or repaired a second time, by whatever path; a relative one
-/// leads to it also when it was made absolute before.
+/// Checks that an open database cannot be opened, destroyed or repaired a second time, by any path,
+/// including a relative one.
 fn twice(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let place = scratch()?;
     let (folder, link) = (place.path().join("db"), place.path().join("link"));
@@ -90,7 +91,7 @@ fn twice(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     }
 }
 
-/// A database beside files of others.
+/// Runs a database next to foreign files.
 fn beside(rng: &mut fastrand::Rng, design: Design, options: &Options) -> Outcome {
     let folder = scratch()?;
     let mut strangers = BTreeMap::new();
@@ -120,7 +121,7 @@ fn beside(rng: &mut fastrand::Rng, design: Design, options: &Options) -> Outcome
     }
 }
 
-/// Puts files into the folder whose names nothing has there. The name of a log hinders a creation.
+/// Adds foreign files with unused names to the directory. The name of a log prevents creation.
 fn add(
     rng: &mut fastrand::Rng,
     is_new: bool,

@@ -1,5 +1,5 @@
-//! Torture: the campaigns in turn, each for a while, with a seed that none had before, until the time is over
-//! or one of them fails.
+//! Torture: runs the campaigns in turns, each with a fresh seed, until the time is over or one of
+//! them fails.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::campaign;
 use crate::oracle::Outcome;
 use crate::request::Request;
 
-/// A campaign as it takes part: its size in one turn, and what that counts.
+/// A campaign that takes part: its size in one turn, and the option that sets it.
 struct Part {
     name: &'static str,
     run: fn(&Request) -> Outcome,
     option: &'static str,
     size: u64,
-    /// Whether it asks for a design and a medium.
+    /// Whether it takes a design and a medium.
     has_kinds: bool,
 }
 
@@ -45,7 +45,7 @@ const PARTS: [Part; 10] = [
     part("soak", campaign::soak, ("minutes", 5), true),
 ];
 
-/// What a campaign did in all its turns.
+/// Counts of a campaign over all its turns.
 #[derive(Clone, Copy, Default)]
 struct Row {
     turns: u64,
@@ -53,7 +53,8 @@ struct Row {
     failures: u64,
 }
 
-/// Runs until `--hours` are over; `--design` and `--medium` as for the campaigns, all by default.
+/// Runs until `--hours` are over. `--design` and `--medium` are those of the campaigns, all by
+/// default.
 pub fn torture(request: &Request) -> Outcome {
     let hours: f64 = match request.text("hours") {
         Some(text) => text.parse().map_err(|_| "--hours is no number")?,
@@ -106,7 +107,7 @@ fn options(part: &Part, seed: u64, request: &Request) -> Vec<(&'static str, Stri
     options
 }
 
-/// The line that repeats a turn.
+/// Returns the command line that repeats a turn.
 fn line(part: &Part, options: &[(&'static str, String)]) -> String {
     let words = options
         .iter()
@@ -118,7 +119,7 @@ fn line(part: &Part, options: &[(&'static str, String)]) -> String {
 mod tests {
     use super::*;
 
-    /// A turn is printed as the line that repeats it, with the kinds that were asked for.
+    /// A turn is printed as the command line that repeats it, with the requested kinds.
     #[test]
     fn turns_are_lines() {
         let request = Request::of(&[("design", "leveled".into()), ("medium", "dram".into())]);
@@ -129,7 +130,7 @@ mod tests {
         );
     }
 
-    /// Without time nothing runs, and that is no failure.
+    /// With no time nothing runs, and that is not a failure.
     #[test]
     fn no_time_is_no_turn() {
         assert_eq!(torture(&Request::of(&[("hours", "0".into())])), Ok(()));

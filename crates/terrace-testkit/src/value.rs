@@ -1,21 +1,21 @@
-//! Values that tell which write made them.
+//! Values that identify the write that made them.
 //!
-//! A value is a tag and a length; its bytes follow from both. Every write of a script has a tag of
-//! its own, so bytes found in a store lead back to one write, unless they are too short to.
+//! A value is a tag and a length, which determine its bytes. Every write of a script has a unique
+//! tag, so bytes found in a store identify one write, unless they are too short.
 
 use std::fmt;
 
-/// A value, described instead of stored.
+/// A value, generated instead of stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
-    /// Which write made it.
+    /// Identifies the write that made it.
     pub tag: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
 impl Value {
-    /// Byte `at` of the value.
+    /// Returns byte `at` of the value.
     fn byte(self, at: usize) -> u8 {
         if at < 8 {
             return self.tag.to_le_bytes()[at];
@@ -24,12 +24,12 @@ impl Value {
         mixed.to_le_bytes()[at % 8]
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(self) -> Vec<u8> {
         (0..self.len as usize).map(|at| self.byte(at)).collect()
     }
 
-    /// Whether `bytes` are this value.
+    /// Returns whether `bytes` are this value.
     pub fn is(self, bytes: &[u8]) -> bool {
         bytes.len() == self.len as usize
             && bytes.iter().enumerate().all(|(i, b)| self.byte(i) == *b)
@@ -42,7 +42,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Bytes found in a store, for messages: length and beginning.
+/// Formats bytes found in a store: their length, and tag or content.
 pub fn shown(bytes: Option<&[u8]>) -> String {
     let Some(bytes) = bytes else {
         return "nothing".into();

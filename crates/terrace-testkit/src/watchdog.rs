@@ -1,14 +1,15 @@
-//! Watchdog: every thread of a test says which operation it is in, and one that has not returned in
-//! 20 s ends the process with the stacks of all threads.
+//! Watchdog: every thread of a test registers its current operation, and an operation that has not
+//! returned within 20 s ends the process with the stacks of all threads.
 //!
-//! A thread that hangs cannot be made to fail, so the process ends; a campaign with children takes that
-//! as the child's failure. Operations nest. Of each thread the innermost one is judged, from when it
-//! began or the last one inside of it ended.
+//! A hanging thread cannot be made to fail, so the process ends. A campaign with children treats
+//! that as a failure of the child. Operations nest. The innermost one of each thread is judged,
+//! from its start or from the end of the last operation inside it.
 //!
 //! Invariants
-//!   W1  Time is counted in ticks of the watchdog's own thread. While the process is stopped, or the
-//!       machine does not come to run it, there are no ticks, and nothing is overdue.
-//!   W2  Whoever holds a slot's lock calls nothing that waits, so the watchdog always sees all slots.
+//!   W1  Time is counted in ticks of the watchdog's own thread. While the process is stopped, or
+//!       the machine does not get to run it, there are no ticks, and nothing is overdue.
+//!   W2  A thread that holds a slot's lock makes no call that waits, so the watchdog can always
+//!       read all slots.
 //!
 //! All campaigns use it.
 
@@ -20,34 +21,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// The longest that an operation may take, if it says nothing else.
+/// The default limit of an operation.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// The variable that says another number of seconds: sanitizers are slow, and a debugger stops threads.
+/// The variable that sets another limit in seconds: sanitizers are slow, and a debugger stops
+/// threads.
 const VARIABLE: &str = "TERRACE_PATIENCE";
-/// The status of a process that the watchdog has ended.
+/// The exit status of a process that the watchdog has ended.
 pub const STATUS: i32 = 99;
 
 const TICK: Duration = Duration::from_millis(100);
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static SLOTS: Mutex<Vec<Weak<Slot>>> = Mutex::new(Vec::new());
 
-/// An operation that has begun and not ended.
+/// An operation in progress.
 struct Entry {
     what: Box<dyn Debug + Send>,
-    /// When it began, or the last one inside of it ended.
+    /// The tick of its start, or of the end of the last operation inside it.
     since: u64,
-    /// `None`: it only says what the operations inside of it belong to.
+    /// `None` stands for an entry that only labels the operations inside it.
     ticks_max: Option<u64>,
 }
 
-/// What one thread does, outermost first.
+/// The operations of one thread, outermost first.
 struct Slot {
     thread: String,
     entries: Mutex<Vec<Entry>>,
 }
 
 impl Slot {
-    /// The slot of a thread that begins to be watched.
+    /// Registers the slot of the current thread.
     fn register() -> Arc<Slot> {
         let id = std::fs::read_link("/proc/thread-self").unwrap_or_default();
         let id = id.file_name().unwrap_or_default().to_string_lossy();
@@ -71,18 +73,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An operation of this thread; it ends when this is dropped.
+/// An operation of this thread. It ends on drop.
 #[must_use]
 pub struct Operation {
-    /// How many operations it is inside of.
+    /// The number of operations around it.
     depth: usize,
-    /// It belongs to the thread that began it.
+    /// Keeps it on the thread that started it.
     own: PhantomData<*const ()>,
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        // A thread that ends has no slot any more.
+        // A thread that is exiting has no slot any more.
         let _ = SLOT.try_with(|slot| {
             let mut entries = lock(&slot.entries);
             entries.truncate(self.depth);
@@ -112,17 +114,17 @@ fn begin(what: Box<dyn Debug + Send>, longest: Option<Duration>) -> Operation {
     }
 }
 
-/// Begins an operation, which has to end in [`PATIENCE`].
+/// Starts an operation, which must end within [`PATIENCE`].
 pub fn operation(what: impl Debug + Send + 'static) -> Operation {
     begin(Box::new(what), Some(patience()))
 }
 
-/// Begins an operation with a limit of its own.
+/// Starts an operation with its own limit.
 pub fn operation_within(longest: Duration, what: impl Debug + Send + 'static) -> Operation {
     begin(Box::new(what), Some(longest))
 }
 
-/// Says what the operations that follow belong to, such as a seed; it has no limit.
+/// Labels the operations that follow, with a seed for example. It has no limit.
 pub fn case(what: String) -> Operation {
     begin(Box::new(what), None)
 }
@@ -133,18 +135,18 @@ pub fn watched<R>(what: &'static str, call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// The operations of a test over [`watch`].
+/// Runs the operations of a test in [`watch`].
 pub struct Watched(());
 
 impl Watched {
-    /// Runs an operation that has to return.
+    /// Runs an operation that must return.
     pub fn op<T>(&self, what: impl Into<String>, op: impl FnOnce() -> T) -> T {
         let _operation = operation(what.into());
         op()
     }
 }
 
-/// Runs a test every operation of which has to return.
+/// Runs a test whose operations must all return.
 pub fn watch(test: impl FnOnce(&Watched)) {
     test(&Watched(()));
 }
@@ -158,11 +160,11 @@ fn patience() -> Duration {
     })
 }
 
-/// Starts the watchdog's thread, if it does not run yet.
+/// Starts the watchdog's thread, unless it runs already.
 pub fn start() {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
-        // Without a thread to be had the campaign runs unwatched, and fails elsewhere.
+        // If no thread can be started, the campaign runs unwatched and fails elsewhere.
         let _ = std::thread::Builder::new()
             .name("watchdog".into())
             .spawn(look);
@@ -180,7 +182,7 @@ fn look() {
     }
 }
 
-/// What is wrong with a thread whose operation has taken too long.
+/// Describes a thread whose operation has taken too long.
 fn overdue(slot: &Slot, now: u64) -> Option<String> {
     let entries = lock(&slot.entries);
     let last = entries.last()?;
@@ -200,7 +202,7 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 * TICK.as_secs_f64()
 }
 
-/// What every thread does and for how long.
+/// Lists the operations of every thread with their times.
 fn operations(slots: &[Arc<Slot>], now: u64) -> String {
     let mut text = String::from("operations:\n");
     for slot in slots {
@@ -218,9 +220,10 @@ fn operations(slots: &[Arc<Slot>], now: u64) -> String {
     text
 }
 
-/// Prints what is known and ends the process.
+/// Prints a report and ends the process.
 fn end(why: &str) -> ! {
-    // Not by the macros: what a test prints is kept back until the test ends, and this one does not.
+    // Not with the macros: the output of a test is captured until the test ends, and this one does
+    // not.
     let mut stderr = std::io::stderr();
     let _ = stderr.write_all(format!("\n{why}{}", threads()).as_bytes());
     let _ = stderr.write_all(stacks().as_bytes());
@@ -228,7 +231,7 @@ fn end(why: &str) -> ! {
     std::process::exit(STATUS)
 }
 
-/// What the system says of the threads: name, state, and where in the kernel each waits.
+/// Lists the threads with name, state, and the place in the kernel where each waits.
 fn threads() -> String {
     let mut text = String::from("threads:\n");
     let tasks = std::fs::read_dir("/proc/self/task");
@@ -253,7 +256,8 @@ fn threads() -> String {
     text
 }
 
-/// The stacks of all threads, where a program that can show them is installed and allowed to.
+/// Returns the stacks of all threads, if a program that can show them is installed and permitted
+/// to.
 fn stacks() -> String {
     let pid = std::process::id().to_string();
     let gdb = [
@@ -275,8 +279,8 @@ fn stacks() -> String {
     "no stacks: neither gdb nor eu-stack can show them here\n".into()
 }
 
-/// What a program prints within a minute. Into a file: while this process is stopped by a debugger it
-/// could not read from a pipe.
+/// Returns the output of a program within a minute. It goes to a file: this process could not read
+/// from a pipe while a debugger stops it.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let file = tempfile::NamedTempFile::new().ok()?;
     let mut child = Command::new(program)
@@ -305,8 +309,8 @@ mod tests {
         SLOT.with(|slot| overdue(slot, now))
     }
 
-    /// The innermost operation is judged by its own limit, and what ends inside of another one counts as
-    /// progress of that.
+    /// The innermost operation is judged by its own limit, and the end of an operation inside
+    /// another one counts as progress of the outer one.
     #[test]
     fn the_innermost_operation_is_judged() {
         let begun = TICKS.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Worlds: a store, the oracle beside it, and whatever a script keeps open, run operation by
-//! operation.
+//! Worlds: a store with its oracle and everything that a script keeps open, run one operation at a
+//! time.
 
 mod bulk;
 mod emptied;
@@ -23,26 +23,26 @@ struct Held {
     space: u8,
     birth: u64,
     iter: Iter,
-    /// What the iterator still has to give.
+    /// The pairs that the iterator has yet to return.
     left: VecDeque<(Key, Value)>,
 }
 
 /// Called after an operation was done and before it counts as answered.
 pub type Unanswered<'a> = &'a mut dyn FnMut(&Oracle) -> Outcome;
 
-/// See the module.
+/// See the module documentation.
 pub struct World {
     place: Place,
-    /// Options that variations start from.
+    /// The options that are varied.
     base: Options,
     db: Option<Db>,
-    /// What the store has to show.
+    /// The expected content of the store.
     pub oracle: Oracle,
     snapshots: Vec<(Snapshot, Live)>,
     iters: Vec<Held>,
-    /// What the store said at each call that it refused because something was full.
+    /// The messages of all calls that the store refused because something was full.
     pub refused: Vec<String>,
-    /// The longest key that was written.
+    /// The length of the longest key that was written.
     key_bytes: usize,
 }
 
@@ -51,7 +51,7 @@ fn failed(what: &str) -> impl Fn(terrace::Error) -> String {
 }
 
 impl World {
-    /// Opens a store and believes that it holds what `oracle` says.
+    /// Opens a store that is assumed to hold the content of `oracle`.
     pub fn open(place: Place, base: Options, variation: u8, oracle: Oracle) -> Outcome<World> {
         let place = place.at(oracle.now());
         let db = place
@@ -60,7 +60,7 @@ impl World {
         Ok(World::over(place, base, db, oracle))
     }
 
-    /// A world of a store that is open already.
+    /// Makes a world of a store that is already open.
     pub fn over(place: Place, base: Options, db: Db, oracle: Oracle) -> World {
         World {
             place,
@@ -74,12 +74,12 @@ impl World {
         }
     }
 
-    /// How many calls the store refused because something was full.
+    /// Returns the number of calls refused because something was full.
     pub fn refusals(&self) -> u64 {
         self.refused.len() as u64
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn db(&self) -> Outcome<&Db> {
         self.db
             .as_ref()
@@ -100,12 +100,12 @@ impl World {
         Ok(found)
     }
 
-    /// Runs one operation and compares what it says.
+    /// Runs one operation and compares its result.
     pub fn run(&mut self, op: &Op) -> Outcome {
         self.run_hooked(op, &mut |_| Ok(()))
     }
 
-    /// Runs one operation; `unanswered` sees the oracle while the operation is in flight.
+    /// Runs one operation. `unanswered` sees the oracle while the operation is in flight.
     pub fn run_hooked(&mut self, op: &Op, unanswered: Unanswered<'_>) -> Outcome {
         let _operation = watchdog::operation(op.clone());
         match op {
@@ -122,7 +122,7 @@ impl World {
                             let pick = pick.rotate_left(turn) as usize;
                             self.db()?.step(pick).map_err(failed("a step"))?;
                         }
-                        // The store's threads do as they please.
+                        // The store's threads run on their own schedule.
                         false => std::thread::yield_now(),
                     }
                 }
@@ -137,7 +137,7 @@ impl World {
                 Ok(())
             }
             Op::Drain => {
-                // Held versions keep a full drain from coming to rest only where space is short.
+                // Held versions keep a full drain from completing only if space is short.
                 let drained = self.allow_full(|db| db.drain())?;
                 unanswered(&self.oracle)?;
                 if drained {
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// Whether the call succeeded; a full pool is no failure of the test.
+    /// Returns whether the call succeeded. A full pool is not a failure of the test.
     fn allow_full(&mut self, call: impl FnOnce(&Db) -> terrace::Result<()>) -> Outcome<bool> {
         match call(self.db()?) {
             Ok(()) => Ok(true),
@@ -426,7 +426,7 @@ impl World {
         self.oracle.catalog_answered(success);
         if let (Some(handle), true) = (handle, success) {
             let put = handle.put("k", "v");
-            // Threads may have stopped the store since the call.
+            // A thread may have stopped the store since the call.
             if let Err(e) = put.as_ref()
                 && e.kind() == ErrorKind::Stopped
             {
@@ -458,7 +458,7 @@ impl World {
         }
     }
 
-    /// Compares a copy, where the store is in a folder of the system's.
+    /// Compares a checkpoint, if the store is in a directory of the system.
     fn checkpoint(&self) -> Outcome {
         if self.place.machine.is_some() {
             return Ok(());
@@ -484,7 +484,8 @@ impl World {
             let closed = db.close();
             match (&closed, db.get("a")) {
                 (Ok(()), Err(e)) if e.kind() == ErrorKind::Closed => {}
-                // It stays open, since the close would lose what only memory has; dropping it does lose that.
+                // The store stays open, since a close would lose data that is in memory only;
+                // dropping it does lose it.
                 (Err(e), Ok(_)) if e.kind() == ErrorKind::Full => self.refused.push(e.to_string()),
                 (_, got) => return Err(format!("a close says {closed:?}, a get after it {got:?}")),
             }
@@ -492,14 +493,15 @@ impl World {
         drop(db);
         hook(&self.oracle)?;
         if self.refused.is_empty() {
-            // A close in order makes everything durable; one of a full pool keeps the log.
+            // A clean close makes everything durable. With a full pool it keeps the log.
             self.oracle.closed();
         }
         let whole = self.oracle.keeps_what_is_drained();
         let in_memory = self.oracle.medium() == terrace_media::Medium::Dram;
         let opened = self.place.open(&settings::varied(&self.base, variation));
         let opened = match opened {
-            // Large values take more of the repository than of memtables. The error says to enlarge the pool.
+            // Large values take more space in the repository than in memtables. The error asks to
+            // enlarge the pool.
             Err(e) if e.kind() == ErrorKind::Full && in_memory && !whole => {
                 self.base.pool.size_bytes += self.base.pool.size_bytes / 2;
                 self.place.open(&settings::varied(&self.base, variation))
@@ -509,7 +511,8 @@ impl World {
         self.db = Some(opened.map_err(failed("reopening"))?);
         hook(&self.oracle)?;
         if in_memory && (!whole || !self.refused.is_empty()) {
-            // What was not logged is gone, and only that; all is there where it could be written out.
+            // Only writes that were not logged may be lost, and only if they could not be written
+            // out.
             self.oracle = self
                 .oracle
                 .check_after(crate::oracle::Crash::Process, self.db()?)?;
@@ -518,13 +521,13 @@ impl World {
         self.oracle.check_live(self.db()?)
     }
 
-    /// Lets go of snapshots and iterators.
+    /// Releases snapshots and iterators.
     pub fn let_go(&mut self) {
         self.snapshots.clear();
         self.iters.clear();
     }
 
-    /// Lets go of the store without closing the world's books.
+    /// Drops the store without a close and returns the oracle.
     pub fn into_oracle(mut self) -> Oracle {
         let _operation = watchdog::operation("letting go of the store");
         self.let_go();
@@ -532,7 +535,7 @@ impl World {
         self.oracle
     }
 
-    /// Closes the store in order.
+    /// Closes the store.
     pub fn close(mut self) -> Outcome {
         self.let_go();
         match self.db.take() {
@@ -541,7 +544,7 @@ impl World {
         }
     }
 
-    /// Compares everything and verifies.
+    /// Compares everything, including snapshots, and verifies.
     pub fn check_all(&self) -> Outcome {
         let db = self.db()?;
         self.oracle.check_live(db)?;

@@ -1,8 +1,8 @@
-//! Writes that follow from a seed: what each thread does in a process that will be ended at a random
-//! moment, and what an oracle is told of it afterwards.
+//! Writes determined by a seed: those of each thread in a process that is ended at a random moment,
+//! and their replay into an oracle afterwards.
 //!
-//! All that has to outlive the process is how far each thread had come. The next write of each was in
-//! flight. A thread has keys of its own, so no order between threads matters.
+//! Only the progress of each thread must survive the process. The next write of each was in flight.
+//! Each thread has its own keys, so the order between threads does not matter.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,36 +15,36 @@ use crate::script::{Entry, Key, space_name};
 use crate::value::{Value, shown};
 use crate::watchdog;
 
-/// Threads that write.
+/// The number of writing threads.
 pub(crate) const THREADS: u64 = 3;
-/// BOUND: a process that nobody ends stops by itself after so many writes of a thread.
+/// BOUND: a thread of a process that is never killed stops after this many writes.
 const WRITES_MAX: u64 = 400_000;
 
-/// Sizes of memtables among the options of such processes.
+/// The sizes of memtables in the options of these processes.
 const MEMTABLES: [u32; 3] = [4 << 10, 8 << 10, 32 << 10];
 
-/// Times to live, in milliseconds: over when the entry is written, and over in no life.
+/// Times to live in milliseconds: expired when the entry is written, and not expired in any life.
 const PAST: u32 = 1;
 pub(crate) const FUTURE: u32 = 24 * 3600 * 1000;
 
-/// What the writes of one life follow from.
+/// The parameters that determine the writes of one life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
     pub(crate) seed: u64,
     pub(crate) life: u64,
-    /// Whether the store can load in bulk.
+    /// Whether the store supports ingest.
     pub(crate) ingests: bool,
 }
 
-/// Where a thread says how far it has come; each call must outlive whatever ends the process.
+/// The progress of a thread. Each recorded call must survive the end of the process.
 pub(crate) trait Progress {
-    /// So many writes were answered.
+    /// Records how many writes were answered.
     fn done(&mut self, writes: u64) -> io::Result<()>;
-    /// The write of this number is about to be told of as answered, with a refusal.
+    /// Records that the write with this number, about to be recorded as answered, was refused.
     fn refused(&mut self, turn: u64) -> io::Result<()>;
 }
 
-/// How many writes were answered.
+/// Counts of answered writes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Answered {
     pub(crate) writes: u64,
@@ -56,7 +56,7 @@ struct Writes {
     rng: fastrand::Rng,
     thread: u64,
     tag: u64,
-    /// Whether the store can load in bulk.
+    /// Whether the store supports ingest.
     ingests: bool,
 }
 
@@ -76,7 +76,8 @@ impl Writes {
         self.tag += 1;
         let len = match self.rng.u8(0..60) {
             0 | 1 => self.rng.u32(8..6000),
-            // As large as a memtable or an eighth of one, or a little less, by what an entry has beside it.
+            // The size of a memtable or an eighth of one, or slightly less, by about the overhead
+            // of an entry.
             2 => MEMTABLES[self.rng.usize(..3)] / [1, 8][self.rng.usize(..2)] - self.rng.u32(..150),
             _ => self.rng.u32(8..150),
         };
@@ -90,7 +91,7 @@ impl Writes {
         };
         match (self.rng.u8(0..40), entry.value) {
             (0, _) => {
-                // A range of this thread's keys.
+                // Deletes a range of this thread's keys.
                 let end = entry.key.0[1].saturating_add(self.rng.u8(1..25));
                 entry.until = Some(Key(vec![entry.key.0[0], end]));
                 entry.value = None;
@@ -101,7 +102,7 @@ impl Writes {
         entry
     }
 
-    /// Pairs of one keyspace for a bulk load.
+    /// Returns pairs of one keyspace for an ingest.
     fn pairs(&mut self) -> Vec<Entry> {
         let space = self.rng.u8(0..2);
         let mut pairs = BTreeMap::new();
@@ -118,9 +119,9 @@ impl Writes {
         pairs.into_values().collect()
     }
 
-    /// What is written next, and how: `None` is a bulk load.
+    /// Returns the next write and its durability. `None` stands for an ingest.
     fn next(&mut self) -> (Vec<Entry>, Option<Durability>) {
-        // A database has one ingest at a time.
+        // A database allows one ingest at a time.
         if self.ingests && self.thread == 0 && self.rng.u8(0..100) == 0 {
             return (self.pairs(), None);
         }
@@ -175,7 +176,7 @@ fn ingest(pairs: &[Entry], spaces: &[Keyspace]) -> terrace::Result<()> {
     ingest.finish().map(|_| ())
 }
 
-/// What the thread that wrote an entry reads from then on.
+/// Applies an entry to the values that its thread reads from then on.
 fn show(mine: &mut BTreeMap<(u8, Key), Option<Value>>, entry: &Entry) {
     if entry.until.is_some() {
         let touched = mine
@@ -188,7 +189,7 @@ fn show(mine: &mut BTreeMap<(u8, Key), Option<Value>>, entry: &Entry) {
     mine.insert((entry.space, entry.key.clone()), value);
 }
 
-/// Writes until the process is ended.
+/// Writes until the process is killed.
 pub(crate) fn write(course: &Course, db: &Db, thread: u64, progress: &mut dyn Progress) -> Outcome {
     let failed = |e: io::Error| format!("progress cannot be told: {e}");
     let mut writes = Writes::new(course, thread);
@@ -227,7 +228,8 @@ pub(crate) fn write(course: &Course, db: &Db, thread: u64, progress: &mut dyn Pr
     Ok(())
 }
 
-/// Tells the oracle of the writes of a thread: `done` were answered, the next one was in flight.
+/// Records the writes of a thread in the oracle: `done` were answered, and the next one was in
+/// flight.
 pub(crate) fn note(
     course: &Course,
     thread: u64,
@@ -244,12 +246,12 @@ pub(crate) fn note(
             oracle.refused(write);
             answered.refusals += 1;
         } else if turn < done {
-            // A bulk load is durable when it ends.
+            // An ingest is durable when it returns.
             oracle.acknowledged(write, durability.unwrap_or(Durability::Sync));
             answered.writes += 1;
         }
     }
-    // By then what was past when it was written is.
+    // Entries that were expired when written are expired by now.
     oracle.wait(Duration::from_millis(u64::from(PAST)));
     answered
 }

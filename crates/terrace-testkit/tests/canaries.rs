@@ -1,12 +1,12 @@
-//! Every break that is built into the store is caught by the suites named for it, and the same
-//! cases pass on a store that is whole.
+//! Every bug built into the store is caught by the suites named for it, and the same cases pass on
+//! a correct store.
 
 use std::process::{Command, ExitCode};
 
 use terrace_testkit::canaries::{Choice, Places, campaign};
 use terrace_testkit::kill::child_if_asked;
 
-/// Not a test of its own: what the children run. Without orders it does nothing.
+/// The entry point of the children, not a test. Without orders it does nothing.
 #[test]
 fn child() {
     if let Some(code) = child_if_asked() {
@@ -14,7 +14,7 @@ fn child() {
     }
 }
 
-/// No break of the store goes unseen.
+/// No bug of the store goes unseen.
 #[test]
 fn every_canary_is_caught() {
     let exe = std::env::current_exe().expect("a test has an executable");
@@ -25,7 +25,7 @@ fn every_canary_is_caught() {
     };
     let places = Places {
         child: &command,
-        // They run the program of the campaigns, which this is not.
+        // Virtual machines run the program of the campaigns, which this is not.
         machines: None,
     };
     campaign(Choice::default(), places).unwrap_or_else(|failure| panic!("{failure}"));

@@ -1,6 +1,6 @@
-//! A short run of the fuzzing of decoders, and that it finds what is wrong.
+//! A short fuzzing run over all decoders, with a check that it finds errors.
 //!
-//! One test, since memory is counted for the whole process.
+//! There is one test, since memory is counted for the whole process.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use terrace_testkit::seeds;
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-/// Changed inputs of each decoder.
+/// The number of mutated inputs per decoder.
 const EXECUTIONS: u64 = 6000;
-/// A decoder that is slow gets fewer: lists whose links go round are searched for long.
+/// The time limit of a decoder. A slow one gets fewer inputs: searching lists with cyclic links
+/// takes long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn broken(name: &'static str, run: fn(&[u8]) -> Result<Seen, String>) -> Decoder {
@@ -26,8 +27,8 @@ fn broken(name: &'static str, run: fn(&[u8]) -> Result<Seen, String>) -> Decoder
     }
 }
 
-/// Whatever the bytes are, decoders return within their time and memory, and what they accept is what
-/// encoders write; a decoder that does not is found.
+/// On any bytes, decoders return within their limits of time and memory and accept only what
+/// encoders write. A decoder that does not is found.
 #[test]
 fn decoders_take_any_bytes() {
     for seed in seeds::seeds(1) {
@@ -35,7 +36,7 @@ fn decoders_take_any_bytes() {
             let mut target = Target::new(decoder, seed);
             let begun = Instant::now();
             let mut run = target.begin();
-            // BOUND: every turn adds executions.
+            // BOUND: every iteration adds executions.
             while run.is_ok() && target.executions < EXECUTIONS && begun.elapsed() < PATIENCE {
                 run = target.run(50);
             }

@@ -1,9 +1,10 @@
-//! Reads between whose steps writes come in and time goes by: each shows the state of one instant.
+//! Reads during which writes are made and time passes: each shows the state of one instant.
 
 use terrace_media::Medium;
 use terrace_testkit::{moments, seeds};
 
-/// By every way to read, on every design, while the clock jumps and background steps run.
+/// Each read shows the state of one instant, for every way to read and every design, while the
+/// clock jumps and background steps run.
 #[test]
 fn a_read_shows_the_state_of_one_instant() {
     for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {

@@ -1,10 +1,10 @@
-//! A panic of a thread of the store fails the case during which it happens. In a program of its own, since what is noted
-//! is noted for the whole process.
+//! A panic of a thread of the store fails the case during which it happens. This is a separate
+//! program, since panics are recorded for the whole process.
 
 use terrace_testkit::shrink::guarded;
 
-/// A case during which such a thread panics has failed, though it says nothing itself; those of other threads are not
-/// noted.
+/// A case during which such a thread panics fails, even if it returns success. Panics of other
+/// threads are not recorded.
 #[test]
 fn a_panic_of_a_thread_is_a_failure() {
     let run = |name: &str| {

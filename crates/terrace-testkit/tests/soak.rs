@@ -1,5 +1,5 @@
-//! A short soak of each kind of database. A program of its own: memory, threads and descriptors of
-//! the process are what is looked at.
+//! A short soak of each kind of database. This is a separate program, since it measures memory,
+//! threads and descriptors of the process.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use terrace_testkit::place::scratch;
 use terrace_testkit::seeds::seeds;
 use terrace_testkit::soak::Soak;
 
-/// Mixed load in small caps keeps within all bounds, gives no wrong answer, and leaves nothing.
+/// Mixed load with small limits stays within all bounds, returns no wrong result, and leaves
+/// nothing.
 #[test]
 fn a_short_soak_keeps_within_its_bounds() {
     let kinds = [

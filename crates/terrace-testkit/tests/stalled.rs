@@ -1,4 +1,4 @@
-//! Reads that stand still when they have taken their view, while a keyspace is dropped and purged.
+//! Reads that pause after taking their view, while a keyspace is dropped and purged.
 
 use terrace::testing::in_the_next_call;
 use terrace::{Db, Design, Durability, ErrorKind, Keyspace, Result, WriteBatch};
@@ -10,7 +10,7 @@ const KEYS: u8 = 200;
 
 type Look = fn(&Db, &Keyspace) -> Result<usize>;
 
-/// Every way to read; how many keys it gives.
+/// Every way to read, with the number of keys that it returns.
 const LOOKS: [(&str, usize, Look); 7] = [
     ("get", 1, |_, space| {
         Ok(usize::from(space.get([9])?.is_some()))
@@ -43,7 +43,7 @@ const LOOKS: [(&str, usize, Look); 7] = [
     }),
 ];
 
-/// A read that meets the drop of its keyspace gives all that was there, or `Invalid`.
+/// A read during the drop of its keyspace returns all of its content, or `Invalid`.
 #[test]
 fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
     for (design, medium) in [
@@ -68,7 +68,7 @@ fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
                 meanwhile.drop_keyspace("space").expect("a drop");
                 meanwhile.flush().expect("a flush");
                 for _ in 0..1000 {
-                    // What fails here fails the store, so that the read tells of it.
+                    // A failure here stops the store, so the read reports it.
                     let _ = meanwhile.step(0);
                 }
             });
@@ -80,7 +80,7 @@ fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
     }
 }
 
-/// Calls that stand still while much happens.
+/// Calls that pause while the store changes return exact results.
 #[test]
 fn calls_that_stand_still_are_exact() {
     for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {

@@ -1,14 +1,14 @@
-//! The watchdog ends a process in which an operation does not return, and says where.
+//! The watchdog ends a process in which an operation does not return, and reports where it hangs.
 
 use std::process::Command;
 use std::time::Duration;
 
 use terrace_testkit::watchdog;
 
-/// The variable that makes a child of this program hang.
+/// The environment variable that makes a child of this program hang.
 const VARIABLE: &str = "TERRACE_HANG";
 
-/// Not a test of its own: what the child runs. Without being asked it does nothing.
+/// The entry point of the child, not a test. Without the variable it does nothing.
 #[test]
 fn child() {
     if std::env::var_os(VARIABLE).is_none() {
@@ -26,7 +26,7 @@ fn child() {
     });
 }
 
-/// It names the operation, what every thread does, and the threads of the process.
+/// The report names the operation, the operations of every thread, and the threads of the process.
 #[test]
 fn an_operation_that_does_not_return_ends_the_process() {
     let exe = std::env::current_exe().expect("a test has an executable");

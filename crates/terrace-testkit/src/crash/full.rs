@@ -1,15 +1,18 @@
-//! This file is crashes of a database on a full disk, while it is overwritten and everything or most of it is deleted
-//! on its reserve.
+//! Crashes of a database on a full disk, while it is overwritten and most or all of it is deleted
+//! with the help of its reserve.
 //!
-//! A small disk is filled until a put is refused, or until a few keys were overwritten many times over. From then on,
-//! images are taken at every persist point: of more overwrites and single deletes, of a range delete of everything or of
-//! most keys, of what drops and compacts it, and of the puts that follow. Each image is opened on a disk of the same
-//! size; nothing acknowledged is lost, the same can be deleted there, puts go on, and the reserve is whole.
+//! A small disk is filled until a put is refused, or until a few keys were overwritten many times.
+//! From then on, images are taken at every persist point: of more overwrites and single deletes, of
+//! a range delete of all or most keys, of the drops and compactions that it causes, and of the puts
+//! that follow. Each image is opened on a disk of the same size: nothing acknowledged is lost, the
+//! same keys can be deleted, puts succeed again, and the reserve is complete.
 //!
-//! With a pool beside the disk, most keys are deleted one by one instead: the deletes are in the pool behind puts that
-//! the disk has no room for, and table files are rewritten without what they hide.
+//! With a pool in addition to the disk, most keys are deleted singly instead: the deletes are in
+//! the pool behind puts that do not fit on the disk, and table files are rewritten without the data
+//! that the deletes hide.
 //!
-//! The disk counts what is on it when a machine boots, so a file whose removal was lost takes its room.
+//! The quota counts the files present when a machine boots, so a file whose removal was lost still
+//! takes space.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,29 +32,30 @@ use crate::world::World;
 
 /// The size of the disk.
 const DISK_BYTES: u64 = 1 << 20;
-/// The least that a reserve has, of a database with hardly any table (docs/operations.md, "Full disks").
+/// The minimum size of the reserve, for a database with hardly any table (docs/operations.md, "Full
+/// disks").
 const RESERVE_BYTES_MIN: u64 = 160 << 10;
-/// The same where logs and manifest are in a pool.
+/// The same with logs and manifest in a pool.
 const RESERVE_BYTES_MIN_OF_TABLES: u64 = 32 << 10;
-/// BOUND: more than fit.
+/// BOUND: more writes than fit.
 const WRITES_MAX: u32 = 3000;
-/// Every second pair of seeds overwrites so many keys, so many times in all, before the disk counts as full, and so
-/// often again while it crashes.
+/// Every second pair of seeds overwrites `KEYS` keys, `OVERWRITES` times in total before the disk
+/// counts as full, and `CHURN` times while crashing.
 const KEYS: u32 = 180;
 const OVERWRITES: u32 = 900;
 const CHURN: u32 = 60;
-/// Puts that are refused one after the other before the disk counts as full.
+/// The number of consecutive refused puts after which the disk counts as full.
 const REFUSALS: u32 = 4;
 /// Odd seeds delete the keys whose first byte is below this one.
 const DELETED: u8 = 0xb0;
-/// BOUND: how often puts are tried after the delete.
+/// BOUND: the number of puts tried after the delete.
 const TRIES: u32 = 8;
 
 fn key_of(n: u32) -> Vec<u8> {
     n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()
 }
 
-/// A put, or a range delete of the keys before `until`, of which the sync is waited for.
+/// Returns a put, or a synced delete: with `until` a range delete of the keys before it.
 fn write(key: Vec<u8>, value: Option<Value>, until: Option<Key>) -> Op {
     let entry = Entry {
         space: 0,
@@ -68,12 +72,14 @@ fn write(key: Vec<u8>, value: Option<Value>, until: Option<Key>) -> Op {
 }
 
 impl Case {
-    /// A case that crashes at `percent` of the persist points of deleting everything on a full disk.
+    /// Returns a case that crashes at `percent` of the persist points of deleting everything on a
+    /// full disk.
     pub fn of_full_disk(seed: u64, design: Design, percent: u32) -> Case {
         Case::on_full_disk(seed, design, Medium::Dram, percent)
     }
 
-    /// The same of single deletes of most keys, where a full pool is above the disk, or only logs are in the pool.
+    /// Returns the same for single deletes of most keys, with either a full pool above the disk or
+    /// only logs in the pool.
     pub fn of_full_pool_and_disk(seed: u64, design: Design, percent: u32) -> Case {
         let medium = match seed % 2 {
             0 => Medium::Mapped,
@@ -95,12 +101,12 @@ impl Case {
         case
     }
 
-    /// Whether a few keys are overwritten, so that most of the disk is old versions.
+    /// Returns whether a few keys are overwritten, so that most of the disk holds old versions.
     fn overwrites(&self) -> bool {
         self.seed % 4 >= 2 && !self.deletes_singly()
     }
 
-    /// Whether keys are deleted one by one.
+    /// Returns whether keys are deleted singly.
     fn deletes_singly(&self) -> bool {
         self.medium != Medium::Dram
     }
@@ -120,8 +126,8 @@ impl Case {
         write(key, Some(value), None)
     }
 
-    /// Returns a range delete of all keys or, for odd seeds, of about two thirds of them, which leaves live keys in
-    /// every table.
+    /// Returns a range delete of all keys or, for odd seeds, of about two thirds of them, which
+    /// leaves live keys in every table.
     fn delete_on_full_disk(&self) -> Op {
         let until = match self.seed % 2 {
             0 => Vec::new(),
@@ -130,7 +136,7 @@ impl Case {
         write(Vec::new(), None, Some(Key(until)))
     }
 
-    /// Fills the disk, deletes everything or most, and crashes meanwhile.
+    /// Fills the disk, deletes all or most keys, and crashes meanwhile.
     pub fn run_on_full_disk(&self) -> Outcome<Tally> {
         let design = self.options.design_of_new();
         let what = format!("crash of {design} on a full disk, seed {:#x}", self.seed);
@@ -142,11 +148,11 @@ impl Case {
     }
 }
 
-/// Returns a place on `machine` whose disk has `bytes` in all, for the files that are there and for new ones.
+/// Returns a place on `machine` whose disk holds `bytes` in total, existing and new files together.
 pub(super) fn on_a_disk_of(bytes: u64, machine: &Machine) -> Place {
     let place = Place::machine(machine);
     let fs: Arc<dyn FileSystem> = Arc::new(QuotaFs::new(machine.fs(), bytes));
-    // A file takes its room from when it is first opened there.
+    // A file counts against the quota from its first open on.
     for name in fs.list(&place.folder).unwrap_or_default() {
         drop(fs.open(&place.folder.join(name), OpenMode::Read));
     }
@@ -156,7 +162,7 @@ pub(super) fn on_a_disk_of(bytes: u64, machine: &Machine) -> Place {
     }
 }
 
-/// Bytes of the reserve in the folder of a place.
+/// Returns the size in bytes of the reserve in a directory.
 fn reserve_bytes(machine: &Machine, folder: &Path) -> Outcome<u64> {
     let fs = machine.fs();
     let names = fs.list(folder).map_err(|e| format!("listing: {e}"))?;
@@ -223,7 +229,7 @@ impl Explorer<'_> {
         world.check_all().map_err(|e| format!("at the end: {e}"))
     }
 
-    /// Deletes two of three keys one by one, and puts others.
+    /// Deletes two of three keys singly, and puts others.
     fn delete_most(
         &mut self,
         count: u32,
@@ -256,7 +262,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Deletes, puts, and looks for the reserve; `each` runs an operation.
+    /// Deletes, puts, and checks the reserve. `each` runs an operation.
     fn empty_and_go_on(
         &mut self,
         machine: &Machine,
@@ -301,7 +307,8 @@ impl Explorer<'_> {
         }
     }
 
-    /// Deletes from a store that was opened after a crash on a full disk, and checks that puts go on.
+    /// Deletes from a store that was opened after a crash on a full disk, and checks that puts
+    /// succeed again.
     pub(super) fn use_on_full_disk(&mut self, machine: &Machine, mut world: World) -> Outcome {
         let mut each = |_: &mut Self, op: &Op, world: &mut World| {
             world.run(op).map_err(|e| format!("then {op:?}: {e}"))

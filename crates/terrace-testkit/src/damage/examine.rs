@@ -1,4 +1,5 @@
-//! This file looks at a damaged database: opens it, reads it every way, verifies it and uses it on.
+//! Examines a damaged database: opens it, reads it in every way, verifies it and continues to use
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,28 +12,28 @@ use crate::place::{Place, scratch};
 use crate::script::Key;
 use crate::value::{Value, shown};
 
-/// What one case looks at.
+/// The subject of one case.
 pub(super) struct Examination {
     pub(super) options: Options,
     pub(super) history: BTreeMap<Key, Vec<Option<Value>>>,
     pub(super) settled: BTreeMap<Key, usize>,
     pub(super) place: Place,
-    /// What seems harmless is used on.
+    /// Whether a database that seems harmless is used further.
     pub(super) uses: bool,
-    /// It is repaired whether it opens or not.
+    /// Whether it is repaired even if it opens.
     pub(super) repairs: bool,
 }
 
-/// What reading found.
+/// Findings of reads.
 #[derive(Default)]
 struct Findings {
-    /// A call failed.
+    /// The number of failed calls.
     errors: u64,
-    /// Keys whose value is not the last one, though it must be.
+    /// Keys that do not show their last value, though they must.
     wrong: Vec<String>,
-    /// Keys that show an earlier value, as they may.
+    /// Keys that show an earlier value and may.
     earlier: BTreeSet<Key>,
-    /// Keys that show an earlier value, and must not.
+    /// Keys that show an earlier value and must not.
     stale: BTreeSet<Key>,
 }
 
@@ -70,7 +71,7 @@ impl Examination {
         self.use_on(db, class)
     }
 
-    /// Whether the value of a key is allowed. An error: it was never written.
+    /// Records whether the value of a key is allowed. Fails if it was never written.
     fn judge(&self, key: &Key, found: Option<&[u8]>, findings: &mut Findings) -> Outcome {
         let none = Vec::new();
         let writes = self.history.get(key).unwrap_or(&none);
@@ -102,8 +103,9 @@ impl Examination {
         Ok(())
     }
 
-    /// Repairs the database into another folder, and looks at what comes of it. Of one that is `sound` nothing
-    /// is lost for certain; what a crash has left can look as if the end of a log or an edit were gone.
+    /// Repairs the database into another directory and examines the result. If it is `sound`,
+    /// nothing is reported as certainly lost, but files left by a crash can look as if the end of a
+    /// log or an edit were missing.
     pub(super) fn repair(&self, sound: bool) -> Outcome {
         let folder = scratch()?;
         let place = Place {
@@ -178,7 +180,7 @@ impl Examination {
 
     fn scan(&self, mut iter: Iter, backward: bool, findings: &mut Findings) -> Outcome {
         let mut seen: BTreeSet<Key> = BTreeSet::new();
-        // BOUND: each key comes once.
+        // BOUND: each key appears once.
         loop {
             let next = if backward {
                 iter.next_back()
@@ -209,11 +211,12 @@ impl Examination {
         Ok(())
     }
 
-    /// Writes, drains, closes and opens again: what seemed harmless must stay so, or be found.
+    /// Writes, drains, closes and reopens: a database that seemed harmless must stay so, or the
+    /// damage must be found.
     fn use_on(&mut self, db: Db, class: Class) -> Outcome<Class> {
         let keys: Vec<Key> = self.history.keys().cloned().collect();
         for key in &keys {
-            // What is there now is what has to stay.
+            // The values read now must remain.
             let found = db.get(key).map_err(failed("a get"))?;
             let writes = self.history.entry(key.clone()).or_default();
             let same = |value: &Option<Value>| match (value, &found) {
@@ -227,7 +230,7 @@ impl Examination {
         let mut write = || -> terrace::Result<()> {
             for (tag, key) in (1 << 40..).zip(keys.iter().step_by(3)) {
                 let value = Value { tag, len: 300 };
-                // Whether it fails or not, the value may show from now on.
+                // The value may show from now on, even if the write fails.
                 self.history
                     .entry(key.clone())
                     .or_default()
@@ -257,7 +260,7 @@ impl Examination {
         Ok(class)
     }
 
-    /// The class of a store that was used on, if something is found now.
+    /// Returns the class of a store that was used further, if damage is found now.
     fn look_again(&self, db: &Db) -> Outcome<Option<Class>> {
         let mut findings = Findings::default();
         self.read(db, &mut findings)?;

@@ -1,4 +1,4 @@
-//! This file is which call fails, while what happens, and how.
+//! Faults: which call fails, during which activity, and how.
 
 use std::io::ErrorKind as Io;
 use std::str::FromStr;
@@ -10,24 +10,24 @@ use crate::oracle::Outcome;
 /// The activity during which a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Act {
-    /// A database is made, and a script runs on it.
+    /// A database is created, and a script runs on it.
     Life,
-    /// The store is opened after a crash, and a script goes on.
+    /// The store is opened after a crash, and a script runs.
     Recovery,
     /// The store is opened read-only after a crash.
     ReadOnly,
 }
 
-/// Which calls are counted, and one of them fails.
+/// The calls that are counted; one of them fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Target {
-    /// All on files, but for the pool's.
+    /// All calls on files other than the pool.
     Files,
     /// Growing the pool.
     Growth,
     /// Syncing the pool.
     Syncs,
-    /// All others on the pool's file.
+    /// All other calls on the file of the pool.
     PoolFile,
 }
 
@@ -44,7 +44,8 @@ impl Target {
     ];
 }
 
-/// How a call fails: the error, whether all later calls do as well, and what it has done by then.
+/// The ways a call fails: the error, whether all later calls fail too, and the part of its effect
+/// that is done.
 pub(super) const WAYS: [(Io, bool, Effect); 6] = [
     (Io::Other, false, Effect::Half),
     (Io::StorageFull, true, Effect::Half),
@@ -54,19 +55,19 @@ pub(super) const WAYS: [(Io, bool, Effect); 6] = [
     (Io::StorageFull, false, Effect::Half),
 ];
 
-/// The part of a case that `--only` names: act, target, call, way. Background jobs run as the seed says, or without
-/// threads where `,manual` follows.
+/// The part of a case that `--only` names: act, target, call, way. The seed chooses who runs
+/// background jobs, unless `,manual` follows, which uses no threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
-    /// What happens.
+    /// The activity.
     pub act: Act,
-    /// Which calls.
+    /// The calls that are counted.
     pub target: Target,
-    /// Which of them fails.
+    /// The number of the call that fails.
     pub call: u64,
-    /// How, as a number.
+    /// The index of the way it fails.
     pub way: usize,
-    /// Nobody but the calls themselves runs background jobs, whatever the seed says.
+    /// Whether background jobs run in the calls only, regardless of the seed.
     pub manual: bool,
 }
 

@@ -1,8 +1,8 @@
 //! A sync of a log that fails once, while another writer waits for the same log.
 //!
-//! Linux tells of pages that it could not write once, to whoever syncs the file next, and takes them for
-//! clean then. So the second writer must hear of the failure of the first: a sync of its own would succeed,
-//! and say nothing about the pages that were lost.
+//! Linux reports pages that it could not write once, to the next sync of the file, and then marks
+//! them clean. So the second writer must get the error of the first: a sync of its own would
+//! succeed, although pages were lost.
 
 use std::io;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::settings;
 
-/// BOUND: how long a call waits for one of another thread.
+/// BOUND: the time that a call waits for one of another thread.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The log whose sync fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failing {
-    /// That of the memtable that takes writes.
+    /// The log of the memtable that takes writes.
     Active,
-    /// One that was left unsynced when its memtable became a table.
+    /// A log that was unsynced when its memtable became a table.
     Left,
 }
 
-/// What the judge of the calls has seen.
+/// State of the judge of calls.
 #[derive(Default)]
 struct Seen {
     /// The log that was written last.
     written: String,
-    /// The call that is to fail.
+    /// The file whose sync must fail.
     target: Option<String>,
     failing: bool,
-    /// A log was written since the sync began that fails.
+    /// Whether a log was written since the failing sync began.
     wrote: bool,
 }
 
@@ -70,12 +70,12 @@ impl Watch {
     }
 }
 
-/// A handle goes by the name that its file had when it was opened, which may be a draft's.
+/// A handle keeps the name that its file had when it was opened, possibly that of a draft.
 fn is_log(name: &str) -> bool {
     name.contains("wal-")
 }
 
-/// Runs two writers that ask for a sync, the first of which fails.
+/// Runs two writers that request a sync, of which the first fails.
 pub fn run(design: Design, failing: Failing) -> Outcome {
     let folder = scratch()?;
     let fs = FaultFs::new(Arc::new(OsFs));
@@ -127,7 +127,7 @@ pub fn run(design: Design, failing: Failing) -> Outcome {
     }
 }
 
-/// The same, chosen by a seed.
+/// Runs the variant chosen by a seed.
 pub fn by_seed(seed: u64) -> Outcome {
     let designs = [Design::MioDb, Design::MioDbSsd];
     let failing = [Failing::Left, Failing::Active];

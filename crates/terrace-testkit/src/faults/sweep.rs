@@ -1,9 +1,10 @@
-//! This file lets every call on files and on the pool fail at its n-th use, for every n, while a script
-//! runs, a crash is recovered from, or a database is only read.
+//! Makes the n-th call on files and on the pool fail, for every n, while a script runs, a database
+//! recovers from a crash, or a database is only read.
 //!
-//! After the fault: no panic; an answer is right or an error that names the fault; after an error of a write
-//! or a sync the store takes no more writes; and without faults the database opens again, has what was
-//! acknowledged and nothing else, verifies, is used on, and leaves no file that it does not know.
+//! After the fault nothing panics; a result is right or an error that names the fault; after an
+//! error of a write or a sync the store takes no more writes. Without faults the database then
+//! opens again, holds what was acknowledged and nothing else, verifies, remains usable, and leaves
+//! no unknown file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,21 +29,23 @@ use crate::world::{World, verify};
 /// One fault in one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What the script follows from. With an odd one files give fewer bytes than asked for as well.
+    /// Determines the script. With an odd seed, reads of files also return fewer bytes than
+    /// requested.
     pub seed: u64,
     /// The design.
     pub design: Design,
     /// The medium.
     pub medium: Medium,
-    /// What happens.
+    /// The activity.
     pub act: Act,
-    /// Which calls.
+    /// The calls that are counted.
     pub target: Target,
-    /// Which of them fails, counted from 1; 0: none.
+    /// The number of the call that fails, from 1. 0 stands for no fault.
     pub call: u64,
-    /// How, as a number.
+    /// The index of the way it fails.
     pub way: usize,
-    /// Who runs background jobs: with threads the n-th call is another one each time, and what is judged is the same.
+    /// Who runs background jobs. With threads the n-th call differs between runs, but the checks
+    /// are the same.
     pub workers: Workers,
 }
 
@@ -70,12 +73,12 @@ impl fmt::Display for Case {
     }
 }
 
-/// What became of one case.
+/// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
-    /// No call said anything.
+    /// No call failed.
     Nothing,
-    /// A call failed, and writes go on.
+    /// A call failed, and the store still takes writes.
     Error,
     /// A call failed, and the store takes no more writes, or was not open.
     Stopped,
@@ -86,12 +89,12 @@ enum Said {
 pub struct Tally {
     /// Cases whose call was reached.
     pub cases: u64,
-    /// By what failed: nobody was told, somebody was, the store stopped.
+    /// By failed call: cases that reported no error, that reported one, and that stopped the store.
     rows: BTreeMap<String, [u64; 3]>,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.cases += other.cases;
         for (what, counts) in &other.rows {
@@ -115,14 +118,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A database as a crash left it, and what it must show.
+/// A database left by a crash, and its required content.
 struct Image {
     folder: tempfile::TempDir,
     oracle: Oracle,
 }
 
-/// Sweeps over one kind of database: for each act and target every `stride`-th call fails, in a way that
-/// changes from call to call, or in every way.
+/// Sweeps over one kind of database: for each act and target every `stride`-th call fails, either
+/// in a way that changes from call to call or in every way.
 pub fn sweep(
     (medium, design): (Medium, Design),
     seed: u64,
@@ -131,7 +134,7 @@ pub fn sweep(
 ) -> Outcome<Tally> {
     let mut tally = Tally::default();
     let stride = match settings::is_by_default(seed) {
-        // A case takes a second where memtables are as large as they are by default.
+        // A case takes a second with memtables of the default size.
         true => stride * 16,
         false => stride,
     };
@@ -171,7 +174,7 @@ pub fn sweep(
     Ok(tally)
 }
 
-/// Runs one case again.
+/// Repeats one case.
 pub fn repeat((medium, design): (Medium, Design), seed: u64, only: Only) -> Outcome<Tally> {
     let case = Case {
         seed,
@@ -201,7 +204,7 @@ fn workers(seed: u64) -> Workers {
     }
 }
 
-/// Small options, or those of a user who sets none.
+/// Returns small options, or the default ones.
 fn options((medium, design): (Medium, Design), seed: u64, workers: Workers) -> Options {
     let mut options = match settings::is_by_default(seed) {
         true => settings::default_of(design, medium),
@@ -232,7 +235,7 @@ fn script(seed: u64, len: usize) -> Vec<Op> {
         };
         (0..9).map(pair).collect()
     };
-    // What chance may leave out.
+    // Adds operations that the random script may lack.
     for (at, op) in [
         Op::Flush,
         Op::Ingest(0, pairs(1 << 40)),
@@ -267,14 +270,15 @@ impl Image {
         {
             world.run(op)?;
         }
-        // Work that is half done, and a log that nobody has closed.
+        // Leaves unfinished work and an open log.
         for op in script(seed ^ 0x2537, 30).iter().take(20) {
             match op {
                 Op::Reopen(..) | Op::Checkpoint | Op::Verify => {}
                 op => world.run(op)?,
             }
         }
-        // No thread runs steps, and none is on its way, so this is what a process that is killed now leaves.
+        // No thread runs steps and none is in progress, so this copy is what a killed process
+        // leaves.
         copy_files(before.path(), after.path())?;
         Ok(Image {
             folder: after,
@@ -293,7 +297,8 @@ fn copy_files(from: &Path, to: &Path) -> Outcome {
 }
 
 impl Case {
-    /// Runs it: what failed and what was said of it, if the call was reached, and how many calls there were.
+    /// Runs the case. Returns the call that failed, if it was reached, and how the case ended; and
+    /// the number of calls.
     fn run(&self, image: &Image) -> Outcome<(Option<(String, Said)>, u64)> {
         let _case = watchdog::case(self.to_string());
         guarded(|| self.run_unguarded(image)).map_err(|e| format!("{e}\nrepeat: {self}"))
@@ -355,7 +360,8 @@ impl Case {
         }
     }
 
-    /// What is done while the fault is armed; what was said of it, and what the database must show.
+    /// Performs the act with the fault armed. Returns how it ended, the expected content, and the
+    /// error.
     fn act(
         &self,
         place: Place,
@@ -363,8 +369,9 @@ impl Case {
         fs: &FaultFs,
         faults: &PoolFaults,
     ) -> Outcome<(Said, Oracle, String)> {
-        // An error is right when it names the fault, or says that something is full; and where a link was
-        // made that is said to have failed, the copy in its place finds it.
+        // An error is right if it names the fault or reports a full device. If a link was made
+        // although its call reported an error, the copy that replaces the link fails with "File
+        // exists".
         let made = WAYS[self.way].2 == Effect::All;
         let names = |e: &String| {
             let tripped = fs.tripped().is_some() || faults.tripped().is_some();
@@ -399,7 +406,7 @@ impl Case {
                 return Err(format!("{op:?}: {e}"));
             }
             let read = is_read(&e);
-            // No read says that a disk is full but here.
+            // Reads are exempt, since only this test makes one report a full disk.
             if e.contains("stopped error") && !read && self.is_said_to_be_full(&e, &world.refused) {
                 return Err(format!(
                     "{op:?}: the store stops, and has only said that something is full: {e}\nrefused: {:?}",
@@ -407,7 +414,7 @@ impl Case {
                 ));
             }
             let stopped = world.db().is_err() || probe(&mut world)?;
-            // Of an ingest, files that nothing names yet may fail.
+            // In an ingest, the failing file may not be named by anything yet.
             let unnamed = matches!(op, Op::Ingest(..)) && !e.contains("syncing the pool");
             let writes = !matches!(op, Op::Checkpoint | Op::Verify) && !unnamed;
             if writes && e.contains("io error") && !stopped && !read {
@@ -416,7 +423,7 @@ impl Case {
             let said = if stopped { Said::Stopped } else { Said::Error };
             return Ok((said, world.into_oracle(), format!("{op:?}: {e}")));
         }
-        // Dropping the last handle would do the same and say nothing.
+        // Dropping the last handle would do the same but report nothing.
         world.let_go();
         let closed = watched("closing", || world.db().map(terrace::Db::close))?;
         let said = match closed.map_err(|e| format!("closing: {e:?}")) {
@@ -427,8 +434,9 @@ impl Case {
         Ok((said.0, world.into_oracle(), said.1))
     }
 
-    /// Whether the failure that stopped the store was told as a full disk before. Where all calls fail from one on and
-    /// threads make them, a writer may meet a full disk at one call, and a job stop the store at another.
+    /// Returns whether the failure that stopped the store was reported as a full disk before. If
+    /// all calls fail from one on and threads make them, a writer may meet a full disk at one call,
+    /// and a job stop the store at another.
     fn is_said_to_be_full(&self, stopped: &str, refused: &[String]) -> bool {
         let (_, sticky, _) = WAYS[self.way];
         let others = sticky && !matches!(self.workers, Workers::Manual);
@@ -437,10 +445,11 @@ impl Case {
         })
     }
 
-    /// A sync or a write that failed for good is told to somebody.
+    /// Checks that a permanent failure of a sync or a write was reported.
     fn judge(&self, tripped: &str, said: &Said) -> Outcome {
         let (kind, _, _) = WAYS[self.way];
-        // A log that cannot be sealed is as good as it was; its records are told of.
+        // A log that cannot be sealed is no worse than before. A failed write of a record is
+        // reported by its own call.
         let durable = tripped.starts_with("sync")
             || tripped.starts_with("write") && !tripped.starts_with("write wal-");
         let silent = *said == Said::Nothing && kind == Io::Other;
@@ -450,7 +459,7 @@ impl Case {
         }
     }
 
-    /// Without faults: everything is there, and goes on.
+    /// Opens the store without faults and checks that it is complete and usable.
     fn look(&self, place: &Place, oracle: Oracle) -> Outcome {
         let options = self.options();
         let place = place.clone().at(oracle.now());
@@ -490,7 +499,7 @@ fn entry(key: Key, value: Option<Value>) -> Entry {
     }
 }
 
-/// Whether the store takes no more writes.
+/// Returns whether the store takes no more writes.
 fn probe(world: &mut World) -> Outcome<bool> {
     let key = Key(b"probe".to_vec());
     let value = Value { tag: 5, len: 10 };
@@ -509,13 +518,13 @@ fn probe(world: &mut World) -> Outcome<bool> {
             world.oracle.refused(write);
             Ok(false)
         }
-        // It was the one that failed; it may be there.
+        // This write itself failed, so it may be present.
         Err(ErrorKind::Io) => Ok(true),
         Err(other) => Err(format!("after a fault a put is {other:?}")),
     }
 }
 
-/// Whether the fault that a message names is one of a call that changes nothing.
+/// Returns whether the fault named in a message is in a call that changes nothing.
 fn is_read(message: &str) -> bool {
     let reads = [
         "read", "length", "open", "look up", "list", "advise", "lock",
@@ -523,18 +532,18 @@ fn is_read(message: &str) -> bool {
     fault_in(message).is_some_and(|what| reads.iter().any(|read| what.starts_with(read)))
 }
 
-/// The call that failed, and its number, as a message names them.
+/// Returns the failed call and its number from a message.
 fn fault_in(message: &str) -> Option<&str> {
     let fault = message.split("injected fault: ").nth(1)?;
     fault.split([')', '"', ';']).next()
 }
 
-/// What failed, without numbers of files.
+/// Returns the name of a failed call without file numbers.
 fn class(what: &str) -> String {
     what.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// A database that was closed in order and opened again has no file that it does not need.
+/// Checks that a database that was closed cleanly and reopened contains no unneeded file.
 fn leftovers(folder: &Path, tables: u64) -> Outcome {
     let names = std::fs::read_dir(folder).map_err(|e| format!("listing: {e}"))?;
     let names: Vec<String> = names

@@ -1,18 +1,19 @@
-//! The board: what a guest and its host tell one another, and what has to outlive a power cut.
+//! The board: a device through which a guest and its host communicate, and which survives a power
+//! cut.
 //!
-//! It is a second memory device of the guest, without a file system, so nothing that the test judges
-//! carries what it is judged by. To the host it is a file. Every write to it is durable when the call
-//! returns, so a word tells of a write of the store only after that was answered.
+//! It is a second memory device of the guest, without a file system, so the data under test is not
+//! judged with its own help. To the host it is a file. Every write to it is durable when the call
+//! returns, so a word records a write of the store only after that was acknowledged.
 //!
 //! | place | writer | what |
 //! |---|---|---|
 //! | 0 | host | the orders of the next life, a line of text |
-//! | 4 KiB | guest | a word: the life, and how far it has come |
-//! | 8 KiB, a page a thread | thread | a word: the life, and how many writes were answered |
+//! | 4 KiB | guest | a word: the life, and its phase |
+//! | 8 KiB, a page a thread | thread | a word: the life, and the number of answered writes |
 //! | 64 KiB, 1 MiB a thread | thread | a word for each refusal: the life, and the number of the write |
-//! | 4 MiB, 8 MiB | guest | two states, of which the newest whole one counts |
+//! | 4 MiB, 8 MiB | guest | two states, of which the newest intact one counts |
 //!
-//! Words are little-endian; the life is in their upper half.
+//! Words are little-endian. The upper half holds the life.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
@@ -22,7 +23,7 @@ use std::path::Path;
 
 use crate::writes::{Progress, THREADS};
 
-/// Bytes of the device.
+/// The size of the device in bytes.
 const BYTES: u64 = 16 << 20;
 const PAGE: u64 = 4096;
 const PHASE: u64 = PAGE;
@@ -31,24 +32,24 @@ const REFUSED: u64 = 64 << 10;
 const REFUSED_EACH: u64 = 1 << 20;
 const STATES: [u64; 2] = [4 << 20, 8 << 20];
 const STATE_MAX: usize = 4 << 20;
-/// Length and checksum in front of a state.
+/// The length and checksum in front of a state.
 const HEAD: usize = 16;
 
 const _: () = assert!(REFUSED + THREADS * REFUSED_EACH <= STATES[0]);
 const _: () = assert!(DONE + THREADS * PAGE <= REFUSED);
 
-/// How far a life has come.
+/// The phase of a life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Phase {
-    /// The kernel runs, nothing of the store.
+    /// The kernel runs, but the program does not yet.
     Booting,
     /// The program runs and is about to open the store.
     Opening,
-    /// The store was compared; threads write.
+    /// The store was compared and threads write.
     Writing,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Board {
     file: File,
 }
@@ -58,7 +59,7 @@ fn word(life: u64, number: u64) -> [u8; 8] {
 }
 
 impl Board {
-    /// An empty board, for the host.
+    /// Creates an empty board, on the host.
     pub(super) fn create(path: &Path) -> io::Result<Board> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
@@ -67,7 +68,7 @@ impl Board {
         Ok(Board { file })
     }
 
-    /// The board in the guest.
+    /// Opens the board in the guest.
     pub(super) fn open(device: &Path) -> io::Result<Board> {
         let flags = rustix::fs::OFlags::DSYNC.bits() as i32;
         let mut options = OpenOptions::new();
@@ -82,7 +83,7 @@ impl Board {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The number at a place, if that is of `life`.
+    /// Returns the number at an offset, if it belongs to `life`.
     fn number_at(&self, at: u64, life: u64) -> io::Result<Option<u64>> {
         let found = self.word_at(at)?;
         Ok((found >> 32 == life).then_some(found & u64::from(u32::MAX)))
@@ -104,7 +105,7 @@ impl Board {
         self.file.write_all_at(&word(life, phase as u64), PHASE)
     }
 
-    /// How far `life` has come.
+    /// Returns the phase of `life`.
     pub(super) fn phase(&self, life: u64) -> io::Result<Phase> {
         Ok(match self.number_at(PHASE, life)? {
             None | Some(0) => Phase::Booting,
@@ -113,7 +114,7 @@ impl Board {
         })
     }
 
-    /// How many writes of a thread were answered in a life, and which of them were refused.
+    /// Returns how many writes of a thread were answered in a life, and which of them were refused.
     pub(super) fn progress(&self, life: u64, thread: u64) -> io::Result<(u64, Vec<u64>)> {
         let done = self.number_at(DONE + thread * PAGE, life)?.unwrap_or(0);
         let mut refused = Vec::new();
@@ -127,7 +128,8 @@ impl Board {
         Ok((done, refused))
     }
 
-    /// What the store held when threads began to write in `life`; lives only grow.
+    /// Stores the content of the store at the time when threads began to write in `life`. Lives
+    /// only grow.
     pub(super) fn keep_state(&self, life: u64, text: &str) -> io::Result<()> {
         let text = format!("{life}\n{text}");
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
@@ -136,13 +138,13 @@ impl Board {
         if bytes.len() > STATE_MAX {
             return Err(io::Error::other("the state is too long for the board"));
         }
-        // Not over the newest one, which a cut in this write must leave.
+        // Spares the newest state, which must survive a cut during this write.
         let newest = self.newest()?.map(|(slot, ..)| slot);
         let slot = if newest == Some(0) { 1 } else { 0 };
         self.file.write_all_at(&bytes, STATES[slot])
     }
 
-    /// The newest state and its life; `None` before the first.
+    /// Returns the newest state and its life, or `None` before the first.
     pub(super) fn state(&self) -> io::Result<Option<(u64, String)>> {
         Ok(self.newest()?.map(|(_, life, text)| (life, text)))
     }
@@ -223,7 +225,7 @@ impl Progress for Told<'_> {
 mod tests {
     use super::*;
 
-    /// A state is read back, the newest counts, and a torn one leaves the one before it.
+    /// A state is read back, the newest one counts, and a torn one leaves the previous one.
     #[test]
     fn the_newest_whole_state_counts() -> io::Result<()> {
         let folder = tempfile::tempdir()?;
@@ -244,7 +246,7 @@ mod tests {
         Ok(())
     }
 
-    /// Progress is that of the life that is asked for, and of no other.
+    /// Progress is that of the given life only.
     #[test]
     fn progress_is_of_one_life() -> io::Result<()> {
         let folder = tempfile::tempdir()?;

@@ -1,5 +1,5 @@
-//! One life of a store, in the guest: it is opened, compared with what the board says, and written to
-//! until the power is cut.
+//! One life of a store, in the guest: it is opened, compared with the board, and written to until
+//! the power is cut.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,15 @@ use crate::watchdog::{self, watched};
 use crate::world::{World, verify};
 use crate::writes::{self, FUTURE, THREADS};
 
-/// The keyspace that threads write to beside the default one.
+/// The keyspace that threads write to, in addition to the default one.
 const OTHER: u8 = 1;
 
 fn of_board(e: std::io::Error) -> String {
     format!("the board: {e}")
 }
 
-/// Lives by the orders on the board. Returns only at the end of the last life, or with what is wrong.
+/// Runs a life by the orders on the board. Returns only at the end of the last life, or with an
+/// error.
 pub fn live(device: &Path) -> Outcome {
     let board = Board::open(device).map_err(of_board)?;
     let orders = Orders::parse(&board.orders().map_err(of_board)?)?;
@@ -70,11 +71,11 @@ pub fn live(device: &Path) -> Outcome {
     Err("nobody cut the power".into())
 }
 
-/// What the store must and may hold: the newest state, and what was answered in its life.
+/// Returns what the store must and may hold: the newest state, and the writes answered in its life.
 fn expected(board: &Board, orders: &Orders) -> Outcome<Oracle> {
     let mut oracle = Oracle::new(orders.medium).of(orders.design);
     let Some((life, text)) = board.state().map_err(of_board)? else {
-        // The first life, or the first again: it was cut before it had compared.
+        // This is the first life, or a repetition of it that was cut before it had compared.
         oracle.creating(OTHER);
         return Ok(oracle);
     };
@@ -91,10 +92,10 @@ fn expected(board: &Board, orders: &Orders) -> Outcome<Oracle> {
     Ok(oracle)
 }
 
-/// What stands in the line of a value that expires, which it does in no life.
+/// Marks the line of a value that expires, though none expires during the test.
 const EXPIRES: &str = "expires";
 
-/// A line for each live pair.
+/// Returns a line for each live pair.
 fn to_text(oracle: &Oracle) -> String {
     let mut text = String::new();
     for space in (0..SPACES).filter(|&space| oracle.has_space(space)) {
@@ -145,7 +146,7 @@ fn entry_of(line: &str) -> Option<Entry> {
     })
 }
 
-/// The store must have found the medium by itself, and the kernel must say the same of the mapping.
+/// Checks that the store has detected the medium, and that the mapping in the kernel agrees.
 fn check_medium(db: &Db, medium: Medium) -> Outcome {
     if medium == Medium::Dram {
         return Ok(());
@@ -167,7 +168,8 @@ fn check_medium(db: &Db, medium: Medium) -> Outcome {
     Ok(())
 }
 
-/// Whether the mapping of `path` was made with `MAP_SYNC`, by the text of smaps; `None`: it is not there.
+/// Returns whether the mapping of `path` was made with `MAP_SYNC`, from the text of smaps, or
+/// `None` if it is absent.
 fn is_synchronous(smaps: &str, path: &str) -> Option<bool> {
     let mut ours = false;
     for line in smaps.lines() {
@@ -187,7 +189,7 @@ mod tests {
     use super::*;
     use terrace::Durability;
 
-    /// What a state says is what the oracle that made it shows, and has to survive.
+    /// A parsed state equals the content of the oracle that made it, and must survive a crash.
     #[test]
     fn a_state_is_read_back() -> Outcome {
         let mut oracle = Oracle::new(Medium::Mapped);
@@ -219,7 +221,7 @@ mod tests {
         Ok(())
     }
 
-    /// The flag counts for the mapping that it stands under.
+    /// The flag belongs to the mapping that it is listed under.
     #[test]
     fn synchronous_mappings_are_told() {
         let maps = "7f00-7f10 rw-s 00000000 103:00 12 /mnt/other\nSize: 4 kB\nVmFlags: rd wr sh sf\n\

@@ -1,5 +1,6 @@
-//! Keyspaces that are made, read and dropped meanwhile: what is in one was written by one batch before anybody
-//! could read it, so a read gives all of it, or says that the keyspace is gone.
+//! Transient keyspaces, created, read and dropped during a run. The content of each is written by
+//! one batch before any thread can read it, so a read returns all of it, or an error that the
+//! keyspace is gone.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,23 +12,23 @@ use super::seen::Seen;
 use super::{Register, Stage, Writer, failed};
 use crate::oracle::Outcome;
 
-/// Keys of a keyspace that comes and goes.
+/// The number of keys in a transient keyspace.
 const KEYS: u64 = 40;
-/// How many are kept, dropped ones among them.
+/// The number of keyspaces kept, including dropped ones.
 const KEPT: usize = 4;
 
 const THERE: u8 = 0;
 const GOING: u8 = 1;
 const GONE: u8 = 2;
 
-/// One of them.
+/// A transient keyspace.
 pub(super) struct Comer {
     space: Keyspace,
     number: u64,
     state: AtomicU8,
 }
 
-/// Those that can be read, dropped ones among them.
+/// The keyspaces that can be read, including dropped ones.
 #[derive(Default)]
 pub(super) struct Comers(Mutex<Vec<Arc<Comer>>>);
 
@@ -51,7 +52,7 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 impl Comer {
-    /// Takes what a read said. `None`: the keyspace was being dropped.
+    /// Checks the result of a read. Returns `None` if the keyspace was being dropped.
     fn heard<T>(&self, how: &str, before: u8, said: terrace::Result<T>) -> Outcome<Option<T>> {
         match said {
             Ok(_) if before == GONE => Err(format!("{how} of a dropped keyspace succeeds")),
@@ -76,7 +77,7 @@ impl Comer {
         }
     }
 
-    /// Reads in a way that is drawn.
+    /// Reads in a random way.
     fn read(&self, stage: &Stage<'_>, rng: &mut fastrand::Rng) -> Outcome {
         let before = self.state.load(Ordering::SeqCst);
         let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
@@ -96,7 +97,7 @@ impl Comer {
                 }
             }
             2 => {
-                // What goes on after a drop: it says so, or shows what was there.
+                // A read that continues after a drop fails, or shows the previous content.
                 let snapshot = stage.db.snapshot().map_err(failed("a snapshot"))?;
                 let before = before.max(self.state.load(Ordering::SeqCst));
                 for key in &keys {
@@ -128,7 +129,8 @@ impl Comer {
         Ok(())
     }
 
-    /// A scan that ends has given everything; one that fails may have given less.
+    /// Checks a scan. A scan that ends has returned everything; one that fails may have returned
+    /// less.
     fn scan(&self, how: &str, mut iter: Iter, backward: bool, keys: &[Vec<u8>]) -> Outcome {
         let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
         keys.sort();
@@ -143,7 +145,7 @@ impl Comer {
                 iter.next()
             };
             let Some(pair) = pair else { break };
-            // That it was opened was answered before; now it may be gone.
+            // The scan was opened before the drop, so the keyspace may be gone by now.
             let Some(pair) = self.heard(how, THERE, pair)? else {
                 return Ok(());
             };
@@ -166,7 +168,7 @@ impl Comer {
 }
 
 impl Writer<'_> {
-    /// Makes this writer's keyspace, or drops it.
+    /// Creates this writer's keyspace, or drops it.
     pub(super) fn come_or_go(&mut self, seen: &mut Seen) -> Outcome {
         let name = format!("comer-{}", self.id);
         if let Some(comer) = self.comer.take() {
@@ -197,7 +199,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes to somebody's keyspace and to a shared key at once: both, or neither if it is gone.
+    /// Writes to a transient keyspace and to a shared key in one batch: both writes take effect, or
+    /// neither if the keyspace is gone.
     pub(super) fn write_beside(&mut self, seen: &mut Seen) -> Outcome {
         let Some(comer) = self.stage.comers.draw(&mut self.rng) else {
             return Ok(());
@@ -207,7 +210,7 @@ impl Writer<'_> {
         let number = self.next(0);
         let mut batch = WriteBatch::new();
         batch.put_in(&self.stage.spaces[space], key, value(number));
-        // Where no reader looks.
+        // Writes a key that readers do not read.
         batch.put_in(&comer.space, b"\xff", value(number));
         batch.delete_in(&comer.space, b"\xff");
         let before = comer.state.load(Ordering::SeqCst);
@@ -231,7 +234,7 @@ impl Writer<'_> {
 }
 
 impl Stage<'_> {
-    /// Reads one of the keyspaces that come and go.
+    /// Reads one of the transient keyspaces.
     pub(super) fn read_comer(&self, rng: &mut fastrand::Rng) -> Outcome {
         match self.comers.draw(rng) {
             Some(comer) => comer.read(self, rng),

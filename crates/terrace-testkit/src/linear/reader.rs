@@ -1,5 +1,5 @@
-//! The ways to read: single gets, multi-gets, snapshots, and scans of all keys, of a prefix and of a range,
-//! from either end and from both.
+//! The ways to read: single gets, multi-gets, snapshots, and scans of all keys, of a prefix and of
+//! a range, from either end and from both.
 
 use std::ops::Bound;
 
@@ -11,7 +11,7 @@ use super::{Stage, failed};
 use crate::oracle::Outcome;
 use crate::watchdog;
 
-/// Which keys a scan is of.
+/// The keys of a scan.
 enum Keys {
     All,
     Prefix(Vec<u8>),
@@ -67,7 +67,7 @@ impl Stage<'_> {
         Ok(seen)
     }
 
-    /// Reads once, in a way that is drawn.
+    /// Reads once, in a random way.
     fn read(&self, rng: &mut fastrand::Rng, seen: &mut Seen) -> Outcome {
         self.stand_still(rng);
         match rng.u8(0..40) {
@@ -80,7 +80,7 @@ impl Stage<'_> {
     }
 
     fn draw(&self, rng: &mut fastrand::Rng) -> Place {
-        // One in two is of those that are written often; there are many more of the others.
+        // Half of the draws are of frequently written keys; the others are far more numerous.
         let families = &self.roster.families;
         let family = match rng.bool() {
             true => &families[rng.usize(..families.len())],
@@ -106,7 +106,7 @@ impl Stage<'_> {
         seen.judge(&self.roster, &look)
     }
 
-    /// Keys that say something together, and some others.
+    /// Returns keys of one family, and some others.
     fn some(&self, rng: &mut fastrand::Rng) -> Vec<Place> {
         let families = &self.roster.families;
         let family = &families[rng.usize(..families.len())];
@@ -206,7 +206,8 @@ impl Stage<'_> {
         seen.judge(&self.roster, &look)
     }
 
-    /// Takes everything that a scan gives, each key once and in order; the keys that it does not give are absent.
+    /// Takes all pairs of a scan, each key once and in order. Keys that the scan does not return
+    /// are absent.
     fn take(
         &self,
         mut iter: Iter,

@@ -1,55 +1,56 @@
-//! This file names the keys of a run, says what each is for, and makes values that tell who wrote them.
+//! The keys of a run and their roles, and values that identify their writer.
 
 use std::collections::BTreeMap;
 
 use super::Run;
 use crate::oracle::Outcome;
 
-/// Keys of a group, in each keyspace.
+/// The number of keys of a group in each keyspace.
 pub(super) const GROUP_KEYS: u64 = 5;
-/// Accounts of a writer.
+/// The number of accounts of a writer.
 pub(super) const ACCOUNTS: u64 = 4;
 /// The sum of the balances of a writer's accounts, at any instant.
 pub(super) const TOTAL: u64 = 200;
-/// Keys of a writer that are put with a time to live.
+/// The number of keys of a writer that are put with a time to live.
 pub(super) const BRIEF: u64 = 3;
 const STEADY: u64 = 150;
 
 /// A keyspace, 0 for the default one and 1 for the other, and a key in it.
 pub(super) type Place = (usize, Vec<u8>);
 
-/// What has a value that is written whole: one key, or several that a batch writes together.
+/// A unit with a value that is written as a whole: one key, or several keys that a batch writes
+/// together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Register {
     /// Written by every writer.
     Shared(u64),
-    /// Of one writer, deleted too.
+    /// Written by one writer, which also deletes it.
     Owned(u64, u64),
     /// Keys in both keyspaces, written by every writer.
     Group(u64),
-    /// Of one writer, whose accounts have the same sum at any instant.
+    /// Written by one writer, whose accounts have the same sum at any instant.
     Account(u64, u64),
-    /// Of one writer, in both keyspaces, and never absent.
+    /// Written by one writer in both keyspaces, and never absent.
     Always(u64),
-    /// Of one writer, gone when its time to live is over.
+    /// Written by one writer, and absent after its time to live.
     Brief(u64, u64),
-    /// Of one writer, written before its mark and deleted after it.
+    /// Written by one writer, before its mark, and deleted after it.
     Fact(u64),
-    /// Of one writer: where it is, the fact is, and is as new.
+    /// Written by one writer. If it is present, its fact is present and at least as new.
     Mark(u64),
 }
 
 impl Register {
-    /// Whether one writer alone writes it.
+    /// Returns whether a single writer writes it.
     pub(super) fn has_one_writer(self) -> bool {
         !matches!(self, Register::Shared(_) | Register::Group(_))
     }
 }
 
-/// What a key is for.
+/// The role of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
-    /// Written at the start, and never again.
+    /// Written at the start and never again.
     Steady(u64),
     Of(Register),
 }
@@ -67,7 +68,7 @@ pub(super) fn owned(writer: u64, n: u64) -> Place {
 }
 
 pub(super) fn group_key(group: u64, n: u64) -> Vec<u8> {
-    // Spread over the key space, so that a scan takes a while from one to the next.
+    // Spread over the key space, so that a scan takes a while from one key to the next.
     format!(
         "{}g{group}{n}",
         [b'a', b'h', b'p', b't', b'x'][n as usize] as char
@@ -94,7 +95,7 @@ pub(super) fn fact(writer: u64) -> Place {
     (writer as usize % 2, format!("f{writer}").into_bytes())
 }
 
-/// Before the fact in the order of keys, or behind it.
+/// Returns the mark of a writer, which sorts before or after its fact.
 pub(super) fn mark(writer: u64) -> Place {
     let letter = ["e", "w"][writer as usize / 2 % 2];
     (
@@ -110,12 +111,12 @@ pub(super) fn steady(n: u64) -> Place {
     )
 }
 
-/// Every key of a run.
+/// The keys of a run.
 pub(super) struct Roster {
     pub(super) roles: BTreeMap<Place, Role>,
-    /// The same, so that one can be drawn.
+    /// The same keys, for drawing one.
     pub(super) places: Vec<Place>,
-    /// Keys that say something together.
+    /// Groups of keys with a common invariant.
     pub(super) families: Vec<Vec<Place>>,
 }
 
@@ -160,7 +161,7 @@ impl Roster {
         }
     }
 
-    /// The keys that nobody writes after the start, with their numbers.
+    /// Returns the keys that are not written after the start, with their numbers.
     pub(super) fn steady(&self) -> impl Iterator<Item = (&Place, u64)> {
         self.roles.iter().filter_map(|(place, role)| match role {
             Role::Steady(n) => Some((place, *n)),
@@ -169,21 +170,21 @@ impl Roster {
     }
 }
 
-/// A number that no other value has: the writer, the balance of an account, and a count.
+/// Returns a number unique to a value: the writer, the balance of an account, and a count.
 pub(super) fn numbered(writer: u64, balance: u64, count: u64) -> u64 {
     ((writer + 1) << 48) | (balance << 40) | count
 }
 
-/// The balance in a number.
+/// Returns the balance in a number.
 pub(super) fn balance(number: u64) -> u64 {
     (number >> 40) & 0xff
 }
 
-/// A value that begins with its number and has a length of its own.
+/// Returns a value that starts with its number. Its length depends on the number.
 pub(super) fn value(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    // Now and then one that fills a memtable, or a group of them that fits none.
+    // Sometimes a value fills a memtable, or a group of values fits in none.
     let most = if mixed.is_multiple_of(40) { 5000 } else { 120 };
     bytes.resize(8 + (mixed / 40 % most) as usize, number as u8);
     bytes

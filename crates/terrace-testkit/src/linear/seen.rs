@@ -1,5 +1,5 @@
-//! This file judges looks: what one read gave for several keys, all of one instant, and keeps what single
-//! registers showed for their histories.
+//! Looks, the results of one read for several keys at one instant: checks them and records single
+//! registers in histories.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::time::Expiry;
 use crate::history::{Event, History};
 use crate::oracle::Outcome;
 
-/// When a call was made and when it returned.
+/// The times of a call and of its return.
 pub(super) type Span = (u64, u64);
 
-/// What a read gave for some keys, of one instant within its span.
+/// The values that a read returned for some keys, at one instant within its span.
 pub(super) struct Look {
     pub(super) how: &'static str,
     pub(super) span: Span,
@@ -27,7 +27,7 @@ impl Look {
         }
     }
 
-    /// Notes what a key showed; a second time within a look it has to show the same.
+    /// Records the value of a key. A second value within a look must be the same.
     pub(super) fn note(&mut self, place: Place, found: Option<&[u8]>) -> Outcome {
         let found = number(found)?;
         match self.at.get(&place) {
@@ -44,14 +44,14 @@ impl Look {
     }
 }
 
-/// What one thread did and saw.
+/// The results of one thread.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) histories: BTreeMap<Register, History>,
-    /// Writes that end by themselves.
+    /// Writes that expire.
     pub(super) expiries: BTreeMap<Register, Vec<Expiry>>,
     pub(super) scans: u64,
-    /// Keyspaces that were dropped.
+    /// The number of keyspaces dropped.
     pub(super) drops: u64,
 }
 
@@ -72,7 +72,7 @@ impl Seen {
         });
     }
 
-    /// The write that was noted last is gone from a time on.
+    /// Records that the last recorded write expires at a time.
     pub(super) fn expires(&mut self, register: Register, at: u64) {
         let history = self.histories.entry(register).or_default();
         let write = history.writes.len().saturating_sub(1);
@@ -80,7 +80,7 @@ impl Seen {
         expiries.push(Expiry { write, at });
     }
 
-    /// Checks all that must hold at any instant, and notes each register for its history.
+    /// Checks what must hold at any instant, and records each register in its history.
     pub(super) fn judge(&mut self, roster: &Roster, look: &Look) -> Outcome {
         self.judged(roster, look).map_err(|e| {
             let (called, returned) = look.span;
@@ -138,7 +138,7 @@ impl Seen {
     }
 }
 
-/// The accounts of a writer, if the look has all of them, have the sum that they began with.
+/// Checks that the accounts of a writer have their initial sum, if the look has all of them.
 fn check_sum(writer: u64, shown: &BTreeMap<Register, Option<u64>>) -> Outcome {
     let numbers: Vec<Option<u64>> = (0..ACCOUNTS)
         .filter_map(|n| shown.get(&Register::Account(writer, n)).copied())

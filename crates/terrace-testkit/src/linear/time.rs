@@ -1,7 +1,7 @@
-//! This file is the time of a run: a clock that jumps forward, at instants that histories know.
+//! The time of a run: a clock that jumps forward, at instants known to histories.
 //!
-//! Whoever writes something that expires soon holds the clock, so it is known whether the write or the jump
-//! came first. Reads hold nothing, so the clock jumps between any two of their steps.
+//! A writer of an entry that expires soon holds the clock, so it is known whether the write or the
+//! jump came first. Reads hold nothing, so the clock jumps between any two of their steps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -11,10 +11,10 @@ use terrace_media::Clock;
 
 use crate::history::{Event, History};
 
-/// The time at which a run begins, in milliseconds.
+/// The initial time in milliseconds.
 const START: u64 = 1_000_000;
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Jumping {
     millis: AtomicU64,
     held: RwLock<()>,
@@ -22,7 +22,7 @@ pub(super) struct Jumping {
     looks: AtomicU64,
 }
 
-/// A move of the clock.
+/// A jump of the clock.
 #[derive(Clone, Copy)]
 pub(super) struct Jump {
     called: u64,
@@ -30,7 +30,7 @@ pub(super) struct Jump {
     to: u64,
 }
 
-/// A write, by its number in the history, whose entry is absent from a time on.
+/// A write, by its index in the history, whose entry is absent from a time on.
 #[derive(Clone, Copy)]
 pub(super) struct Expiry {
     pub(super) write: usize,
@@ -47,13 +47,13 @@ impl Jumping {
         }
     }
 
-    /// Holds the clock until the guard is dropped; the time that it shows meanwhile.
+    /// Holds the clock until the guard is dropped. Returns the guard and the time.
     pub(super) fn hold(&self) -> (RwLockReadGuard<'_, ()>, u64) {
         let guard = self.held.read().unwrap_or_else(PoisonError::into_inner);
         (guard, self.millis.load(Ordering::SeqCst))
     }
 
-    /// Moves the clock; `tick` tells instants.
+    /// Moves the clock. `tick` returns instants.
     pub(super) fn jump(&self, millis: u64, tick: impl Fn() -> u64) {
         let _alone = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let called = tick();
@@ -67,7 +67,7 @@ impl Jumping {
         });
     }
 
-    /// All moves, in order.
+    /// Returns all jumps, in order.
     pub(super) fn jumps(&self) -> Vec<Jump> {
         let jumps = self.jumps.lock().unwrap_or_else(PoisonError::into_inner);
         jumps.clone()
@@ -87,15 +87,15 @@ impl Clock for Jumping {
         let now = self.millis.load(Ordering::SeqCst);
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
         if looks.is_multiple_of(16) {
-            // So that others come between the look at the clock and whatever follows.
+            // Lets other threads run between reading the clock and the next step.
             std::thread::yield_now();
         }
         now
     }
 }
 
-/// Adds to a history of one writer that its entries expired: each is a write of nothing, made by the jump that
-/// reached its time, unless the writer wrote again before that.
+/// Adds the expiries to a history of one writer: each is a write of nothing, made by the jump that
+/// reached its time, unless the writer wrote again before it.
 pub(super) fn expire(history: &mut History, expiries: &[Expiry], jumps: &[Jump]) {
     for expiry in expiries.iter().rev() {
         let Some(jump) = jumps.get(jumps.partition_point(|jump| jump.to < expiry.at)) else {
@@ -127,7 +127,8 @@ mod tests {
         }
     }
 
-    /// An entry shows until its time has come, and not after that; one that was replaced before does not expire.
+    /// An entry shows until its time has come, and not afterwards. One that was replaced before
+    /// does not expire.
     #[test]
     fn entries_expire_once_their_time_has_come() {
         let jump = |called, to| Jump {

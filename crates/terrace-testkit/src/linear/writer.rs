@@ -1,4 +1,4 @@
-//! The writers: every operation that writes, and what must hold at each instant while they do.
+//! The writers: every operation that writes, preserving what must hold at each instant.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,17 +15,18 @@ use super::{Stage, failed};
 use crate::oracle::Outcome;
 use crate::watchdog;
 
-/// Longer than any run.
+/// A time longer than any run.
 const LONG: Duration = Duration::from_secs(3600);
-/// The longest time to live that ends within a run, and the furthest jump of the clock, in milliseconds.
+/// The longest time to live that ends within a run, and the longest jump of the clock, in
+/// milliseconds.
 const SHORT: u64 = 8;
 
-/// One thread that writes.
+/// A writing thread.
 pub(super) struct Writer<'a> {
     pub(super) stage: &'a Stage<'a>,
     pub(super) id: u64,
     pub(super) rng: fastrand::Rng,
-    /// Values that it has made.
+    /// The number of values made.
     count: u64,
     balances: [u64; ACCOUNTS as usize],
     pub(super) comer: Option<Arc<Comer>>,
@@ -43,7 +44,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The number of a value that nobody has written.
+    /// Returns the number of a value not yet written.
     pub(super) fn next(&mut self, balance: u64) -> u64 {
         self.count += 1;
         numbered(self.id, balance, self.count)
@@ -71,7 +72,8 @@ impl<'a> Writer<'a> {
         batch.put_with_ttl_in(&self.stage.spaces[*space], key, value(number), ttl);
     }
 
-    /// Clears a key in a batch that puts it afterwards, or does not: alone, by a range of it, or of more.
+    /// Clears a key in a batch that may put it afterwards: with a delete, a range delete of this
+    /// key, or one of more keys.
     fn clear(&mut self, batch: &mut WriteBatch, (space, key): &Place) {
         let space = &self.stage.spaces[*space];
         match self.rng.u8(0..4) {
@@ -85,7 +87,7 @@ impl<'a> Writer<'a> {
         };
     }
 
-    /// Writes what must be there before anybody reads.
+    /// Writes the keys that must exist before any read.
     pub(super) fn begin(&mut self, seen: &mut Seen) -> Outcome {
         for n in 0..ACCOUNTS {
             let number = self.next(self.balances[n as usize]);
@@ -188,7 +190,7 @@ impl<'a> Writer<'a> {
                 (span, None, "delete")
             }
             7 => {
-                // A moment that is past makes it a delete.
+                // An expiry in the past makes this put a delete.
                 let put = || space.put_with_expiry(&key, value(number), UNIX_EPOCH);
                 (self.stage.call("a put", put)?, None, "put that is past")
             }
@@ -208,8 +210,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Deletes keys from the `n`-th on by ranges of both keyspaces, puts some of them before that and some after,
-    /// in one batch; or deletes those of one keyspace alone.
+    /// Deletes keys from the `n`-th on with ranges of both keyspaces, putting some of them before
+    /// and some after, in one batch; or deletes those of one keyspace only.
     fn write_many(&mut self, n: u64, seen: &mut Seen) -> Outcome {
         let most = (self.stage.run.owned() - n).min(40);
         let end = n + 1 + self.rng.u64(0..most);
@@ -255,7 +257,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Loads some of this writer's keys of one keyspace in bulk.
+    /// Bulk loads some of this writer's keys of one keyspace.
     fn ingest(&mut self, seen: &mut Seen) -> Outcome {
         let at = self.rng.usize(..2);
         let mut loaded = Vec::new();
@@ -299,7 +301,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Moves some of the balance of one account to another. An account without a balance may be absent.
+    /// Transfers some of the balance of one account to another. An account without a balance may be
+    /// absent.
     fn transfer(&mut self, seen: &mut Seen) -> Outcome {
         let from = self.rng.usize(..ACCOUNTS as usize);
         let to = (from + self.rng.usize(1..ACCOUNTS as usize)) % ACCOUNTS as usize;
@@ -340,8 +343,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the key that is always there: anew, cleared and put in one batch, or put for a short time and again
-    /// before that is over.
+    /// Rewrites the key that is always present: clears and puts it in one batch, or puts it for a
+    /// short time and again before it expires.
     fn renew(&mut self, seen: &mut Seen) -> Outcome {
         let register = Register::Always(self.id);
         let places = [0, 1].map(|space| (space, always_key(self.id)));
@@ -375,7 +378,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Puts a key for a short time, or for ever, or deletes it.
+    /// Puts a key for a short time or permanently, or deletes it.
     fn write_brief(&mut self, seen: &mut Seen) -> Outcome {
         let n = self.rng.u64(..BRIEF);
         let place = brief(self.id, n);
@@ -413,7 +416,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a fact and then its mark, or takes the mark back and then the fact.
+    /// Writes a fact and then its mark, or deletes the mark and then the fact.
     fn write_mark(&mut self, seen: &mut Seen) -> Outcome {
         let puts = self.rng.u8(..4) > 0;
         let number = puts.then(|| self.next(0));

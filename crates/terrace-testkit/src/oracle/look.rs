@@ -1,4 +1,4 @@
-//! What a database shows, read every way there is.
+//! Reads all of a database in every way.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::script::{Key, SPACES, space_name};
 use crate::value::shown;
 use crate::watchdog;
 
-/// A value that was shown. A short one does not say which write made it; whether it expires, says a part of that.
+/// A value that was read. A short one does not identify its write, but whether it expires narrows
+/// the choice.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Found {
     bytes: Vec<u8>,
@@ -28,11 +29,11 @@ impl Found {
     }
 }
 
-/// What a database showed.
+/// The content of a database.
 pub(super) type Seen = BTreeMap<u8, BTreeMap<Key, Found>>;
 
 impl Oracle {
-    /// Reads all of a database every way there is, and checks that the ways agree.
+    /// Reads all of a database in every way, and checks that the results agree.
     pub(super) fn look(&self, db: &Db) -> Outcome<Seen> {
         let _operation = watchdog::operation("reading everything");
         let fail = |what: &str, e: terrace::Error| format!("{what} fails: {e}");

@@ -1,7 +1,7 @@
-//! This file is the books of one client: what its keys must show, now and in its snapshots.
+//! The books of one client: what its keys must show, now and in its snapshots.
 //!
-//! A client writes keys of its own only, one call after the other, so its books are exact whatever
-//! other clients do. Only the end of a value that expires is not known to the millisecond.
+//! A client writes only keys of its own, one call after the other, so its books are exact
+//! regardless of other clients. Only the expiry of a value is not known to the millisecond.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,16 +11,16 @@ use terrace::{ErrorKind, KeyValue};
 use crate::oracle::Outcome;
 use crate::value::{Value, shown};
 
-/// Keyspaces that a client writes: the default one, one that all share, and one of its own.
+/// The keyspaces that a client writes: the default one, a shared one, and its own.
 pub(super) const SPACES: usize = 3;
 
-/// What the calendar says, in milliseconds since 1970.
+/// Returns the wall-clock time in milliseconds since 1970.
 pub(super) fn calendar() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// When something was asked and answered, by the calendar.
+/// The wall-clock times before and after a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     from: u64,
@@ -28,11 +28,11 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Runs `call` and says when that was.
+    /// Runs `call` and returns its times.
     pub(super) fn of<R>(call: impl FnOnce() -> R) -> (R, Moment) {
         let from = calendar();
         let answer = call();
-        // The store rounds up, the calendar down.
+        // The store rounds up, the wall clock down.
         let to = calendar() + 1;
         (answer, Moment { from, to })
     }
@@ -42,7 +42,7 @@ impl Moment {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) value: Value,
-    /// The first and the last millisecond in which it may end.
+    /// The first and the last millisecond in which it may expire.
     pub(super) expiry: Option<(u64, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-/// The books. Cloned for a snapshot.
+/// The books. They are cloned for a snapshot.
 #[derive(Clone, Default)]
 pub(super) struct Book {
     spaces: [BTreeMap<Vec<u8>, Known>; SPACES],
@@ -78,7 +78,7 @@ impl Book {
         self.spaces[space].clear();
     }
 
-    /// Keys of a space, in their order.
+    /// Returns the keys of a keyspace, in order.
     pub(super) fn pairs(
         &self,
         space: usize,
@@ -86,7 +86,7 @@ impl Book {
         self.spaces[space].iter().map(|(k, v)| (k.as_slice(), *v))
     }
 
-    /// Keys and values that a scan would give, in bytes, those that have expired among them.
+    /// Returns the bytes of keys and values that a scan would return, including expired ones.
     pub(super) fn live_bytes(&self) -> u64 {
         let pair = |(key, known): (&Vec<u8>, &Known)| key.len() as u64 + u64::from(known.value.len);
         let sum = |space: &BTreeMap<Vec<u8>, Known>| space.iter().map(pair).sum::<u64>();
@@ -117,8 +117,8 @@ impl Book {
     }
 }
 
-/// Compares the pairs of a scan with what the books have, both in the order of the scan; `mine` are
-/// the keys that the books are of. False: the store had no memory for the scan.
+/// Compares the pairs of a scan with the books, both in the order of the scan. `mine` selects the
+/// keys of the books. Returns false if the store had no memory for the scan.
 pub(super) fn compare<'a>(
     mut expected: impl Iterator<Item = (&'a [u8], Known)>,
     found: impl Iterator<Item = terrace::Result<KeyValue>>,
@@ -138,7 +138,7 @@ pub(super) fn compare<'a>(
     step(&mut expected, None, moment).map(|()| true)
 }
 
-/// Compares the next pair of a scan, or its end, with what the books have next.
+/// Compares the next pair of a scan, or its end, with the next entry of the books.
 pub(super) fn step<'a>(
     expected: &mut impl Iterator<Item = (&'a [u8], Known)>,
     found: Option<&KeyValue>,

@@ -1,4 +1,4 @@
-//! This file is one client of a soak: a thread that writes keys of its own and checks all it reads.
+//! A client of a soak: a thread that writes keys of its own and checks all it reads.
 
 mod held;
 
@@ -15,7 +15,7 @@ use super::watch::{Kind, Watch};
 use crate::oracle::Outcome;
 use crate::value::Value;
 
-/// Numbers of keys of a client, for each keyspace.
+/// The number of keys of a client in each keyspace.
 const KEYS: u32 = 250;
 struct Moving {
     iter: Iter,
@@ -23,14 +23,14 @@ struct Moving {
     moment: Moment,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Client {
     id: u8,
     clients: u8,
     rng: fastrand::Rng,
     pub(super) book: Book,
     tag: u64,
-    /// How often the client has made a keyspace of its own.
+    /// How often the client has created its own keyspace.
     births: u64,
     spaces: Vec<Option<Keyspace>>,
     held: Vec<Held>,
@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// The database was opened.
+    /// Gets the keyspaces after the database was opened.
     pub(super) fn enter(&mut self, db: &Db) -> Outcome {
         let failed = |e: terrace::Error| format!("a keyspace: {e:?}");
         let shared = db.create_keyspace("shared").map_err(failed)?;
@@ -64,12 +64,12 @@ impl Client {
         Ok(())
     }
 
-    /// The database is about to be closed.
+    /// Releases the keyspaces before the database is closed.
     pub(super) fn leave(&mut self) {
         self.spaces.clear();
     }
 
-    /// Lets go of all that pins versions.
+    /// Releases everything that pins versions.
     pub(super) fn let_go(&mut self, watch: &Watch) {
         self.held.clear();
         self.moving = None;
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    /// What a call said; `None` when there was no room.
+    /// Returns the result of a call, or `None` if something was full.
     fn answered<T>(
         &mut self,
         what: &str,
@@ -136,7 +136,7 @@ impl Client {
             Ok(answer) => Ok(Some(answer)),
             Err(e) if e.kind() == ErrorKind::Full => {
                 watch.refused();
-                // What holds the space: now and then somebody lets go of it.
+                // Snapshots may hold the space, so one is sometimes released.
                 if !self.held.is_empty() && self.rng.u8(0..4) == 0 {
                     self.held.remove(0);
                     self.tell(watch);
@@ -163,7 +163,7 @@ impl Client {
 
     fn value(&mut self, largest: u32) -> Value {
         self.tag += 1;
-        // As many of each order of magnitude.
+        // All orders of magnitude are equally likely.
         let most = f64::from(largest) / 10.0;
         let len = 10.0 * most.powf(self.rng.f64());
         Value {
@@ -218,7 +218,7 @@ impl Client {
     }
 
     fn delete_range(&mut self, watch: &Watch) -> Outcome {
-        // The default keyspace has keys of others in every range.
+        // The default keyspace has keys of other clients in every range.
         let space = self.rng.usize(1..SPACES);
         let Some(handle) = self.spaces[space].clone() else {
             return Ok(());
@@ -275,7 +275,7 @@ impl Client {
     }
 
     fn ingest(&mut self, watch: &Watch, weather: Weather) -> Outcome {
-        // A database has one at a time.
+        // A database allows one ingest at a time.
         let Some(_turn) = watch.ingest_turn() else {
             return Ok(());
         };
@@ -334,7 +334,7 @@ impl Client {
         Ok(())
     }
 
-    /// A batch of any client is seen whole.
+    /// Checks that a batch of any client is visible as a whole.
     fn read_pair(&mut self, db: &Db, watch: &Watch) -> Outcome {
         let client = self.rng.u8(..self.clients);
         let spaces = self.spaces.clone();
@@ -377,7 +377,7 @@ impl Client {
         Ok(())
     }
 
-    /// Own keys of the shared keyspace or of the own one, forward or backward.
+    /// Scans own keys of the shared or the own keyspace, forward or backward.
     fn scan(&mut self, watch: &Watch) -> Outcome {
         let space = self.rng.usize(1..SPACES);
         let Some(handle) = self.spaces[space].clone() else {
@@ -401,7 +401,8 @@ impl Client {
         self.unless_refused(watch, whole)
     }
 
-    /// All of the default keyspace: own keys exactly, those of others by their looks.
+    /// Scans all of the default keyspace and compares own keys exactly, those of others for
+    /// plausibility.
     fn scan_default(&mut self, watch: &Watch) -> Outcome {
         let Some(handle) = self.spaces[0].clone() else {
             return Ok(());
@@ -442,7 +443,7 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on with an iterator that is kept open beside everything else, or opens one.
+    /// Advances an iterator that stays open across other calls, or opens one.
     fn move_iter(&mut self, watch: &Watch) -> Outcome {
         let Some(moving) = &mut self.moving else {
             let Some(handle) = self.spaces[1].clone() else {
@@ -496,7 +497,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes or drops the client's own keyspace.
+    /// Creates or drops the client's own keyspace.
     fn own_space(&mut self, db: &Db, watch: &Watch) -> Outcome {
         let name = space_name(2, self.id);
         match self.spaces[2].clone() {
@@ -524,7 +525,7 @@ impl Client {
         Ok(())
     }
 
-    /// Everything was deleted, and the own keyspace dropped.
+    /// Records that everything was deleted and the own keyspace dropped.
     pub(super) fn forget_all(&mut self) {
         self.spaces.truncate(2);
         self.spaces.push(None);
@@ -532,7 +533,7 @@ impl Client {
     }
 }
 
-/// An iterator that was asked for; `None` when there was no memory for it.
+/// Returns a new iterator, or `None` if there was no memory for it.
 fn begun(iter: terrace::Result<Iter>) -> Outcome<Option<Iter>> {
     match iter {
         Ok(iter) => Ok(Some(iter)),

@@ -1,12 +1,12 @@
-//! This file names the keyspaces and keys of clients, and tells whose they are.
+//! The names of keyspaces and keys, and the clients that own them.
 
 use crate::oracle::Outcome;
 use crate::value::{Value, shown};
 
-/// Beyond all other keys: those of the pairs that are written together.
+/// The prefix of the keys of pairs that are written together. They sort after all other keys.
 const PAIR: &[u8] = b"~pair.";
 
-/// The name of a keyspace of a client; the first is the default one.
+/// Returns the name of a keyspace of a client. The first is the default one.
 pub(super) fn space_name(space: usize, client: u8) -> String {
     match space {
         0 => "default".into(),
@@ -15,8 +15,8 @@ pub(super) fn space_name(space: usize, client: u8) -> String {
     }
 }
 
-/// Whose key it is. In the default keyspace those of all clients lie among each other; in the shared
-/// one each client has a range.
+/// Returns the owner of a key. In the default keyspace the keys of all clients are interleaved; in
+/// the shared one each client has a range.
 pub(super) fn owner(space: usize, key: &[u8]) -> Option<u8> {
     let digit = match space {
         _ if key.starts_with(PAIR) => key.last(),
@@ -44,7 +44,7 @@ pub(super) fn pair_key(client: u8) -> Vec<u8> {
     [PAIR, &[b'a' + client]].concat()
 }
 
-/// A value that `client` wrote, or why it cannot be one.
+/// Checks that a value can be one that `client` wrote.
 pub(super) fn check_foreign(client: u8, key: &[u8], bytes: &[u8]) -> Outcome {
     let tag = bytes.first_chunk::<8>().map(|tag| u64::from_le_bytes(*tag));
     let len = bytes.len() as u32;
@@ -58,7 +58,8 @@ pub(super) fn check_foreign(client: u8, key: &[u8], bytes: &[u8]) -> Outcome {
     }
 }
 
-/// The two values of a client that are always written together are the same, at one moment.
+/// Checks that the two values of a client that are always written together are equal at one
+/// instant.
 pub(super) fn check_pair(
     client: u8,
     get: impl Fn(usize, &[u8]) -> terrace::Result<Option<Vec<u8>>>,

@@ -1,8 +1,8 @@
-//! This file is what a soak measures while it runs, and the bounds that it must keep.
+//! The measurements of a running soak, and its bounds.
 //!
-//! A process that was stopped for a while, or a machine that others keep busy, is no fault of the
-//! store: a ticker that sleeps and wakes up tells for how long nothing ran, and that time is taken
-//! off what calls took.
+//! The store is not to blame if the process is stopped for a while, or other load keeps the machine
+//! busy: a ticker that sleeps and wakes up measures how long nothing ran, and that time is
+//! subtracted from the time of calls.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use crate::watchdog;
 
 const RELAXED: Ordering = Ordering::Relaxed;
 const MIB: u64 = 1 << 20;
-/// How often the ticker wakes up, and how late it may before the process counts as stopped.
+/// The period of the ticker, and the delay from which on the process counts as stopped.
 const TICK: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(500);
 
-/// What a call does, as far as it bears on how long it may take.
+/// The kinds of calls, by how long they may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Puts, deletes, batches. They wait for space, half a second at a time.
@@ -29,14 +29,14 @@ pub(super) enum Kind {
     Read,
     /// Scans of many pairs.
     Scan,
-    /// Whatever looks at much of the database: flushes, checkpoints, opening, verifying.
+    /// Calls that process much of the database: flushes, checkpoints, opens, verifications.
     Whole,
 }
 
 impl Kind {
     const ALL: [Kind; 4] = [Kind::Write, Kind::Read, Kind::Scan, Kind::Whole];
 
-    /// The longest that a call may take.
+    /// Returns the maximum time of a call.
     fn longest(self) -> Duration {
         Duration::from_secs(match self {
             Kind::Write => 10,
@@ -54,7 +54,7 @@ struct Told {
     snapshots: AtomicU64,
 }
 
-/// What all threads of a soak share.
+/// The state shared by all threads of a soak.
 pub(super) struct Watch {
     frozen: AtomicU64,
     over: AtomicBool,
@@ -64,7 +64,7 @@ pub(super) struct Watch {
     calls: AtomicU64,
     refused: AtomicU64,
     written: AtomicU64,
-    /// Microseconds of the longest call of a kind, since the last line and ever.
+    /// The longest call of each kind in microseconds, since the last line and overall.
     longest: [[AtomicU64; 2]; 4],
     clients: Vec<Told>,
 }
@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Counts the time in which this process did not run, until the soak ends.
+    /// Adds up the time in which this process did not run, until the soak ends.
     pub(super) fn tick(&self) {
         while !self.ended.load(RELAXED) {
             let begun = Instant::now();
@@ -101,12 +101,12 @@ impl Watch {
         self.ended.store(true, RELAXED);
     }
 
-    /// How long this process did not run so far.
+    /// Returns how long this process has not run so far.
     pub(super) fn frozen(&self) -> Duration {
         Duration::from_micros(self.frozen.load(RELAXED))
     }
 
-    /// Runs a call and notes how long it took.
+    /// Runs a call and records how long it took.
     pub(super) fn timed<R>(&self, kind: Kind, call: impl FnOnce() -> R) -> Outcome<R> {
         let (begun, frozen) = (Instant::now(), self.frozen());
         let answer = {
@@ -132,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// A client has done one thing more.
+    /// Counts a call of a client.
     pub(super) fn count(&self) {
         self.calls.fetch_add(1, RELAXED);
     }
@@ -157,12 +157,13 @@ impl Watch {
         self.written.load(RELAXED)
     }
 
-    /// The only one who may load in bulk now.
+    /// Returns a guard for the only ingest, or `None` if one is running.
     pub(super) fn ingest_turn(&self) -> Option<MutexGuard<'_, ()>> {
         self.ingests.try_lock().ok()
     }
 
-    /// What a client has and holds; `oldest`: bytes written when its oldest snapshot was taken.
+    /// Records the live data and snapshots of a client. `oldest` is the bytes written when its
+    /// oldest snapshot was taken.
     pub(super) fn tell(&self, client: u8, live: u64, oldest: Option<u64>, snapshots: usize) {
         let told = &self.clients[usize::from(client)];
         told.live.store(live, RELAXED);
@@ -170,7 +171,7 @@ impl Watch {
         told.snapshots.store(snapshots as u64, RELAXED);
     }
 
-    /// Keys and values that are there, in bytes.
+    /// Returns the live bytes of keys and values.
     pub(super) fn live(&self) -> u64 {
         self.clients
             .iter()
@@ -178,7 +179,7 @@ impl Watch {
             .sum()
     }
 
-    /// Bytes written since the oldest snapshot was taken.
+    /// Returns the bytes written since the oldest snapshot was taken.
     fn pinned(&self) -> u64 {
         let oldest = self.clients.iter().map(|told| told.oldest.load(RELAXED));
         let oldest = oldest.min().unwrap_or(u64::MAX);
@@ -208,13 +209,13 @@ impl Watch {
         self.over.load(RELAXED)
     }
 
-    /// The first failure of any thread.
+    /// Returns the first failure of any thread.
     pub(super) fn outcome(&self) -> Outcome {
         let failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Longest calls in seconds, by kind: since this was asked last, or ever.
+    /// Returns the longest calls in seconds, by kind: since the last query, or overall.
     fn longest(&self, ever: bool) -> [f64; 4] {
         Kind::ALL.map(|kind| {
             let [lately, all] = &self.longest[kind as usize];
@@ -227,10 +228,10 @@ impl Watch {
     }
 }
 
-/// What the system says of this process.
+/// System figures of this process.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Process {
-    /// Bytes of memory that is no page of a file.
+    /// Bytes of anonymous memory.
     pub(super) anonymous: u64,
     pub(super) threads: u64,
     pub(super) descriptors: u64,
@@ -252,13 +253,13 @@ impl Process {
     }
 }
 
-/// What the files of a database take, in bytes.
+/// The sizes of the files of a database in bytes.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Folder {
     pub(crate) pool: u64,
     pub(crate) tables: u64,
     pub(crate) logs: u64,
-    /// Manifest, OPTIONS and whatever else there is.
+    /// Manifest, OPTIONS and all other files.
     pub(crate) other: u64,
     pub(crate) table_count: u64,
     pub(crate) log_count: u64,
@@ -270,7 +271,7 @@ impl Folder {
         use std::os::unix::fs::MetadataExt;
         let mut folder = Folder::default();
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            // Files go while they are looked at.
+            // Files may be removed while they are examined.
             let Ok(meta) = entry.metadata() else { continue };
             let bytes = meta.blocks() * 512;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -287,23 +288,24 @@ impl Folder {
     }
 }
 
-/// What must hold all the time.
+/// The bounds that must hold continuously.
 pub(super) struct Bounds {
-    /// The process before the database was opened.
+    /// The figures before the database was opened.
     pub(super) before: Process,
     pub(super) options: Options,
     pub(super) clients: u64,
 }
 
 impl Bounds {
-    /// Memory of the process beside the store's budget: the program, stacks, books and values of clients, what
-    /// the system's allocator keeps, and a copy of the database with a budget of its own.
+    /// The limit of the process's memory, including, besides the store's budget: the program,
+    /// stacks, books and values of clients, memory kept by the allocator, and a copy of the
+    /// database with its own budget.
     fn memory(&self) -> u64 {
         self.before.anonymous + 2 * self.options.memory_bytes.unwrap_or(0) * 11 / 10 + 64 * MIB
     }
 
-    /// Table files: two and a half times the data (docs/designs.md), what snapshots keep, and runs and
-    /// compactions that are under way.
+    /// The limit of table files: two and a half times the data (docs/designs.md), data that
+    /// snapshots pin, and runs and compactions in progress.
     fn tables(&self, live: u64, pinned: u64) -> u64 {
         let leveled = &self.options.bottom.leveled;
         let front = self.options.front.memtable_bytes + leveled.table_bytes;
@@ -311,7 +313,7 @@ impl Bounds {
         live * 5 / 2 + 2 * pinned + runs + 16 * front + self.most_buffered()
     }
 
-    /// What the buffer may have when it drains whole.
+    /// The maximum size of the buffer if it drains as a whole.
     fn most_buffered(&self) -> u64 {
         match self.options.design_of_new().keeps_data_in_pool() {
             true => self.options.pool.size_bytes,
@@ -319,7 +321,7 @@ impl Bounds {
         }
     }
 
-    /// Log files: the cap, those kept for the logs that follow, and those of memtables.
+    /// The limit of log files: the cap, those kept for reuse, and those of memtables.
     fn logs(&self) -> u64 {
         let memtable = self.options.front.memtable_bytes + MIB;
         self.options.front.log_bytes_max * 5 / 4 + 8 * memtable
@@ -334,7 +336,7 @@ impl Bounds {
         self.before.threads + self.clients + 16
     }
 
-    /// Looks at everything once; a line for the table, or which bound is broken.
+    /// Samples everything once and checks the bounds.
     pub(super) fn look(&self, db: &Db, watch: &Watch) -> Outcome<Sample> {
         let (metrics, process) = (db.metrics(), Process::now());
         let folder = Folder::of(db.path());
@@ -368,7 +370,8 @@ impl Bounds {
                 self.tables(sample.live, sample.pinned),
             ),
             ("bytes of log files", folder.logs, self.logs()),
-            // The reserve has a quarter of the tables at most, and shrinks when it is twice as large.
+            // The reserve has at most a quarter of the tables, and shrinks when it is twice as
+            // large.
             (
                 "bytes of other files",
                 folder.other,
@@ -393,7 +396,7 @@ impl Bounds {
         Ok(sample)
     }
 
-    /// Looks until the round is over, every second; tells `line` now and then.
+    /// Samples five times a second until the round is over, and keeps the maxima in `most`.
     pub(super) fn guard(
         &self,
         db: &Db,
@@ -409,11 +412,11 @@ impl Bounds {
     }
 }
 
-/// What was seen at one moment, or at most in a while.
+/// A sample, or the maxima of several.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Sample {
     pub(super) live: u64,
-    /// Bytes written since the oldest snapshot.
+    /// The bytes written since the oldest snapshot.
     pub(super) pinned: u64,
     pub(super) pool: u64,
     pub(super) committed: u64,
@@ -445,7 +448,7 @@ impl Sample {
     pub(super) const HEAD: &str = "   time  what       calls  refused   live   pool  tables    logs \
          memory account  snaps thr  fds    write     read     scan    whole (longest)";
 
-    /// What was seen at most, as a row; bytes in MiB, times in seconds.
+    /// Formats the maxima as a row, with bytes in MiB and times in seconds.
     pub(super) fn line(&self, time: Duration, what: &str, watch: &Watch, ever: bool) -> String {
         let mib = |bytes: u64| bytes as f64 / MIB as f64;
         let [write, read, scan, whole] = watch.longest(ever);

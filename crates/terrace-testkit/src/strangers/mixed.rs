@@ -1,8 +1,8 @@
-//! A database among whose files something is wrong: files of another database, and its own missing, emptied,
-//! swapped or replaced by what they were before.
+//! A database with wrong files: files of another database, and its own missing, emptied, swapped or
+//! replaced with older versions.
 //!
-//! Opening it says so, or all of it is shown. An opening that is refused does no harm: with the right files in
-//! place again, everything is there. What is another database's stays byte for byte.
+//! Opening it fails, or all of it is readable. A failed open does no harm: with the right files
+//! restored, everything is there. Files of another database stay unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::oracle::Outcome;
 use crate::place::scratch;
 use crate::watchdog::watched;
 
-/// Files of a folder and what is in them.
+/// The files of a directory with their contents.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const KEYS: u32 = 300;
 
-/// Everything in a folder but the lock, which nobody reads.
+/// Returns all files of a directory except the lock, which is never read.
 pub(super) fn files(folder: &Path) -> Outcome<Files> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut files = Files::new();
@@ -42,7 +42,7 @@ fn put_back(folder: &Path, files: &Files) -> Outcome {
     Ok(())
 }
 
-/// The value of a key in a state; states are numbered, and each write makes the next one.
+/// Returns the value of a key in a state. States are numbered, and each write makes the next one.
 fn value(key: u32, state: u32) -> Vec<u8> {
     let mut value = state.to_be_bytes().to_vec();
     value.resize(
@@ -52,7 +52,7 @@ fn value(key: u32, state: u32) -> Vec<u8> {
     value
 }
 
-/// Writes one key in each state from `from` on. No state writes as another one does.
+/// Writes one key in each state of the range. The write of each state is unique.
 pub(super) fn work(db: &Db, states: std::ops::Range<u32>) -> Outcome {
     for state in states {
         let key = key_of(state);
@@ -66,7 +66,7 @@ fn key_of(state: u32) -> u32 {
     state.wrapping_mul(7919) % KEYS
 }
 
-/// Which states the database may be in: `None` where a read or a verification reports that something is wrong.
+/// Returns the state of the database, or `None` if a read or a verification reports a problem.
 pub(super) fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
     let mut found: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let iter = match db.iter() {
@@ -109,13 +109,14 @@ pub(super) fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
     }
 }
 
-/// What was done to the files.
+/// A change of the files.
 struct Change {
     what: String,
     files: Files,
-    /// Names of files that are another database's, and have to stay.
+    /// The names of files of another database, which must stay.
     foreign: Vec<String>,
-    /// An end of the last log may be gone, as after a crash: an earlier state may show.
+    /// Whether the end of the last log may be lost, as after a crash, so that an earlier state may
+    /// show.
     may_be_older: bool,
 }
 
@@ -123,7 +124,8 @@ fn is_log(name: &str) -> bool {
     name.ends_with(".log")
 }
 
-/// Changes the files of a database; `older` is what they were before, `other` those of another database.
+/// Changes the files of a database. `older` are its files at an earlier time, `other` those of
+/// another database.
 fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) -> Change {
     let draw = |rng: &mut fastrand::Rng, files: &Files| {
         let names: Vec<&String> = files.keys().collect();
@@ -132,9 +134,9 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
     let mut files = own.clone();
     let name = draw(rng, own);
     let mut foreign = Vec::new();
-    // A pool has logs in it, and an older one is a whole that was. So is an older manifest whose files are all there
-    // yet, unless a log has records that only a newer one can have named: tables that it does not name may be what
-    // a crash has left.
+    // A pool contains logs, and an older one is a complete earlier state. So is an older manifest
+    // whose files all still exist, unless a log has records that only a newer manifest accounts
+    // for: tables that it does not name may be remains of a crash.
     let mut may_be_older = is_log(&name) || ["pool", "MANIFEST"].contains(&name.as_str());
     let what = match rng.u8(..6) {
         0 => {
@@ -169,7 +171,7 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
         },
         _ => {
             for (name, content) in other {
-                // As its own files of later may be called.
+                // Gives the file a name that the database itself may use later.
                 let digits: String = name.chars().filter(char::is_ascii_digit).collect();
                 let to = match digits.parse::<u64>() {
                     Ok(number) => {
@@ -197,7 +199,7 @@ fn change(rng: &mut fastrand::Rng, own: &Files, older: &Files, other: &Files) ->
     }
 }
 
-/// Makes a database and another one, and opens the first with its files changed in several ways.
+/// Creates two databases, and opens the first with its files changed in several ways.
 pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let place = scratch()?;
     let (folder, beside) = (place.path().join("db"), place.path().join("other"));
@@ -229,8 +231,8 @@ pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
         let change = change(rng, &own, &older, &other);
         let opened = tried(&folder, &change, last, &open);
         let opened = opened.map_err(|e| format!("{} of {:?}: {e}", change.what, own.keys()))?;
-        // Whatever was said, the right files are a whole database. What was opened may have gone on: then they are
-        // older than the rest.
+        // In any case the right files are a whole database. A database that was opened may have
+        // continued, in which case they are older than the rest.
         if rng.bool() {
             if opened {
                 put_back(&folder, &Files::new())?;
@@ -243,7 +245,7 @@ pub(super) fn once(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
 
 type Open<'a> = &'a dyn Fn(&Path) -> terrace::Result<Db>;
 
-/// Whether the database was opened.
+/// Returns whether the database was opened.
 fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome<bool> {
     put_back(folder, &change.files)?;
     let stays = |when: &str| {
@@ -299,7 +301,7 @@ fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome<b
     }
 }
 
-/// Opens the database with its own files in the place of all that a refused opening has left.
+/// Opens the database with its own files restored over all that a failed open has left.
 fn restored(folder: &Path, own: &Files, last: u32, open: Open<'_>) -> Outcome {
     let left = files(folder)?;
     let mut whole = left;

@@ -1,10 +1,11 @@
-//! Two processes and one database: while the first one has it open and writes, the second one is refused whatever it
-//! asks for, by whatever path; once the first one was killed, it sees all that was acknowledged.
+//! Two processes and one database: while the first one has it open and writes, every request of the
+//! second one is refused, by any path. After the first one was killed, the second one sees all that
+//! was acknowledged.
 //!
-//! Half of what the second one tries it tries while the first one is stopped: then every file has to stay as it is, byte
-//! for byte.
+//! Half of the requests are made while the first process is stopped: then every file must stay
+//! unchanged.
 //!
-//! Both are children that soon come to [`child_if_asked`].
+//! Both are children that call [`child_if_asked`] early.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,19 +23,19 @@ use crate::place::scratch;
 use crate::settings;
 use crate::watchdog::{self, watched};
 
-/// The variable that turns a process into a child.
+/// The environment variable that turns a process into a child.
 const VARIABLE: &str = "TERRACE_STRANGERS_PROCESS";
-/// BOUND: what a writer writes before it takes its end for forgotten.
+/// BOUND: the number of writes after which a writer exits by itself.
 const WRITES_MAX: u32 = 1 << 20;
 
-/// What a child does.
+/// The task of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     /// Opens the database in `db` and writes until it is killed.
     Write,
-    /// Is refused.
+    /// Makes requests that must be refused.
     Come,
-    /// Finds what was acknowledged, and removes the database.
+    /// Checks that the acknowledged writes are there, and removes the database.
     Inherit,
 }
 
@@ -44,16 +45,16 @@ const ROLES: [(Role, &str); 3] = [
     (Role::Inherit, "inherit"),
 ];
 
-/// What a child has to know.
+/// The parameters of a child.
 #[derive(Clone, Debug)]
 struct Orders {
     role: Role,
     medium: Medium,
     design: Design,
     seed: u64,
-    /// Writes that were acknowledged; of one who comes, what its ways are drawn from.
+    /// The number of acknowledged writes. For `Come`, a seed for its requests.
     done: u32,
-    /// The folder that everything is in.
+    /// The parent directory of everything.
     place: PathBuf,
 }
 
@@ -96,13 +97,13 @@ impl Orders {
         self.place.join("done")
     }
 
-    /// Writes that were acknowledged so far.
+    /// Returns the number of acknowledged writes so far.
     fn acknowledged(&self) -> u32 {
         let bytes = std::fs::read(self.progress()).unwrap_or_default();
         bytes.first_chunk().map_or(0, |n| u32::from_le_bytes(*n))
     }
 
-    /// Starts the child, which works in the folder `from` of the place.
+    /// Starts the child in the directory `from` of the place.
     fn start(&self, from: &str, command: &dyn Fn() -> Command) -> Outcome<Child> {
         let said = File::create(self.said()).map_err(|e| format!("no file for a child: {e}"))?;
         command()
@@ -119,7 +120,7 @@ impl Orders {
         self.place.join(format!("{:?}", self.role))
     }
 
-    /// Runs the child to its end.
+    /// Runs the child and waits for it.
     fn run(&self, from: &str, command: &dyn Fn() -> Command) -> Outcome {
         let mut child = self.start(from, command)?;
         let ended = child.wait().map_err(|e| format!("a child: {e}"))?;
@@ -131,7 +132,7 @@ impl Orders {
     }
 }
 
-/// Turns this process into a child if it was started as one. `None`: it was not.
+/// Turns this process into a child if it was started as one. Returns `None` otherwise.
 pub fn child_if_asked() -> Option<ExitCode> {
     let text = std::env::var(VARIABLE).ok()?;
     let done = Orders::parse(&text)
@@ -176,10 +177,11 @@ fn write(orders: &Orders) -> Outcome {
     Err("nobody has killed the writer".into())
 }
 
-/// Paths that lead to the database: absolute, by a link, and relative from where the process is.
+/// Returns paths of the database: absolute, by a link, and relative to the current directory.
 fn paths(place: &Path) -> Outcome<Vec<PathBuf>> {
     let here = std::env::current_dir().map_err(|e| format!("the folder: {e}"))?;
-    // Of two, as the system names it: a scratch folder may itself lie behind a link.
+    // The current directory is one of two, compared by file name: a scratch directory may itself be
+    // behind a link.
     let is_inside = here.file_name() == Some("elsewhere".as_ref());
     let relative = if is_inside { ".." } else { "." };
     Ok(vec![
@@ -191,13 +193,14 @@ fn paths(place: &Path) -> Outcome<Vec<PathBuf>> {
     ])
 }
 
-/// Asks for the database in every way, by every path; each is refused by a message that names the lock.
+/// Requests the database in every way and by every path. Each request must be refused with a
+/// message that names the lock.
 fn come(orders: &Orders) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(orders.seed ^ u64::from(orders.done));
     let options = orders.options();
     let mut ways = ["to write", "to read", "to destroy", "to repair"];
     rng.shuffle(&mut ways);
-    // Each takes a while, since a lock is waited for: so not every way by every path.
+    // Each request waits for the lock for a while, so not every way is combined with every path.
     for (path, way) in paths(&orders.place)?
         .into_iter()
         .zip(ways.into_iter().cycle())
@@ -228,7 +231,7 @@ fn come(orders: &Orders) -> Outcome {
             }
             other => return Err(format!("{what}: {other:?}")),
         }
-        // A folder may have been made for what is not repaired; nothing is in it.
+        // A directory may have been created for the refused repair, but it is empty.
         let left = std::fs::read_dir(&into).map_or(0, Iterator::count);
         if left > 0 {
             return Err(format!("{what}: {left} files are left of a repair"));
@@ -237,7 +240,7 @@ fn come(orders: &Orders) -> Outcome {
     Ok(())
 }
 
-/// Opens what a killed process has left, to read and to write, and removes it.
+/// Opens the database of a killed process, to read and to write, and removes it.
 fn inherit(orders: &Orders) -> Outcome {
     let options = orders.options();
     let paths = paths(&orders.place)?;
@@ -248,7 +251,7 @@ fn inherit(orders: &Orders) -> Outcome {
         options.read_only = read_only;
         let db = watched("opening", || Db::open(path, options));
         let db = db.map_err(|e| format!("opening, read-only is {read_only}: {e:?}"))?;
-        // One more may have been on its way.
+        // One more write may have been in flight.
         match state_of(&db, orders.done + 1)? {
             Some(state) if state >= last => last = state,
             state => return Err(format!("{state:?} shows of {} acknowledged", orders.done)),
@@ -265,7 +268,7 @@ fn inherit(orders: &Orders) -> Outcome {
     }
 }
 
-/// A child that is killed when the case ends, however it ends.
+/// A child that is killed on drop.
 struct Writer(Child);
 
 impl Drop for Writer {
@@ -286,10 +289,10 @@ impl Writer {
         kill_process(self.pid()?, signal).map_err(|e| format!("a signal: {e}"))
     }
 
-    /// Waits until the writer has come to `is_there`, or says why it ended.
+    /// Waits until `is_there` holds for the writer. Fails with its output if it exits.
     fn wait(&mut self, orders: &Orders, is_there: &dyn Fn(&Writer) -> bool) -> Outcome {
         let _operation = watchdog::operation_within(3 * watchdog::PATIENCE, "waiting for a writer");
-        // BOUND: the watchdog of the writer ends it, or this one ends this process.
+        // BOUND: the watchdog of the writer ends it, or the one of this process ends this process.
         while !is_there(self) {
             if let Some(status) = self.0.try_wait().map_err(|e| format!("the writer: {e}"))? {
                 let said = std::fs::read_to_string(orders.said()).unwrap_or_default();
@@ -300,20 +303,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether each of its threads stands still.
+    /// Returns whether all of its threads are stopped.
     fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
         let mut tasks = tasks.into_iter().flatten().flatten();
         tasks.all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The state comes behind the name, which is in parentheses.
+            // The state follows the name, which is in parentheses.
             let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
             state.starts_with('T')
         })
     }
 }
 
-/// Runs the case of a seed; `command` starts children.
+/// Runs the case of a seed. `command` starts children.
 pub fn once(seed: u64, medium: Medium, command: &dyn Fn() -> Command) -> Outcome {
     let _case = watchdog::case(format!("two processes on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x7072_6f63);
@@ -339,9 +342,9 @@ pub fn once(seed: u64, medium: Medium, command: &dyn Fn() -> Command) -> Outcome
         let there = |_: &Writer| writing.acknowledged() >= wanted;
         writer.wait(&writing, &there).map_err(told)?;
         orders.role = Role::Come;
-        // So that each run tries other ways by the same paths.
+        // Each run combines other ways with the same paths.
         orders.done = rng.u32(..);
-        // Beside one that writes, and beside one that stands still.
+        // Runs once with an active writer, and once with a stopped one.
         orders.run(from, command).map_err(told)?;
         writer.signal(Signal::STOP)?;
         writer.wait(&writing, &Writer::is_stopped).map_err(told)?;

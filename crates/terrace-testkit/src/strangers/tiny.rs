@@ -1,5 +1,5 @@
-//! A tiny device that fills, is emptied and fills again, for several cycles, with reopenings in between: every
-//! call returns, deletes are taken, and as much fits as did the first time.
+//! A tiny device that is filled, emptied and refilled for several cycles, with reopens in between:
+//! every call returns, deletes succeed, and each cycle fits as much as the first one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use crate::settings;
 use crate::watchdog::{self, watched};
 
 const CYCLES: u32 = 4;
-/// BOUND: so often a put is tried again for which room comes back in the background.
+/// BOUND: the number of retries of puts whose space is released in the background.
 const TRIES: u32 = 400;
 
-/// A value that does not get smaller when it is compressed.
+/// Returns an incompressible value.
 fn value(n: u32, len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(u64::from(n));
     std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
-/// Puts until there is no room for one; how many bytes there were.
+/// Puts until one does not fit. Returns the number of bytes written.
 fn fill(db: &Db, len: usize, on: u32) -> Outcome<u64> {
     let mut tries = 0;
     for n in 0..50_000u32 {
         let _operation = watchdog::operation(("put", n));
-        // BOUND: by the tries.
+        // BOUND: the number of tries.
         while let Err(e) = db.put(n.to_be_bytes(), value(n ^ on, len)) {
             if e.kind() != ErrorKind::Full {
                 return Err(format!("put {n}: {e:?}"));
@@ -64,8 +64,9 @@ pub(super) fn once(rng: &mut fastrand::Rng, seed: u64) -> Outcome {
     said.map_err(|e| format!("{case}: {e}"))
 }
 
-/// Opens the database. Where that needs room that a full device does not have, it is refused, which is wrong, since
-/// nothing can be deleted then; so it gets some until things were deleted.
+/// Opens the database. If the open needs space that a full device lacks, it is refused, which is
+/// wrong, since nothing can be deleted then. In that case the device gets more space until data was
+/// deleted.
 fn open(place: &Place, fs: &QuotaFs, options: &Options) -> Outcome<Db> {
     let opened = match place.open(options) {
         Err(e) if e.kind() == ErrorKind::Full => {
@@ -135,8 +136,8 @@ fn cycles(
     Ok(())
 }
 
-/// Tables that a range delete covers whole go before anything is compacted: the bytes of their files are back once
-/// background steps rest.
+/// Checks that tables covered entirely by a range delete are removed without a compaction: the
+/// space of their files is free once background steps are done.
 pub(super) fn covered(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let folder = scratch()?;
     let failed = |e: terrace::Error| format!("{e:?}");
@@ -154,7 +155,7 @@ pub(super) fn covered(rng: &mut fastrand::Rng, options: &Options) -> Outcome {
     let before = bytes();
     db.delete_range((count / 10).to_be_bytes()..)
         .map_err(failed)?;
-    // BOUND: steps end when there is nothing left to do.
+    // BOUND: steps end when no work is left.
     while db.step(rng.usize(..)).map_err(failed)? {}
     match bytes() {
         after if after * 4 > before => Err(format!("{after} of {before} bytes are left")),

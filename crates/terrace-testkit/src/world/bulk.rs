@@ -1,5 +1,5 @@
-//! This file is ingests of a world: each pair is taken, or left out by the limit that it goes beyond, and what was
-//! taken appears as a whole.
+//! Ingests of a world: each pair is accepted, or rejected by the limit that it exceeds, and the
+//! accepted pairs appear atomically.
 
 use terrace::{Durability, ErrorKind};
 use terrace_media::Medium;
@@ -48,13 +48,14 @@ impl World {
                 }
             }
         }
-        // Before it ends nothing of it may be seen, whatever happens.
+        // No pair may be visible before the ingest finishes, in any case.
         let write = self.oracle.begin(&taken);
         let ingested = added.and_then(|(ingest, added)| added.and_then(|()| ingest.finish()));
         hook(&self.oracle)?;
         match ingested {
             Ok(_) => self.oracle.acknowledged(write, Durability::Sync),
-            // Table files take no room of a pool, and nobody limits that of the disk but a test that says so.
+            // Table files take no space in a pool, and the disk is limited only if the test does
+            // so.
             Err(e) if e.kind() == ErrorKind::Full && (!in_memory || self.place.fs.is_some()) => {
                 self.refused.push(e.to_string());
                 self.oracle.refused(write);

@@ -1,4 +1,4 @@
-//! A world that is emptied: what was deleted gives its space back.
+//! Emptying a world: deletes release their space.
 
 use terrace::Durability;
 
@@ -8,7 +8,7 @@ use crate::script::{Entry, Op};
 use crate::settings;
 
 impl World {
-    /// Deletes everything, drains, and checks that the space has come back.
+    /// Deletes everything, drains, and checks that the space was released.
     pub fn check_space(&mut self) -> Outcome {
         self.let_go();
         for space in self.oracle.live().into_keys().filter(|&space| space != 0) {
@@ -28,12 +28,13 @@ impl World {
         self.check_all()?;
         let metrics = self.db()?.metrics();
         let options = self.db()?.options();
-        // Manifest (twice while it is rewritten), redo area, head, two memtables with their logs,
-        // and a repository that keeps some extents open.
+        // The manifest (twice during a rewrite), redo area, head, two memtables with their logs,
+        // and a repository with some open extents.
         let memtable = options.front.memtable_bytes + (64 << 10);
         let mut bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
         if self.key_bytes > 1 << 10 {
-            // The manifest keeps the bounds of tables, and space for as much again as it ever had.
+            // The manifest keeps the bounds of tables, and reserves as much again as its largest
+            // size so far.
             bound += 16 * self.key_bytes as u64;
         }
         let gives_back = settings::gives_space_back(options.design_of_new());

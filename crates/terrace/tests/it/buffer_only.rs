@@ -1,4 +1,5 @@
-//! A design whose buffer keeps all data passes the suites of the others: the engine does without a bottom.
+//! A design whose buffer keeps all data passes the suites of the other designs: the engine works
+//! without a bottom.
 
 use terrace::{Db, Design, Workers};
 use terrace_media::Medium;
@@ -10,14 +11,14 @@ use terrace_testkit::{seeds, settings};
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
 
-/// After random calls, with steps by hand and beside threads, the store equals an ordered map.
+/// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
 fn random_calls_agree_with_a_map() {
     for medium in MEDIA {
         for seed in seeds::seeds(12) {
             let mut options = settings::small_of(Design::BufferOnly, medium);
             options = settings::varied(&options, seed as u8);
-            // Nothing gives space back.
+            // Nothing releases space.
             options.pool.size_bytes = 32 << 20;
             let mut script = Profile::everything(800).generate(seed);
             if seed % 3 == 2 {
@@ -47,8 +48,8 @@ fn crashes_lose_nothing() {
     }
 }
 
-/// Calls that ask for a bottom end: a drain and a compaction have nothing to do, and a checkpoint, a copy of it and a
-/// repair have everything.
+/// Calls that need a bottom return: a drain and a compaction do nothing, and a checkpoint, a copy
+/// of it and a repair contain everything.
 #[test]
 fn calls_that_move_data_down_end() {
     for medium in MEDIA {

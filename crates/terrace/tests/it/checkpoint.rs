@@ -1,4 +1,5 @@
-//! Checkpoints: copies beside writers, of all designs and media, and what an interrupted one leaves.
+//! Checkpoints: copies made during writes, for all designs and media, and the remains of an
+//! interrupted one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +30,8 @@ fn pairs(db: &Db) -> Pairs {
     pairs.collect()
 }
 
-/// A copy has what the database had, and from then on each goes its own way: writes, drains and
-/// compactions of the one change nothing in the other.
+/// A copy has the content of the database, and from then on the two are independent: writes, drains
+/// and compactions of one change nothing in the other.
 #[test]
 fn a_copy_is_a_database_of_its_own() {
     for design in Design::ALL {
@@ -69,7 +70,7 @@ fn a_copy_is_a_database_of_its_own() {
                 .map(|p| p.unwrap().into_pair())
                 .collect();
             assert!(found == other);
-            // An id that was used is not used again, and writes are newer than all that was copied.
+            // Ids are not reused, and new writes are newer than all copied ones.
             let fresh = copy.create_keyspace("fresh").unwrap();
             assert_eq!(fresh.iter().unwrap().count(), 0);
 
@@ -95,8 +96,8 @@ fn a_copy_is_a_database_of_its_own() {
     }
 }
 
-/// Puts data everywhere: files, repository, tables, memtable; with overwritten and deleted keys in
-/// all of them, tombstones above what they delete, and a keyspace that is dropped.
+/// Puts data into every component: files, repository, tables, memtable; with overwritten and
+/// deleted keys in all of them, tombstones above the entries they delete, and a dropped keyspace.
 fn fill(db: &Db) {
     let space = db.keyspace("other").unwrap().unwrap();
     let gone = db.keyspace("gone").unwrap().unwrap();
@@ -119,8 +120,9 @@ fn fill(db: &Db) {
     }
 }
 
-/// Range deletes that are still above what they hide, and entries that expire above older ones, are in
-/// a copy what they are here: it is the snapshot of the same moment, also once time has passed.
+/// Range deletes that are still above the entries they hide, and expiring entries above older ones,
+/// have the same effect in a copy: it equals the snapshot of the same instant, even after time has
+/// passed.
 #[test]
 fn range_deletes_and_expiry_are_copied() {
     for design in Design::ALL {
@@ -145,7 +147,8 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
         space.put(key(n), "other").unwrap();
     }
     db.drain().unwrap();
-    // Over keys at the bottom, over one another, to the end of a keyspace, and written again since.
+    // The range deletes cover keys at the bottom, overlap, extend to the end of a keyspace, and are
+    // partly overwritten.
     db.delete_range(key(50)..key(150)).unwrap();
     db.delete_range(key(100)..key(200)).unwrap();
     space.delete_range(key(300)..).unwrap();
@@ -154,14 +157,15 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
         db.put_with_ttl(key(n + 1), "again, for a while", 20 * SECOND)
             .unwrap();
     }
-    // Of older values, some of which are deleted: expired at the moment, and soon.
+    // The entries hide older values, some of which are deleted; some have expired by now, others
+    // expire soon.
     for n in 230..260 {
         db.put_with_ttl(key(n), "short", 2 * SECOND).unwrap();
         db.put_with_ttl(key(n + 40), "long", 20 * SECOND).unwrap();
     }
     db.delete_range(key(275)..key(280)).unwrap();
     place.clock.advance(5 * SECOND);
-    // All of that in the memtable, in a table of the buffer or of level 0, or at the bottom.
+    // All of that is in the memtable, in a table of the buffer or of level 0, or at the bottom.
     match depth {
         0 => {}
         1 => db.flush().unwrap(),
@@ -181,7 +185,7 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
     let now = all(snapshot.iter().unwrap());
     let others = all(space.iter().unwrap());
     assert_eq!((now.len(), others.len()), (400 - 5 - 150 + 6 - 30 - 5, 300));
-    // What happens here from now on is not in the copy.
+    // Later changes of the original are not in the copy.
     db.delete_range(key(0)..).unwrap();
     db.drain().unwrap();
 
@@ -207,7 +211,7 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
             _ => copy.drain().unwrap(),
         }
     }
-    // Entries that expire later do so in the copy too, and nothing older comes back.
+    // Entries that expire later also expire in the copy, and no older ones reappear.
     place.clock.advance(20 * SECOND);
     let later: Pairs = now
         .iter()
@@ -221,7 +225,8 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
         verify(&copy, Some((later.len() + others.len()) as u64)).unwrap();
     }
     assert_eq!(all(snapshot.iter().unwrap()), now, "{when}");
-    // The clock of the copy's machine may be behind: what had expired here stays away there.
+    // The clock of the copy's machine may be behind: entries that had expired before the copy stay
+    // hidden.
     copy.close().unwrap();
     drop(copy);
     place.clock.set_back(25 * SECOND);
@@ -229,8 +234,8 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
     assert!(pairs(&copy) == later, "{when}, with a clock set back");
 }
 
-/// A copy that is made beside writers is the database at one moment: it has each batch whole or not
-/// at all, all that was acknowledged before it began and nothing of a later moment.
+/// A copy made during writes is the database at one instant: it contains each batch entirely or not
+/// at all, everything that was acknowledged before it started, and nothing of a later instant.
 #[test]
 fn a_copy_beside_writers_is_one_moment() {
     const KEYS: u64 = 200;
@@ -247,7 +252,7 @@ fn a_copy_beside_writers_is_one_moment() {
             std::thread::scope(|scope| {
                 let (db, done, acknowledged) = (&db, &done, &acknowledged);
                 scope.spawn(move || {
-                    // Batch n sets "last", one key of many, and deletes another.
+                    // Batch n sets "last", sets one of many keys, and deletes another.
                     let mut n = 0u64;
                     while !done.load(Ordering::Acquire) {
                         n += 1;
@@ -285,8 +290,8 @@ fn a_copy_beside_writers_is_one_moment() {
     }
 }
 
-/// A copy that takes long holds no space back: while one is made, a small pool takes many times what it
-/// holds of overwrites, as ever.
+/// A long copy holds no space: while it is made, a small pool takes overwrites of many times its
+/// size, as usual.
 #[test]
 fn writers_beside_a_long_copy_find_room() {
     const KEYS: u32 = 500;
@@ -324,7 +329,7 @@ fn writers_beside_a_long_copy_find_room() {
     }
 }
 
-/// A place where something is gets no copy, and stays as it is.
+/// A copy to an existing file or non-empty directory fails and leaves it unchanged.
 #[test]
 fn a_copy_replaces_nothing() {
     let folder = scratch().unwrap();
@@ -346,7 +351,7 @@ fn a_copy_replaces_nothing() {
     assert!(folder.path().join("full/mine").exists());
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     db.checkpoint(folder.path().join("empty")).unwrap();
-    // The pool of the copy may be somewhere else, but not where there is one.
+    // The pool of the copy may be elsewhere, but must not exist yet.
     let elsewhere = folder.path().join("elsewhere.pool");
     let mut other = Options::default();
     other.pool.path = Some(elsewhere.clone());
@@ -362,8 +367,8 @@ fn a_copy_replaces_nothing() {
     assert_eq!(second.get("k").unwrap(), Some(b"v".to_vec()));
 }
 
-/// After a disk that was full nothing is left of a copy, and of its folder only one that was there before; the
-/// database goes on, and a copy is made once there is room.
+/// After a full disk nothing is left of a copy, except its directory if that existed before; the
+/// database continues, and a copy succeeds once there is space.
 #[test]
 fn a_full_disk_leaves_no_copy() {
     for design in settings::designs_with_files() {
@@ -394,15 +399,15 @@ fn a_full_disk_leaves_no_copy() {
     }
 }
 
-/// At every moment of a checkpoint power may fail: what is found then is no database or the whole
+/// Power may fail at every moment of a checkpoint: what is found then is no database or the whole
 /// copy, and once the checkpoint has returned it is the copy.
 #[test]
 fn a_crash_leaves_a_whole_copy_or_none() {
     for (seed, design) in Design::ALL.into_iter().enumerate() {
         for medium in [Medium::Dax, Medium::Mapped] {
             let options = options(design, medium, Workers::Manual);
-            // The pools are on machines of their own; the files of both databases on that of the copy,
-            // so that they can be linked.
+            // The pools are on separate machines. The files of both databases are on the machine of
+            // the copy, so that they can be linked.
             let (first, second) = (Machine::new(1, medium), Machine::new(seed as u64, medium));
             let builder = Db::builder("db").options(options.clone()).machine(first);
             let db = builder.file_system(second.fs()).open().unwrap();

@@ -1,4 +1,4 @@
-//! Compactions of table files: split by ranges of keys, of ranges that users name, at a rate.
+//! Compactions of table files: split by key ranges, of ranges given by users, and rate-limited.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::{seeds, settings};
 
-/// How many runs the tests put on level 0: with the last one a compaction is due.
+/// The number of runs that the tests put on level 0. The last one makes a compaction due.
 const RUNS: u8 = 5;
 
 fn options(parts: usize) -> Options {
@@ -17,12 +17,12 @@ fn options(parts: usize) -> Options {
     options.front.memtable_bytes = 128 << 10;
     options.bottom.leveled.compaction_parts_max = parts;
     options.bottom.leveled.runs_compact = usize::from(RUNS);
-    // Level 0 is compacted for the number of its runs alone.
+    // Level 0 is compacted only because of the number of its runs.
     options.bottom.leveled.garbage_percent = 1000;
     options
 }
 
-/// Every pair, of the newest state and of a snapshot.
+/// All pairs, of the newest state and of a snapshot.
 type Content = (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn content(db: &Db, snapshot: &Snapshot) -> Content {
@@ -30,7 +30,8 @@ fn content(db: &Db, snapshot: &Snapshot) -> Content {
     (pairs(db.iter().unwrap()), pairs(snapshot.iter().unwrap()))
 }
 
-/// Some runs on level 0: overwritten and deleted keys, and versions that only a snapshot reads.
+/// Makes runs on level 0, with overwritten and deleted keys, and versions that only a snapshot
+/// reads.
 fn runs(db: &Db, seed: u64) -> Snapshot {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut snapshot = None;
@@ -79,9 +80,9 @@ fn table_files(folder: &Path) -> usize {
         .count()
 }
 
-/// A compaction that is split leaves what one that is not leaves: the same entries, tombstones and
-/// old versions included, whatever the order in which the steps of its parts run; and readers see
-/// all of it between any two steps.
+/// A split compaction leaves the same as an unsplit one: the same entries, including tombstones and
+/// old versions, in any order of the steps of its parts. Readers see everything between any two
+/// steps.
 #[test]
 fn parts_leave_what_one_compaction_leaves() {
     for seed in seeds::seeds(12) {
@@ -114,8 +115,8 @@ fn parts_leave_what_one_compaction_leaves() {
     }
 }
 
-/// A close in the middle of a compaction in parts leaves no file of it, and a crash leaves files
-/// that opening removes; either way nothing is missing and the compaction begins again.
+/// A close in the middle of a split compaction leaves no file of it, and a crash leaves files that
+/// the next open removes. In both cases nothing is missing and the compaction restarts.
 #[test]
 fn a_compaction_in_parts_can_be_given_up_anywhere() {
     for seed in seeds::seeds(6) {
@@ -132,12 +133,12 @@ fn a_compaction_in_parts_can_be_given_up_anywhere() {
             if close {
                 db.close().unwrap();
                 drop(db);
-                // What the manifest names and nothing else.
+                // Exactly the files in the manifest exist.
                 let names = table_files(folder.path());
                 let db = Db::open(folder.path(), options(1)).unwrap();
                 assert_eq!(names as u64, named(&db), "files are left by a close");
             } else {
-                // As a process crash leaves them.
+                // Copies the files as a process crash leaves them.
                 let copy = scratch().unwrap();
                 for entry in std::fs::read_dir(folder.path()).unwrap() {
                     let path = entry.unwrap().path();
@@ -158,8 +159,8 @@ fn a_compaction_in_parts_can_be_given_up_anywhere() {
     }
 }
 
-/// Where the disk has no room for a compaction in parts, all of them give back what they have, those
-/// that had ended too; once there is room it goes on.
+/// If the disk has no space for a split compaction, all of its parts release their space, including
+/// finished ones. Once there is space, it continues.
 #[test]
 fn parts_give_room_back_on_a_full_disk() {
     for seed in seeds::seeds(6) {
@@ -172,7 +173,7 @@ fn parts_give_room_back_on_a_full_disk() {
         let before = content(&db, &snapshot);
         let files = named(&db);
         let mut rng = fastrand::Rng::with_seed(seed);
-        // Until some parts have ended, or nearly.
+        // Steps until some parts are finished, or nearly.
         for _ in 0..rng.usize(3..40) {
             if db.metrics().files.iter().all(|level| level.level > 0) {
                 break;
@@ -193,7 +194,7 @@ fn parts_give_room_back_on_a_full_disk() {
     }
 }
 
-/// With threads of the store's own, parts run on several of them.
+/// With threads of the store, parts run on several of them.
 #[test]
 fn parts_run_on_threads() {
     let folder = scratch().unwrap();
@@ -213,7 +214,7 @@ fn parts_run_on_threads() {
     );
 }
 
-/// A tree with entries on several levels, in two keyspaces, some of them deleted.
+/// Makes a tree with entries on several levels, in two keyspaces, some of them deleted.
 fn tree(design: Design, dynamic: bool, folder: &Path) -> Db {
     let mut options = settings::small_of(design, Medium::Dax);
     options.pool.size_bytes = 4 << 20;
@@ -238,8 +239,8 @@ fn pairs(iter: terrace::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
     iter.map(|pair| pair.unwrap().into_pair()).collect()
 }
 
-/// What is in the range ends on the deepest level without tombstones, and nothing that is read
-/// changes; where everything is in the range, one level is left.
+/// The entries of the range end on the deepest level without tombstones, and reads return the same
+/// as before. If the range covers everything, one level remains.
 #[test]
 fn a_range_goes_as_deep_as_it_can() {
     for design in settings::designs_with_files() {
@@ -253,14 +254,14 @@ fn a_range_goes_as_deep_as_it_can() {
             assert_eq!(read(), before);
             other.compact_range("00300"..="00500").unwrap();
             assert_eq!(read(), before);
-            // An empty range, and one that ends before it begins.
+            // An empty range, and one whose end is before its start.
             db.compact_range("zzz".."zzz").unwrap();
             db.compact_range("z".."a").unwrap();
             db.compact_range::<&str>(..).unwrap();
             other.compact_range::<&str>(..).unwrap();
             let metrics = db.metrics();
             let tombstones: u64 = metrics.files.iter().map(|l| l.tombstone_count).sum();
-            // The system keyspace, which has the names of the others, has no tombstones here.
+            // The system keyspace, with the names of the others, has no tombstones here.
             assert_eq!(tombstones, 0, "{metrics}");
             let holding = metrics.files.iter().filter(|l| l.entry_count > 10).count();
             assert_eq!(holding, 1, "{metrics}");
@@ -281,7 +282,7 @@ fn a_range_goes_as_deep_as_it_can() {
     }
 }
 
-/// Tombstones that a snapshot needed go when the range is compacted again after it is gone.
+/// Tombstones kept for a snapshot are removed when the range is compacted again after its release.
 #[test]
 fn tombstones_kept_for_a_snapshot_go_later() {
     let folder = scratch().unwrap();
@@ -305,7 +306,7 @@ fn tombstones_kept_for_a_snapshot_go_later() {
     assert_eq!(table_files(folder.path()), 0);
 }
 
-/// Without levels of files a range is drained.
+/// Without levels of files, the range is drained.
 #[test]
 fn a_range_of_the_repository_is_drained() {
     let folder = scratch().unwrap();
@@ -319,7 +320,7 @@ fn a_range_of_the_repository_is_drained() {
     assert_eq!(db.iter().unwrap().count(), 300);
 }
 
-/// A close on another handle ends a compaction of a range soon, and nothing is lost.
+/// A close on another handle soon ends a compaction of a range, and nothing is lost.
 #[test]
 fn a_close_ends_the_compaction_of_a_range() {
     let folder = scratch().unwrap();
@@ -328,7 +329,7 @@ fn a_close_ends_the_compaction_of_a_range() {
     options.bottom.leveled.runs_compact = 64;
     options.bottom.leveled.runs_slow = 64;
     options.bottom.leveled.runs_stop = 65;
-    // So slow that the compaction takes minutes.
+    // The rate is so low that the compaction takes minutes.
     options.bottom.leveled.write_rate_max = Some(64 << 10);
     let db = Db::open(folder.path(), options.clone()).unwrap();
     let value = |n: u32| {
@@ -357,8 +358,8 @@ fn a_close_ends_the_compaction_of_a_range() {
     assert_eq!(db.iter().unwrap().count(), 6000);
 }
 
-/// A limit far below what is written makes compactions wait, and never a writer: near to being
-/// slowed for what is not compacted, there is no limit.
+/// A limit far below the write rate delays compactions but never a writer: the limit is lifted near
+/// the throttle that compaction debt causes.
 #[test]
 fn a_limit_on_the_rate_stops_no_writer() {
     for design in settings::designs_with_files() {
@@ -375,7 +376,7 @@ fn a_limit_on_the_rate_stops_no_writer() {
             let key = (n.wrapping_mul(2_654_435_761) % 10_000).to_be_bytes();
             db.put(key, [n as u8; 400]).unwrap();
         }
-        // At the limit's pace the flushes alone would take minutes.
+        // At the limited rate the flushes alone would take minutes.
         assert_eq!(db.iter().unwrap().count(), 10_000);
     }
 }

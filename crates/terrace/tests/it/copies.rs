@@ -1,4 +1,4 @@
-//! Copies of a database's folder, made with the tools of the system, whose pool is outside it.
+//! Copies of a database's directory, made with tools of the system, with the pool outside it.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of the folder names the pool of its original, where that is outside. To write to both by turns would lose what
-/// leaves the pool meanwhile, so the copy is refused for as long as the original is there.
+/// A copy of the directory names the pool of its original, if that is outside. Alternating writes
+/// to both would lose data that leaves the pool, so the copy is refused while the original exists.
 #[test]
 fn a_copy_does_not_write_to_the_pool_of_its_original() {
     for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
@@ -52,7 +52,8 @@ fn a_copy_does_not_write_to_the_pool_of_its_original() {
     }
 }
 
-/// When the original was moved, the first of it and its copy that is opened to write has the pool from then on.
+/// If the original was moved, the pool belongs to the first of the two directories that is opened
+/// for writing.
 #[test]
 fn the_first_of_two_folders_keeps_the_pool() {
     let refused = |folder: &Path, options: &Options| {
@@ -85,7 +86,7 @@ fn the_first_of_two_folders_keeps_the_pool() {
             };
             assert_eq!(write(&place(first), "b"), 2);
             refused(&place(second), &options);
-            // It may move again.
+            // The directory may move again.
             std::fs::rename(place(first), place("again")).unwrap();
             assert_eq!(write(&place("again"), "c"), 3);
             assert_eq!(write(&place("again"), "d"), 4);

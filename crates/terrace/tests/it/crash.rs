@@ -1,4 +1,5 @@
-//! Crashes of a simulated machine at every persist point of short scripts, and at some of long ones.
+//! Crashes of a simulated machine at every persist point of short scripts, and at some of long
+//! ones.
 
 use terrace::{Design, Durability};
 use terrace_media::Medium;
@@ -23,31 +24,31 @@ fn check(medium: Medium, count: u64, every: bool) {
     println!("{medium}: {sum:?}");
 }
 
-/// After a power loss at any fence, everything acknowledged is there and nothing else is.
+/// After a power loss at any fence, exactly the acknowledged writes are there.
 #[test]
 fn dax_survives_a_crash_at_every_fence() {
     check(Medium::Dax, 24, true);
 }
 
-/// The same at some fences of long scripts.
+/// The same holds at some fences of long scripts.
 #[test]
 fn dax_survives_crashes_of_long_scripts() {
     check(Medium::Dax, 6, false);
 }
 
-/// After a power loss at any sync, everything acknowledged as synced is there.
+/// After a power loss at any sync, every write acknowledged as synced is there.
 #[test]
 fn mapped_survives_a_crash_at_every_sync() {
     check(Medium::Mapped, 16, true);
 }
 
-/// The same at some syncs of long scripts.
+/// The same holds at some syncs of long scripts.
 #[test]
 fn mapped_survives_crashes_of_long_scripts() {
     check(Medium::Mapped, 4, false);
 }
 
-/// The same with levels of files at the bottom, on the same machine as the pool.
+/// The same holds with levels of files at the bottom, on the same machine as the pool.
 #[test]
 fn levels_of_files_survive_crashes() {
     for design in settings::designs_with_files() {
@@ -70,7 +71,7 @@ fn levels_of_files_survive_crashes() {
     }
 }
 
-/// The same without a pool: the buffer is memory, and logs, manifest and tables are files.
+/// The same holds without a pool: the buffer is in memory, and logs, manifest and tables are files.
 #[test]
 fn a_folder_of_files_survives_a_crash_at_every_sync() {
     for design in settings::designs_with_files() {
@@ -91,28 +92,30 @@ fn a_folder_of_files_survives_a_crash_at_every_sync() {
     }
 }
 
-/// Where the repository is memory too, the log files are all there is, and they are enough.
+/// If the repository is in memory too, the log files hold all the data, and they suffice.
 #[test]
 fn log_files_survive_a_crash_at_every_sync() {
     check(Medium::Dram, 40, true);
     check(Medium::Dram, 8, false);
 }
 
-/// Scripts of campaigns that once failed; each with what was wrong then.
+/// Scripts of campaigns that once failed pass. Each comment gives the former cause.
 #[test]
 fn cases_that_once_failed() {
-    // Power lost; the next process killed while it opened, between its first store to the superblock
-    // and the persist; power lost while the one after it wrote over the other slot.
+    // Power was lost; the next process was killed while opening, between its first store to the
+    // superblock and the persist; power was lost while the one after it wrote the other slot.
     let superblock = Case::every_point(0x5218, Medium::Dax);
-    // A process killed, with a batch in its log that was not synced; replayed in parts, for the pool was
-    // nearly full; power lost when the table of the first part was named and the log not synced.
+    // A process was killed with an unsynced batch in its log. The log was replayed in parts, as the
+    // pool was nearly full, and power was lost when the table of the first part was published and
+    // the log not synced.
     let (case, script) = Case::some_points(0x7a163, Medium::Dram);
     let parts = (case.of(Design::Leveled), script);
-    // Power lost behind a reclaim: the page with what an extent says of itself was newer than those of its
-    // nodes, which still had what lay there before the space was given back and used again.
+    // Power was lost after a reclaim: the page with the header of an extent was newer than those of
+    // its nodes, which still had the content from before the space was freed and reused.
     let stale = Case::some_points(0xafca3, Medium::Mapped);
-    // Power lost when a drain had written its table: an entry in it was deleted by a range of its own batch,
-    // which the set of live ranges lacked because of a newer one that was volatile.
+    // Power was lost when a drain had written its table: an entry in it was deleted by a range of
+    // its own batch, which was missing from the set of live ranges because of a newer, volatile
+    // one.
     let (case, script) = Case::some_points(600_030, Medium::Dram);
     let thinned = (case.of(Design::Leveled), script);
     for (case, script) in [superblock, parts, stale, thinned] {
@@ -122,8 +125,9 @@ fn cases_that_once_failed() {
     }
 }
 
-/// A script that leaves the free space of a pool of 2 MiB in pieces: extents of 16 KiB, one of four of them live. Then it
-/// is reopened with memtables that are longer than the pieces, which have to come together before puts go on.
+/// Returns a script that fragments the free space of a pool of 2 MiB: extents of 16 KiB, one of
+/// four live. A reopen then uses memtables that are longer than the fragments, which must be joined
+/// before puts continue.
 fn pieces() -> Vec<Op> {
     let key = |n: u32| Key(n.to_be_bytes().to_vec());
     let put = |n: u32, tag: u64| Entry {
@@ -157,7 +161,8 @@ fn pieces() -> Vec<Op> {
     script
 }
 
-/// A script that leaves pieces of 24 KiB between values of 12 kB, and then writes values that are longer than these.
+/// Returns a script that leaves gaps of 24 KiB between values of 12 kB, and then writes values
+/// longer than the gaps.
 fn large_values() -> Vec<Op> {
     let put = |n: u32, len| Entry {
         space: 0,
@@ -186,8 +191,8 @@ fn large_values() -> Vec<Op> {
     script
 }
 
-/// A script that fills the pool with values which are larger than a memtable, deletes two of three one by one, and puts
-/// others: drains that wait take out of the repository what these deletes hide.
+/// Returns a script that fills the pool with values larger than a memtable, deletes two of three
+/// singly, and puts others: waiting drains remove from the repository what the deletes hide.
 fn deleted_large_values() -> Vec<Op> {
     let put = |n: u32| Entry {
         space: 0,
@@ -216,7 +221,8 @@ fn deleted_large_values() -> Vec<Op> {
     script
 }
 
-/// After a crash at some points of joining the free space of a pool, everything is there, and puts go on.
+/// After a crash at some points of joining the free space of a pool, everything is there, and puts
+/// continue.
 #[test]
 fn joined_space_survives_crashes() {
     for medium in [Medium::Dax, Medium::Mapped] {
@@ -238,7 +244,8 @@ fn joined_space_survives_crashes() {
     }
 }
 
-/// The same while most keys are deleted one by one and others put, where a full pool is above the disk.
+/// The same holds while most keys are deleted singly and others put, with a full pool above the
+/// disk.
 #[test]
 fn full_pools_above_full_disks_survive_crashes() {
     for design in settings::designs_with_files() {
@@ -251,9 +258,9 @@ fn full_pools_above_full_disks_survive_crashes() {
     }
 }
 
-/// A power loss at any point while a full disk is overwritten, and everything or most is deleted on it, loses nothing
-/// acknowledged. Puts go
-/// on after the delete, and the disk has its reserve again.
+/// A power loss at any point while a full disk is overwritten, and everything or most is deleted on
+/// it, loses nothing acknowledged. Puts continue after the delete, and the disk has its reserve
+/// again.
 #[test]
 fn full_disks_survive_crashes() {
     for design in settings::designs_with_files() {

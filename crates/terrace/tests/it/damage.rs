@@ -1,5 +1,5 @@
-//! Stores whose pool or OPTIONS was cut off or changed: an error or the truth, never a panic, never
-//! a value that nobody wrote.
+//! Stores whose pool or OPTIONS was truncated or changed: reads fail or are right. They never panic
+//! and never return a value that was not written.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use terrace_testkit::{seeds, settings};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Makes a small store with something in every place, and closes it.
+/// Makes a small store with data in every component, and closes it.
 fn make(folder: &Path) -> Pairs {
     let db = Db::open(folder, settings::small(Medium::Dax)).unwrap();
     let mut pairs = Pairs::new();
@@ -32,7 +32,7 @@ fn make(folder: &Path) -> Pairs {
     pairs
 }
 
-/// The files of a folder.
+/// Returns the files of a directory.
 fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| {
         let file = file.unwrap();
@@ -42,7 +42,7 @@ fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.collect()
 }
 
-/// A folder with these files and another pool.
+/// Makes a directory with these files and another pool.
 fn copy_with(files: &BTreeMap<String, Vec<u8>>, pool: &[u8]) -> tempfile::TempDir {
     let folder = scratch().unwrap();
     for (name, bytes) in files {
@@ -52,7 +52,7 @@ fn copy_with(files: &BTreeMap<String, Vec<u8>>, pool: &[u8]) -> tempfile::TempDi
     folder
 }
 
-/// Reads everything. What comes back must be what was written, unless verify reports a problem.
+/// Reads everything. The result must be what was written, unless verify reports a problem.
 fn read(folder: &Path, pairs: &Pairs) {
     let Ok(db) = Db::open(folder, settings::small(Medium::Dax)) else {
         return;
@@ -84,7 +84,7 @@ fn read(folder: &Path, pairs: &Pairs) {
     }
 }
 
-/// Every bit of damage is found or harmless.
+/// Every changed bit is found or harmless.
 #[test]
 fn changed_bytes_are_found_or_harmless() {
     let folder = scratch().unwrap();
@@ -115,7 +115,7 @@ fn changed_bytes_are_found_or_harmless() {
     }
 }
 
-/// A pool that was cut off is refused or read as far as it is sound.
+/// A truncated pool is refused, or read up to the damage.
 #[test]
 fn truncated_pools_are_found() {
     let folder = scratch().unwrap();
@@ -137,8 +137,8 @@ fn truncated_pools_are_found() {
     }
 }
 
-/// Whatever is changed in whatever file of databases with something in every place, nothing panics
-/// or hangs, and nothing wrong is read that nobody finds.
+/// With any change of any file of databases with data in every component, nothing panics or hangs,
+/// and no wrong result remains undetected.
 #[test]
 fn damage_of_any_kind_is_found_or_harmless() {
     let mut tally = Tally::default();
@@ -155,8 +155,8 @@ fn damage_of_any_kind_is_found_or_harmless() {
     println!("{tally}");
 }
 
-/// A link that is lost looks like the end of its list. Whatever moves entries on counts them, and so does not
-/// forget those behind it.
+/// A lost link looks like the end of its list. Jobs that move entries count them, and so do not
+/// lose those after it.
 #[test]
 fn drains_and_merges_miss_lost_entries() {
     let original = scratch().unwrap();
@@ -164,7 +164,7 @@ fn drains_and_merges_miss_lost_entries() {
     let files = files_of(original.path());
     let pool = &files["pool"];
     let mut refused = 0;
-    // A node of one level has its link right before its key.
+    // The link of a node of one level is right before its key.
     let is_link = |at: usize| {
         let link = at.checked_sub(8).map(|from| &pool[from..at]);
         let link = link.and_then(|link| link.try_into().ok());
@@ -198,7 +198,8 @@ fn drains_and_merges_miss_lost_entries() {
     assert!(refused > 0);
 }
 
-/// Merges and drains that begin, go on and end while verify reads change nothing of what it finds: that all is sound.
+/// Merges and drains that start, continue and end during verify do not change its result: no
+/// problems.
 #[test]
 fn verify_beside_merges_finds_nothing() {
     for design in settings::designs_in_pool() {
@@ -212,7 +213,7 @@ fn verify_beside_merges_finds_nothing() {
             scope.spawn(|| {
                 let mut rng = fastrand::Rng::with_seed(5);
                 while !over.load(Ordering::Relaxed) {
-                    // Some replace others, so merges leave some out.
+                    // Some entries replace others, so merges drop some.
                     let key = rng.u16(0..600).to_be_bytes();
                     db.put(key, vec![7; rng.usize(..300)]).unwrap();
                 }
@@ -227,8 +228,8 @@ fn verify_beside_merges_finds_nothing() {
     }
 }
 
-/// An extent of the repository whose first page is that of another says how much of that one is used. Opening
-/// refuses it: a drain would write over the nodes behind.
+/// If the first page of an extent of the repository is that of another, it states the used length
+/// of that one. Opening refuses it: a drain would overwrite the nodes after that length.
 #[test]
 fn extents_with_the_first_page_of_another_are_refused() {
     const PAGE: usize = 4096;
@@ -277,14 +278,15 @@ fn extents_with_the_first_page_of_another_are_refused() {
                 .iter()
                 .any(|loss| loss.certain && loss.keys.has(1, any))
         );
-        // At most what is in that extent is lost: what lies behind the page, unless links of others lead to it.
+        // At most the content of that extent is lost: that after the page, unless links of others
+        // lead to it.
         let db = Db::open(&repaired, options.clone()).unwrap();
         let found = pairs
             .iter()
             .filter(|(key, value)| db.get(key).unwrap().as_ref() == Some(value));
         let lost = pairs.len() - found.count();
         assert!((1..200).contains(&lost), "{lost} are lost");
-        // An extent of an earlier build does not say where it is.
+        // The header of an extent of an earlier build does not contain its position.
         let mut older = pool.clone();
         for at in &extents {
             older[at + 24..at + 32].fill(0);
@@ -299,7 +301,7 @@ fn extents_with_the_first_page_of_another_are_refused() {
     }
 }
 
-/// Where nodes of one key and one value size lie in a pool, of those without a tower: keys with offsets.
+/// Returns the offsets of nodes without a tower in a pool, by key, for one size of keys and values.
 fn nodes_of(pool: &[u8], pairs: &Pairs) -> BTreeMap<Vec<u8>, Vec<usize>> {
     let mut found = BTreeMap::new();
     for (key, value) in pairs {
@@ -322,8 +324,9 @@ fn nodes_of(pool: &[u8], pairs: &Pairs) -> BTreeMap<Vec<u8>, Vec<usize>> {
     found
 }
 
-/// A node that lies where another should is sound. A list that is rebuilt after a power loss is refused with it,
-/// verify finds it in one that is not, and a repair tells of what is lost.
+/// A node in the place of another one is sound. A list that is rebuilt after a power loss is
+/// refused because of it, verify finds it in one that is not rebuilt, and a repair reports the
+/// loss.
 #[test]
 fn nodes_in_the_place_of_others_are_found() {
     const NODE: usize = 64;
@@ -344,12 +347,12 @@ fn nodes_in_the_place_of_others_are_found() {
         if drained {
             db.drain().unwrap();
         }
-        // As a process crash leaves it.
+        // Takes the files as a process crash leaves them.
         let files = files_of(original.path());
         drop(db);
         let pool = &files["pool"];
         let nodes = nodes_of(pool, &pairs);
-        // Of the first table the first two, of the second the last two.
+        // The first two nodes of the first table, and the last two of the second.
         let keys: Vec<&Vec<u8>> = nodes.keys().collect();
         let [older, beside, .., behind, newer] = keys[..] else {
             panic!("{keys:?}");
@@ -397,24 +400,27 @@ fn nodes_in_the_place_of_others_are_found() {
     }
 }
 
-/// Cases of campaigns that once failed; each with what was wrong then.
+/// The damage of cases of campaigns that once failed is found. Each comment gives the former cause.
 #[test]
 fn cases_of_damage_that_once_failed() {
-    // A lost link behind the last node of more than one level: the list ended there, and verify did not count.
+    // A lost link after the last node of more than one level: the list ended there, and verify did
+    // not count.
     let behind = (0xf4266, 37);
-    // The same in the older of two tables that were merged when the process stopped: nobody knew how many entries the
-    // merge had left out until then, so nobody counted, and the merge went on without those that were lost.
+    // The same in the older of two tables that were being merged when the process stopped: the
+    // number of entries that the merge had dropped until then was unknown, so nothing was counted,
+    // and the merge continued without the lost ones.
     let merged = (0x2dc75f, 336);
     for (seed, case) in [behind, merged] {
         let (_, class) = Specimen::make(seed).unwrap().run(case).unwrap();
         assert_eq!(class, Class::Found, "{seed:#x}");
     }
-    // Of these the repair kept silent about a loss. The first page of an extent of the repository in the place of
-    // another's, whose length was believed.
+    // In these cases the repair failed to report a loss. In this one the first page of an extent of
+    // the repository was replaced with that of another one, whose length was trusted.
     let extent = (0x4c4bbf, 135, Class::Refused);
-    // An entry of the repository marked dead while space was reclaimed, when nobody counted.
+    // An entry of the repository was marked dead while space was reclaimed, without a count.
     let marked = (0x27465, 737, Class::Found);
-    // Pages of nodes in the place of others where nodes begin at the same places: of a table, and of the repository.
+    // Pages of nodes replaced with others in which nodes start at the same offsets: of a table, and
+    // of the repository.
     let table = (0x2748d, 961, Class::Refused);
     let repository = (0x274dd, 893, Class::Refused);
     for (seed, case, expected) in [extent, marked, table, repository] {
@@ -423,8 +429,8 @@ fn cases_of_damage_that_once_failed() {
     }
 }
 
-/// Whatever byte of a table file or of OPTIONS changes, opening or verify says so: there is no
-/// padding and no dead byte in either.
+/// If any byte of a table file or of OPTIONS changes, opening or verify reports it: neither
+/// contains padding or unused bytes.
 #[test]
 fn every_byte_of_tables_and_options_counts() {
     for design in Design::ALL {
@@ -434,8 +440,8 @@ fn every_byte_of_tables_and_options_counts() {
             let stride = match name {
                 "pool" => continue,
                 "OPTIONS" => 1,
-                // Coprime to all sizes of fields, so that every offset of each is met in some table;
-                // the campaign `flips` changes every byte.
+                // Coprime to all sizes of fields, so that every offset of each is changed in some
+                // table. The campaign `flips` changes every byte.
                 _ => 29,
             };
             for at in (0..bytes).step_by(stride) {
@@ -454,9 +460,9 @@ fn every_byte_of_tables_and_options_counts() {
     }
 }
 
-/// Whatever byte of a log file changes, opening or verify says so, or nothing that is read changes: the
-/// byte is padding, or behind the end of the log. Only writes after the last sync of a database that was
-/// not closed may be gone, as after a crash that was a little earlier.
+/// If any byte of a log file changes, opening or verify reports it, or reads are unaffected: the
+/// byte is padding, or after the end of the log. Only writes after the last sync of a database that
+/// was not closed may be lost, as after a slightly earlier crash.
 #[test]
 fn every_byte_of_log_files_counts_or_is_dead() {
     for (design, closed) in [
@@ -470,8 +476,8 @@ fn every_byte_of_log_files_counts_or_is_dead() {
         for name in names.iter().filter(|name| name.ends_with(".log")) {
             logs += 1;
             for (turn, line) in specimen.used(name).iter().enumerate() {
-                // Another byte of every seventh line, as often of a record's header as of entries; the unit
-                // tests of seals change every byte.
+                // Changes another byte of every seventh line, in headers of records as often as in
+                // entries. The unit tests of seals change every byte.
                 if turn % 7 != 0 {
                     continue;
                 }
@@ -492,15 +498,16 @@ fn every_byte_of_log_files_counts_or_is_dead() {
     }
 }
 
-/// Whatever byte changes in a line of the pool that has something in it, opening or verify says so,
-/// or nothing that is read changes: such lines are padding, or belong to what nothing names.
+/// If any byte in a nonzero line of the pool changes, opening or verify reports it, or reads are
+/// unaffected: such lines are padding, or belong to unreferenced data.
 #[test]
 fn every_byte_of_the_pool_counts_or_is_dead() {
     for design in Design::ALL {
         let specimen = Specimen::closed_of(design, 6).unwrap();
         let mut found = 0;
         for (turn, line) in specimen.used("pool").iter().enumerate() {
-            // Another byte of each line, the superblock and the manifest first: all of theirs.
+            // Changes one byte of each line, at increasing offsets, but every third byte of the
+            // first page.
             let bytes = if *line < 4096 {
                 0..64
             } else {

@@ -1,4 +1,4 @@
-//! Devices that are full before a pool is as large as it may be.
+//! Devices that are full before a pool has its maximum size.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use terrace_testkit::watchdog::watch;
 
 use crate::room::value;
 
-/// A copy of the files of a database that is open, as a kill leaves them.
+/// Copies the files of an open database, as a kill leaves them.
 fn killed(db: &Db) -> tempfile::TempDir {
     let copy = scratch().unwrap();
     for file in std::fs::read_dir(db.path()).unwrap() {
@@ -34,7 +34,7 @@ fn device_fills(seed: u64) {
     let case = format!("seed {seed}, {design} on {medium}, {room} bytes");
     let faults = PoolFaults::new();
     faults.set_room(room);
-    // Of the designs here, one has table files, whose disk fills too.
+    // One of these designs has table files, on a disk that fills up too.
     let fs = QuotaFs::new(Arc::new(OsFs), room / 2);
     let place = |folder: &std::path::Path| Place {
         fs: Some(Arc::new(fs.clone())),
@@ -54,7 +54,7 @@ fn device_fills(seed: u64) {
         }
         assert!(count < 20_000, "{case}: the device does not fill");
     }
-    // Threads would change the files while they are copied.
+    // Threads would change the files during the copy.
     let is_manual = options.background.workers == Workers::Manual;
     let copy = (is_manual && rng.bool()).then(|| killed(&db));
     drop(db);
@@ -79,20 +79,23 @@ fn device_fills(seed: u64) {
     db.close().unwrap();
 }
 
-/// A pool that may be larger than its device has room for: puts are refused once that is full, the database opens
-/// again, killed or closed, deletes give space back, and puts go on when the device has room.
+/// If a pool's maximum exceeds the space of its device, puts are refused once the device is full,
+/// the database reopens, killed or closed, deletes release space, and puts continue when the device
+/// has space.
 #[test]
 fn a_pool_that_has_filled_its_device_goes_on() {
-    // A drain is refused beside a range delete that has just become durable.
+    // A drain was refused next to a range delete that had just become durable.
     let refused = [118, 156];
-    // The first memtable of the reopening took the only place that a replay needed, in one run of ten.
+    // The first memtable of the reopened database took the only space that a replay needed, in one
+    // run of ten.
     let in_pieces = [161, 185, 195, 217, 243];
     let seeds = (0..24).chain(refused).chain(in_pieces);
     watch(|_| seeds.for_each(device_fills));
 }
 
-/// A database with the options of a user who sets none but the pool, on a device that is smaller than one memtable of the
-/// usual size, takes data for more than half of it, and takes as much again when most was deleted.
+/// A database with default options except for the pool, on a device smaller than one memtable of
+/// the default size, accepts data for more than half of it, and as much again after most was
+/// deleted.
 #[test]
 fn default_options_fit_a_small_device() {
     const ROOM: u64 = 48 << 20;
@@ -135,8 +138,8 @@ fn default_options_fit_a_small_device() {
     }
 }
 
-/// An opening that ends early leaves the log of its first memtable, which is empty. Many of these do not fill a pool
-/// that is nearly full.
+/// An open that ends early leaves the empty log of its first memtable. Many of these do not fill a
+/// pool that is nearly full.
 #[test]
 fn openings_that_end_early_leave_room_for_the_next() {
     for (design, medium) in [
@@ -178,8 +181,9 @@ fn openings_that_end_early_leave_room_for_the_next() {
     }
 }
 
-/// A drain that found no space leaves out what later range deletes hide. A power loss at any moment of that takes no key
-/// without its range delete, so ranges are there whole or not at all, and those deleted first go first.
+/// A drain that found no space drops what later range deletes hide. A power loss at any moment of
+/// that removes no key without its range delete, so each range is there entirely or not at all, and
+/// those deleted first go first.
 #[test]
 fn a_power_loss_beside_range_deletes_on_a_full_device_takes_no_keys() {
     const PIECES: u32 = 16;
@@ -216,7 +220,7 @@ fn a_power_loss_beside_range_deletes_on_a_full_device_takes_no_keys() {
             let (from, to) = (n * piece, (n + 1) * piece);
             db.delete_range(from.to_be_bytes()..to.to_be_bytes())
                 .unwrap();
-            // While there is no room for them, these let jobs go on.
+            // While there is no space for them, these puts let jobs run.
             for m in 0..piece / 2 {
                 later += u32::from(db.put(format!("later {n} {m}"), value(m, 3000)).is_ok());
             }

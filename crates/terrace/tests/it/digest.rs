@@ -1,8 +1,8 @@
 //! A digest of every durable operation of fixed scripts, compared with a golden file.
 //!
-//! A change that moves code and means to alter nothing leaves it equal: the same fences, syncs and renames in the same
-//! order, with the same bytes on the media at each of them. After a change that means to alter them:
-//! `TERRACE_BLESS=1 cargo test -p terrace --test it digest`, and say in the commit why.
+//! A change that only moves code leaves the digest equal: the same fences, syncs and renames in the
+//! same order, with the same bytes on the media at each of them. After an intended change run
+//! `TERRACE_BLESS=1 cargo test -p terrace --test it digest`, and give the reason in the commit.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,10 +19,11 @@ use terrace_testkit::world::World;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/digest.txt");
 const OPERATIONS: usize = 400;
-/// The bytes on the media are looked at, at one point of so many: a look reads all of them.
+/// The media are read at one point in this many, since that reads all bytes.
 const LOOK_EVERY: u64 = 8;
 
-/// Adds to a digest what is about to become durable, and at some points all that the next process would find.
+/// Adds to a digest what is about to become durable, and at some points all that the next process
+/// would find.
 fn add(digest: u32, machine: &Machine, point: PersistPoint) -> u32 {
     let mut digest = crc32c::crc32c_append(digest, point.what.as_bytes());
     if let Some(purpose) = point.purpose {
@@ -53,7 +54,8 @@ fn content(fs: &dyn FileSystem, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Runs a script without threads on a simulated machine. Returns how many persist points it passed, and their digest.
+/// Runs a script without threads on a simulated machine. Returns the number of persist points, and
+/// their digest.
 fn digest_of(design: Design, medium: Medium, seed: u64) -> (u64, u32) {
     let machine = Machine::new(
         seed,

@@ -1,4 +1,4 @@
-//! Events: what a logger is told, once for each thing that happens, and nothing of keys and values.
+//! Events: a logger gets one message for each event, without keys and values.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use terrace_testkit::settings;
 
 use crate::room::{fill, on_a_disk_of};
 
-/// A word that all keys and values of these tests have, and that no message may have.
+/// A word in all keys and values of these tests, which no message may contain.
 const SECRET: &str = "s3cr3t";
 
 /// One message.
@@ -26,14 +26,14 @@ struct Event {
 
 /// The messages of one database.
 struct Told {
-    /// The end of its path, which no other database has.
+    /// The end of its path, which is unique.
     folder: String,
-    /// The front of its messages, once it was opened.
+    /// The prefix of its messages, once it was opened.
     tag: Option<String>,
     events: Vec<Event>,
 }
 
-/// The databases that a test watches. Others of the process are none of its business.
+/// The databases that tests watch. Others of the process are ignored.
 static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
 fn told() -> MutexGuard<'static, Vec<Told>> {
@@ -68,7 +68,7 @@ impl Log for Collector {
     fn flush(&self) {}
 }
 
-/// The messages about the database in a folder.
+/// The messages about the database in a directory.
 struct Seen(String);
 
 impl Seen {
@@ -94,7 +94,7 @@ impl Seen {
         of.next().unwrap().events.clone()
     }
 
-    /// The messages of a level and a target that have `part`.
+    /// Returns the messages of a level and a target that contain `part`.
     fn find(&self, level: Level, target: &str, part: &str) -> Vec<String> {
         let all = self.all().into_iter();
         let found = all.filter(|event| {
@@ -103,7 +103,7 @@ impl Seen {
         found.map(|event| event.message).collect()
     }
 
-    /// The only one of these.
+    /// Returns the only such message.
     #[track_caller]
     fn one(&self, level: Level, target: &str, part: &str) -> String {
         let mut found = self.find(level, target, part);
@@ -116,7 +116,7 @@ fn key(n: u32) -> String {
     format!("{SECRET}-{n:05}")
 }
 
-/// A value that does not compress, so that a table has many blocks.
+/// Returns an incompressible value, so that a table has many blocks.
 fn noise(n: u32) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(u64::from(n));
     let mut value = SECRET.as_bytes().to_vec();
@@ -124,13 +124,13 @@ fn noise(n: u32) -> Vec<u8> {
     value
 }
 
-/// The number in front of `what`.
+/// Returns the number before `what`.
 fn number(message: &str, what: &str) -> u64 {
     let front = message.split(what).next().unwrap();
     front.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// An opening, each job that has done something and a close are told of once, with what they did.
+/// An open, each job that has done something, and a close are logged once, with what they did.
 #[test]
 fn openings_jobs_and_closes_are_told_of_once() {
     let media = [Medium::Dax, Medium::Dram];
@@ -152,7 +152,7 @@ fn openings_jobs_and_closes_are_told_of_once() {
             db.put(key(n), SECRET.repeat(10)).unwrap();
         }
         db.flush().unwrap();
-        // Without a buffer, a flush is what the bottom absorbs.
+        // Without a buffer, the bottom absorbs a flush directly.
         let kind = match design {
             Design::Leveled => "drain",
             _ => "flush",
@@ -207,14 +207,14 @@ fn openings_jobs_and_closes_are_told_of_once() {
         );
         for event in seen.all() {
             assert!(!event.message.contains(SECRET), "{event:?}");
-            // A machine that is busy may let a writer wait for long.
+            // A busy machine may let a writer wait for long.
             let is_stall = event.target == "terrace::stall";
             assert!(event.level >= Level::Info || is_stall, "{event:?}");
         }
     }
 }
 
-/// A writer that waited long is told of when it goes on, with why and for how long; short waits are not.
+/// A long wait of a writer is logged when it ends, with reason and duration; short waits are not.
 #[test]
 fn long_stalls_are_told_of() {
     let folder = scratch().unwrap();
@@ -229,7 +229,7 @@ fn long_stalls_are_told_of() {
     options.front.sealed_count_max = 1;
     options.background.workers = Workers::Threads(1);
     let db = place.open(&options).unwrap();
-    // Short waits: writers overtake the flushes.
+    // Short waits: writers are faster than the flushes.
     for n in 0..300 {
         db.put(key(n), SECRET.repeat(100)).unwrap();
     }
@@ -247,7 +247,7 @@ fn long_stalls_are_told_of() {
         let (waited, _) = waited.split_once(" for ").unwrap();
         let millis = match waited.strip_suffix("ms") {
             Some(millis) => millis.parse::<f64>().unwrap(),
-            // Microseconds are no number without their unit.
+            // Microseconds do not parse as a number after the suffix is removed.
             None => {
                 waited
                     .strip_suffix('s')
@@ -276,7 +276,8 @@ fn long_stalls_are_told_of() {
     );
 }
 
-/// A disk that is full, jobs that it refuses and that it has room again are told of, and refusals ever more seldom.
+/// A full disk, jobs that it refuses, and its recovery are logged, refusals with decreasing
+/// frequency.
 #[test]
 fn a_full_disk_is_told_of() {
     let folder = scratch().unwrap();
@@ -289,7 +290,7 @@ fn a_full_disk_is_told_of() {
     options.bottom.leveled.level1_bytes = 128 << 10;
     let db = place.open(&options).unwrap();
     fill(&db);
-    // Room comes back for a few of them, or a memtable has some.
+    // A few of them find released space, or a memtable has some.
     for n in 0..50 {
         let _ = db.put(key(n), SECRET.repeat(100));
     }
@@ -334,7 +335,7 @@ fn fill_a_memtable(db: &Db) {
     }
 }
 
-/// Logs that are synced so that a range delete frees what it covers are told of.
+/// Syncs of logs for a range delete, which let it free what it covers, are logged.
 #[test]
 fn a_sync_for_range_deletes_is_told_of() {
     let folder = scratch().unwrap();
@@ -352,7 +353,7 @@ fn a_sync_for_range_deletes_is_told_of() {
     seen.one(Level::Debug, "terrace::job", synced);
 }
 
-/// A failure stops the store, and is told of once, whatever is refused afterwards.
+/// A failure stops the store and is logged once, even if calls are refused afterwards.
 #[test]
 fn a_stop_is_told_of_once() {
     let folder = scratch().unwrap();
@@ -386,7 +387,8 @@ fn a_stop_is_told_of_once() {
     assert!(seen.find(Level::Info, "terrace::open", "closed").is_empty());
 }
 
-/// Damage is told of when a read finds it first, and when verify has counted all of it; no key is told.
+/// Damage is logged when a read first finds it, and when verify has counted all of it, without
+/// keys.
 #[test]
 fn damage_is_told_of() {
     let folder = scratch().unwrap();

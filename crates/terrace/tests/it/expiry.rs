@@ -1,5 +1,5 @@
-//! Time to live: what has expired is gone for good, for everybody who comes later, and its space comes
-//! back without another write.
+//! Time to live: expired entries are permanently invisible to later readers, and their space is
+//! freed without another write.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,8 +23,8 @@ fn settled(db: &Db) {
     assert_eq!(problems, Vec::<String>::new());
 }
 
-/// After its time an entry is absent for every read, an older one does not come back, whatever moves
-/// down meanwhile and however the clock is set back over a restart; a snapshot goes on seeing it.
+/// After its time an entry is absent for every read and no older one reappears, even if data moves
+/// down and the clock is set back over a restart. A snapshot still sees it.
 #[test]
 fn what_has_expired_stays_away() {
     for design in Design::ALL {
@@ -41,7 +41,7 @@ fn what_has_expired_stays_away() {
             batch.put_with_ttl("c", "of a batch", 5 * SECOND);
             db.write_ref(&mut batch, Durability::Sync).unwrap();
             place.clock.advance(4 * SECOND);
-            // The same batch again: its time begins when it is written.
+            // In the same batch, written again, the time to live starts at the new write.
             db.write_ref(&mut batch, Durability::Sync).unwrap();
             place.clock.advance(4 * SECOND);
             assert_eq!(db.get("c").unwrap(), Some(b"of a batch".to_vec()));
@@ -71,8 +71,8 @@ fn what_has_expired_stays_away() {
     }
 }
 
-/// What expires in a log, a table or a file is gone too when nothing was drained: the manifest keeps
-/// the time of a close, and an entry its own.
+/// Entries that expire in a log, a table or a file are absent even if nothing was drained: the
+/// manifest keeps the time of a close, and an entry its own.
 #[test]
 fn expiry_survives_a_restart() {
     for design in Design::ALL {
@@ -89,14 +89,14 @@ fn expiry_survives_a_restart() {
         let db = place.open(&options).unwrap();
         assert_eq!(db.get("short").unwrap(), None, "{design}");
         assert_eq!(keys(&db), 1, "{design}");
-        // The time of the database goes on when the clock has caught up.
+        // The time of the database advances again when the clock has caught up.
         place.clock.advance(103 * SECOND);
         assert_eq!(keys(&db), 0, "{design}");
     }
 }
 
-/// The space of what has expired comes back without another write, but not before a snapshot that
-/// reads it is gone.
+/// The space of expired entries is freed without another write, but not before the release of a
+/// snapshot that reads them.
 #[test]
 fn the_space_of_what_has_expired_comes_back() {
     for design in Design::ALL {
@@ -141,7 +141,7 @@ fn the_space_of_what_has_expired_comes_back() {
     }
 }
 
-/// What everybody should find of the pairs that `fill` writes.
+/// The expected expiry of each pair that `fill` writes.
 type Moments = BTreeMap<Vec<u8>, Option<SystemTime>>;
 
 fn at(millis: u64) -> SystemTime {
@@ -156,7 +156,7 @@ fn moments(iter: terrace::Iter) -> Moments {
     .collect()
 }
 
-/// The moments of expiry are those that were given, read by key, by a snapshot, forwards and backwards.
+/// Checks that the expiry times are those given, read by key, by a snapshot, forward and backward.
 fn assert_moments(db: &Db, expected: &Moments, what: &str) {
     let snapshot = db.snapshot().unwrap();
     assert_eq!(&moments(db.iter().unwrap()), expected, "{what}");
@@ -177,7 +177,7 @@ fn assert_moments(db: &Db, expected: &Moments, what: &str) {
     assert_eq!(db.get_with_expiry("absent").unwrap(), None);
 }
 
-/// The moment of an entry is kept to the millisecond wherever the entry goes: memtable, log and its
+/// The expiry of an entry is kept to the millisecond wherever the entry goes: memtable, log and its
 /// replay, buffer, repository or tables, compaction, checkpoint, ingest.
 #[test]
 fn moments_are_kept_in_every_stage() {
@@ -192,7 +192,7 @@ fn moments_are_kept_in_every_stage() {
             let mut expected = Moments::new();
             for n in 0..300u64 {
                 let key = format!("key{n:03}").into_bytes();
-                // The clock stands at one second after 1970.
+                // The clock is at one second after 1970.
                 let moment = (n % 3 > 0).then(|| at(5000 + 7 * n));
                 match moment {
                     None => db.put(&key, "value").unwrap(),
@@ -201,7 +201,7 @@ fn moments_are_kept_in_every_stage() {
                     }
                     Some(moment) => {
                         let mut batch = WriteBatch::new();
-                        // An absolute moment between spans, in one batch.
+                        // An absolute time between relative ones, in one batch.
                         batch.put_with_ttl("gone", "x", SECOND);
                         batch.put_with_expiry(&key, "value", moment);
                         batch.put_with_ttl_in(&space, &key, "value", SECOND);
@@ -218,7 +218,7 @@ fn moments_are_kept_in_every_stage() {
             assert_eq!(copy.expiry(), Some(at(2000)));
             std::mem::forget(db);
             drop(space);
-            // As after a crash: the logs are replayed.
+            // The logs are replayed, as after a crash.
             let crashed = Place {
                 folder: folder.path().join("crashed"),
                 ..place.clone()
@@ -249,7 +249,7 @@ fn moments_are_kept_in_every_stage() {
             drop(db);
             db = crashed.open(&options).unwrap();
             assert_moments(&db, &expected, &format!("{what}, reopened"));
-            // At the moment itself, and not before.
+            // The entry expires at the given time, and not before.
             place.clock.advance(Duration::from_millis(4006));
             assert!(db.get("key001").unwrap().is_some(), "{what}");
             place.clock.advance(Duration::from_millis(1));
@@ -261,8 +261,8 @@ fn moments_are_kept_in_every_stage() {
     }
 }
 
-/// Pairs that expire can be ingested, one that has expired already too: it hides what is older, wherever
-/// that is. The database has a time from then on, after a restart too.
+/// Expiring pairs can be ingested, even an expired one: it hides older entries, wherever they are.
+/// From then on the database has a time, even after a restart.
 #[test]
 fn what_expires_can_be_ingested() {
     for design in Design::ALL {

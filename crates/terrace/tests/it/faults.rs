@@ -1,4 +1,4 @@
-//! Files and pools that fail at the n-th operation, for every n: an error or success, nothing
+//! Files and pools that fail at the n-th operation, for every n: calls fail or succeed, nothing
 //! acknowledged is lost, nothing else appears.
 
 use std::io::ErrorKind as Io;
@@ -34,7 +34,7 @@ fn work(place: &Place, options: &Options, round: u8) -> (u8, Option<terrace::Err
     (written, failure)
 }
 
-/// Opens without faults and checks that every key has the last value acknowledged, or one that was
+/// Opens without faults and checks that every key has the last acknowledged value, or one that was
 /// in flight since.
 fn check(place: &Place, options: &Options, allowed: &[Vec<u8>]) {
     let db = match place.open(options) {
@@ -56,7 +56,7 @@ fn check(place: &Place, options: &Options, allowed: &[Vec<u8>]) {
     );
 }
 
-/// Notes what the failed round may have left.
+/// Records what the failed round may have left.
 fn note(allowed: &mut [Vec<u8>], written: u8, round: u8) {
     for (n, allowed) in allowed.iter_mut().enumerate() {
         match n as u8 {
@@ -98,7 +98,7 @@ fn files_that_fail(medium: Medium, kind: Io, sticky: bool) {
             None => {}
         }
         failures += 1;
-        // Without a pool, every log is replayed for ever.
+        // Without a pool, every log is replayed at each open.
         if n % 25 == 0 {
             std::fs::remove_dir_all(folder.path()).unwrap();
             allowed = vec![vec![0]; usize::from(KEYS)];
@@ -107,7 +107,7 @@ fn files_that_fail(medium: Medium, kind: Io, sticky: bool) {
     assert!(failures > 5, "the script has more operations than that");
 }
 
-/// Whatever operation on files fails with whatever error, nothing acknowledged is lost.
+/// If any operation on files fails with any error, nothing acknowledged is lost.
 #[test]
 fn failing_files_lose_nothing() {
     for medium in [Medium::Dram, Medium::Dax] {
@@ -116,7 +116,7 @@ fn failing_files_lose_nothing() {
     }
 }
 
-/// Files that give fewer bytes than asked for change nothing.
+/// Reads that return fewer bytes than requested change nothing.
 #[test]
 fn short_reads_change_nothing() {
     let folder = scratch().unwrap();
@@ -133,7 +133,7 @@ fn short_reads_change_nothing() {
     }
 }
 
-/// Whatever growth or sync of the pool fails, nothing acknowledged is lost.
+/// If any growth or sync of the pool fails, nothing acknowledged is lost.
 #[test]
 fn failing_pools_lose_nothing() {
     for sync in [false, true] {
@@ -167,8 +167,9 @@ fn failing_pools_lose_nothing() {
     }
 }
 
-/// An opening that fails when its workers run already leaves nothing behind: they would hold the pool and its lock for as
-/// long as the process lives. The record of a dropped keyspace is written then.
+/// An open that fails after its workers have started leaves nothing behind: they would hold the
+/// pool and its lock as long as the process lives. The record of a dropped keyspace is written at
+/// that time.
 #[test]
 fn an_opening_that_fails_late_leaves_no_workers() {
     let mut failures = 0;
@@ -207,16 +208,17 @@ fn an_opening_that_fails_late_leaves_no_workers() {
     assert!(failures > 0, "a log is written while a database is opened");
 }
 
-/// Every call on files and on the pool fails at its turn, while a script runs, while what a crash left is
-/// recovered, and while it is only read: right answers or errors that name the fault, and nothing lost.
-/// A sample; the campaign `faults` has all calls and ways.
+/// Every call on files and on the pool fails in turn, while a script runs, while a database
+/// recovers from a crash, and while it is only read: results are right or errors that name the
+/// fault, and nothing is lost. This is a sample; the campaign `faults` covers all calls and ways.
 #[test]
 fn every_call_can_fail() {
     let mut sum = sweep::Tally::default();
     for seed in seeds(2) {
         for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
             for design in Design::ALL {
-                // A case takes a second with the options of a user who sets none, so one kind of database has them.
+                // A case takes a second with default options, so only one kind of database uses
+                // them.
                 let one = (medium, design) == (Medium::Dram, Design::Leveled);
                 if settings::is_by_default(seed) && !one {
                     continue;
@@ -229,26 +231,26 @@ fn every_call_can_fail() {
     assert!(sum.cases > 10, "{sum}");
 }
 
-/// What sweeps have found, each with what was wrong.
+/// Faults that sweeps once found mishandled are handled. Each comment gives the former error.
 #[test]
 fn faults_that_once_were_lies() {
     let cases = [
-        // A sync of the log that failed with a full disk was said to be `Full`: nothing of the write was
-        // to show, and it did.
+        // A sync of the log that failed with a full disk was reported as `Full`, so nothing of the
+        // write was supposed to show, but it did.
         (
             Design::MioDb,
             Medium::Mapped,
             0,
             "Recovery,Syncs,121,1,manual",
         ),
-        // An ingest whose sync of the pool failed left the store believing later syncs.
+        // After an ingest whose sync of the pool failed, the store trusted later syncs.
         (
             Design::MioDb,
             Medium::Mapped,
             2,
             "Recovery,Syncs,105,5,manual",
         ),
-        // A pool whose making had failed was left under its name, and no database could be made there.
+        // A pool whose creation had failed kept its name, and no database could be created there.
         (Design::MioDb, Medium::Dax, 7, "Life,PoolFile,8,0,manual"),
     ];
     for (design, medium, seed, only) in cases {
@@ -257,7 +259,8 @@ fn faults_that_once_were_lies() {
     }
 }
 
-/// A log whose sync fails says that the outcome is not known, whatever the system's reason, and stops.
+/// A log whose sync fails reports that the outcome is unknown, for any reason of the system, and
+/// the store stops.
 #[test]
 fn a_log_that_cannot_be_synced_is_not_full() {
     let folder = scratch().unwrap();
@@ -276,8 +279,8 @@ fn open(folder: &std::path::Path, options: Options) -> terrace::Result<Db> {
     Db::open(folder, options)
 }
 
-/// A database that was closed opens again at once, although the process starts children all the time:
-/// until its own program runs, a child has copies of its parent's locks.
+/// A closed database can be reopened at once although the process constantly starts children: until
+/// it runs its own program, a child has copies of its parent's locks.
 #[test]
 fn children_that_start_keep_no_lock() {
     let folder = scratch().unwrap();

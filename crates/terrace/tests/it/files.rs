@@ -1,4 +1,4 @@
-//! Designs whose bottom is levels of table files: full disks, missing and foreign files, sizes.
+//! Designs with levels of table files at the bottom: full disks, missing and foreign files, sizes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,8 +44,9 @@ fn filled(folder: &Path, design: Design, count: u32) -> Db {
     db
 }
 
-/// When the disk fills, writes are refused in time with an error that names it, and reads go on; once
-/// there is room, everything goes on by itself, and nothing acknowledged is lost.
+/// When the disk fills up, writes are refused in time with an error that names it, and reads
+/// continue. Once there is space, everything resumes automatically, and nothing acknowledged is
+/// lost.
 #[test]
 fn a_full_disk_refuses_writes_and_comes_back() {
     for design in settings::designs_with_files() {
@@ -77,7 +78,8 @@ fn a_full_disk_refuses_writes_and_comes_back() {
                 }
                 fs.fill_up(false);
                 for n in count..count + 2000 {
-                    // The first may still be refused: whoever waits for room tries now and then.
+                    // The first puts may still be refused: jobs that wait for space retry at
+                    // intervals.
                     let mut tries = 0;
                     while let Err(e) = db.put(key(n), value(n)) {
                         assert_eq!(e.kind(), ErrorKind::Full, "{e}");
@@ -101,7 +103,7 @@ fn a_full_disk_refuses_writes_and_comes_back() {
     }
 }
 
-/// A flush that finds pool and disk full is refused as a put is, and goes through once there is room.
+/// A flush with a full pool and disk is refused like a put, and succeeds once there is space.
 #[test]
 fn a_flush_beside_a_full_disk_is_refused() {
     for workers in [Workers::Manual, Workers::Threads(1)] {
@@ -116,7 +118,7 @@ fn a_flush_beside_a_full_disk_is_refused() {
             assert_eq!(refused.map(|e| e.kind()), Some(ErrorKind::Full));
         };
         full(&|n| db.put(key(n), [n as u8; 200]));
-        // These take what is kept for moving data too.
+        // These also use the space reserved for moving data.
         let flushes = std::cell::Cell::new(0);
         full(&|n| {
             db.delete(key(n))?;
@@ -139,8 +141,8 @@ fn a_flush_beside_a_full_disk_is_refused() {
     }
 }
 
-/// A table of the database that the manifest does not name, as a crash leaves it, is removed. A file of
-/// the same kind of name that is not proved to be the database's stays, and so do other files.
+/// A table of the database that is not in the manifest, as left by a crash, is removed. A file with
+/// such a name that is not proved to be the database's stays, and so do other files.
 #[test]
 fn only_own_unnamed_tables_are_removed() {
     for design in settings::designs_with_files() {
@@ -177,7 +179,7 @@ fn only_own_unnamed_tables_are_removed() {
             assert_eq!(content, b"not the database's");
         }
         assert_eq!(tables(folder.path()).len() as u64, named_tables(&db) + 1);
-        // The number is not given out again.
+        // The number is not reused.
         for n in 0..2000 {
             db.put(key(n), b"again").unwrap();
         }
@@ -186,7 +188,7 @@ fn only_own_unnamed_tables_are_removed() {
     }
 }
 
-/// A table that is named and not there is an error that names it, when the database is opened.
+/// Opening a database with a missing table fails with an error that names the table.
 #[test]
 fn a_missing_table_is_named() {
     for design in settings::designs_with_files() {
@@ -200,8 +202,8 @@ fn a_missing_table_is_named() {
     }
 }
 
-/// Wherever a byte of a table changes, reads are right or an error that names the file, and verify
-/// finds it.
+/// If any byte of a table changes, reads are right or fail with an error that names the file, and
+/// verify finds it.
 #[test]
 fn changed_bytes_of_tables_are_found() {
     let folder = scratch().unwrap();
@@ -249,8 +251,8 @@ fn changed_bytes_of_tables_are_found() {
     assert!(wrong > 100, "reads meet the changed bytes");
 }
 
-/// After everything was deleted and drained, hardly a file is left; overwriting for ever does not
-/// grow the folder.
+/// After everything was deleted and drained, hardly a file remains. Continuous overwriting does not
+/// grow the directory.
 #[test]
 fn space_of_files_comes_back() {
     for design in settings::designs_with_files() {
@@ -292,8 +294,7 @@ fn space_of_files_comes_back() {
     }
 }
 
-/// Levels keep to their targets: all but the last are filled from below by the growth factor, and
-/// most of the data is on the last.
+/// Levels above the last stay within their targets, and most of the data is on the last.
 #[test]
 fn levels_keep_to_their_targets() {
     let folder = scratch().unwrap();
@@ -312,15 +313,16 @@ fn levels_keep_to_their_targets() {
     assert_eq!(db.iter().unwrap().count(), 20_000);
 }
 
-/// After a drain nothing is left above the place where it belongs: no table in the buffer, no run
-/// in level 0. Whoever runs the jobs, and however little the last flush brought.
+/// After a drain no data remains above its destination: no table in the buffer, no run in level 0,
+/// for any choice of workers, and for a last flush of any size.
 #[test]
 fn a_drain_leaves_nothing_above_its_place() {
     for design in settings::designs_with_files() {
         for workers in [Workers::Manual, Workers::Threads(1), Workers::Threads(3)] {
             let folder = scratch().unwrap();
             let mut options = options(design, workers);
-            // More runs than a drain makes: only the drain itself asks for their compaction.
+            // The limit is more runs than a drain makes: only the drain itself requests their
+            // compaction.
             options.bottom.leveled.runs_compact = 8;
             let db = Db::open(folder.path(), options).unwrap();
             let mut met = 0;
@@ -346,9 +348,9 @@ fn a_drain_leaves_nothing_above_its_place() {
     }
 }
 
-/// Many gets at once say what single ones say, in every design, wherever the keys are and in
-/// whatever order they are asked for, twice or not; at snapshots too. Where blocks are not cached,
-/// neighbours share the read of their block.
+/// A multi-get returns the same as single gets, in every design, wherever the keys are and in any
+/// order, with or without repetitions, and in snapshots too. If blocks are not cached, neighbors
+/// share the read of their block.
 #[test]
 fn many_gets_say_what_single_ones_say() {
     for design in Design::ALL {
@@ -404,8 +406,8 @@ fn many_gets_say_what_single_ones_say() {
     }
 }
 
-/// What was written is counted over the database's life: reopening forgets nothing, and a crash only
-/// what came after the last edit.
+/// Written bytes are counted over the database's life: reopening forgets nothing, and a crash only
+/// the bytes after the last edit.
 #[test]
 fn totals_outlive_a_reopen() {
     for design in Design::ALL {
@@ -435,8 +437,8 @@ fn totals_outlive_a_reopen() {
     }
 }
 
-/// Overwriting for long keeps the files within the bound that docs/designs.md names, whatever the
-/// order of the background steps, and no write is refused or waits for more than their steps.
+/// Long overwriting keeps the files within the bound of docs/designs.md, in any order of the
+/// background steps, and no write is refused or waits for more than their steps.
 #[test]
 fn overwriting_for_long_keeps_the_files_bounded() {
     for (seed, dynamic) in [(1, true), (2, true), (3, false)] {
@@ -455,7 +457,7 @@ fn overwriting_for_long_keeps_the_files_bounded() {
         for n in 0..60_000u32 {
             let at = if n < count { n } else { rng.u32(0..count) };
             db.put(key(at), [n as u8; 100]).unwrap();
-            // Workers that keep up, in whatever order they take the jobs.
+            // Workers keep up, taking the jobs in any order.
             if n % 20 == 0 {
                 for _ in 0..6 {
                     db.step(rng.usize(..)).unwrap();
@@ -471,8 +473,8 @@ fn overwriting_for_long_keeps_the_files_bounded() {
         }
         db.compact_range::<[u8; 4]>(..).unwrap();
         let compacted: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
-        // All levels above the last hold a ninth of it. Here every compaction that can be is in
-        // flight at once, so all of that may be there twice; level 0 adds its runs.
+        // All levels above the last hold a ninth of it. Here every possible compaction is in flight
+        // at once, so all of that may exist twice. Level 0 adds its runs.
         let level0 = 2 * (leveled.runs_compact as u64 + 2) * memtable;
         let bound = compacted * 25 / 10 + leveled.level1_bytes + level0;
         assert!(
@@ -484,8 +486,8 @@ fn overwriting_for_long_keeps_the_files_bounded() {
     }
 }
 
-/// Without a buffer the pool has the logs and nothing for the memtables themselves: filling and
-/// flushing ten of them takes no more of it than their logs do.
+/// Without a buffer the pool contains the logs but not the memtables: filling and flushing ten of
+/// them takes no more of it than their logs.
 #[test]
 fn a_design_without_a_buffer_keeps_no_room_for_flushes() {
     let used = |design: Design| {
@@ -504,9 +506,9 @@ fn a_design_without_a_buffer_keeps_no_room_for_flushes() {
         db.drain().unwrap();
         db.metrics().pool.allocated_bytes
     };
-    // A memtable and a spare, whose logs have a quarter more than they.
+    // A memtable and a spare, whose logs are a quarter larger than they are.
     let (with, without) = (used(Design::MioDbSsd), used(Design::Leveled));
-    // One page stands for the places of all of them.
+    // One page covers the placement of all of them.
     assert!(without + (256 << 10) <= with + 4096, "{without} and {with}");
     assert!(without < (512 << 10) + 3 * (320 << 10), "{without}");
 }

@@ -1,4 +1,4 @@
-//! Databases with nothing but a folder: no pool, so a buffer in memory over logs, a manifest and tables
+//! Databases with only a directory and no pool: a buffer in memory over logs, a manifest and tables
 //! in files.
 
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// The log files of a database, and their bytes.
+/// Returns the number and bytes of the log files of a database.
 fn logs(folder: &Path) -> (usize, u64) {
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     let logs = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".log"));
-    // One may go, or become another, while they are looked at.
+    // A log may be removed or renamed meanwhile.
     let sizes: Vec<u64> = logs
         .filter_map(|log| Some(log.metadata().ok()?.len()))
         .collect();
     (sizes.len(), sizes.iter().sum())
 }
 
-/// What a process killed now would leave, if nothing runs in it.
+/// Copies what a process killed now would leave, if nothing runs in it.
 fn copied(folder: &Path) -> tempfile::TempDir {
     let copy = scratch().unwrap();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -44,8 +44,8 @@ fn copied(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// A new database has levels of files where there is no pool, and all of it in the pool where there is
-/// one; opened without naming a design it has the one that it has, and another one is refused.
+/// A new database has levels of files without a pool, and all data in the pool with one. Opened
+/// without a named design it keeps its own, and another one is refused.
 #[test]
 fn a_design_need_not_be_named() {
     for (medium, expected) in [
@@ -79,8 +79,8 @@ fn a_design_need_not_be_named() {
     }
 }
 
-/// After a close no log is left, whatever was in memory is in files, and the next opening replays
-/// nothing and knows why. The close says how far it is.
+/// After a close no log is left and all data in memory has gone to files. The next open replays
+/// nothing and reports a clean close. The close reports its progress.
 #[test]
 fn a_close_leaves_nothing_to_replay() {
     for design in settings::designs_with_files() {
@@ -129,17 +129,17 @@ fn a_close_leaves_nothing_to_replay() {
     }
 }
 
-/// Logs keep to their cap, however much is written, and however little there is in each; their files
-/// are used again. Everything is there after a kill at any time.
+/// Logs stay within their cap, however much is written and however little each contains, and their
+/// files are reused. Everything is there after a kill at any time.
 #[test]
 fn logs_keep_to_their_cap() {
     let cap = 200 << 10;
-    // What is active, spare or waits for another life beside it.
+    // Allows for active and spare logs, and those waiting for reuse.
     let bound = cap + 8 * (10 << 10);
     for design in settings::designs_with_files() {
         for mut options in [options(design), threads(design)] {
             options.front.log_bytes_max = cap;
-            // The pool alone would hold it all.
+            // The pool alone could hold all of it.
             options.pool.size_bytes = 16 << 20;
             let folder = scratch().unwrap();
             let by_hand = options.background.workers == Workers::Manual;
@@ -158,7 +158,7 @@ fn logs_keep_to_their_cap() {
                     assert_eq!(db.iter().unwrap().count() as u32, n + 1);
                 }
             }
-            // Flushed by hand, a memtable of one entry has a log of its own.
+            // Flushed manually, a memtable of one entry has its own log.
             for n in 0..400 {
                 db.put(key(n), [7]).unwrap();
                 db.flush().unwrap();
@@ -181,8 +181,8 @@ fn logs_keep_to_their_cap() {
     }
 }
 
-/// The log files that a drain gives back are kept for the logs that follow, as many as a quarter of the cap has
-/// room for, and the folder does not grow while they are used.
+/// The log files that a drain releases are kept for later logs, as many as fit in a quarter of the
+/// cap, and the directory does not grow while they are reused.
 #[test]
 fn the_log_files_of_a_drain_are_used_again() {
     let cap = 400 << 10;
@@ -200,7 +200,7 @@ fn the_log_files_of_a_drain_are_used_again() {
     db.drain().unwrap();
     let (kept, bytes) = logs(folder.path());
     assert!(kept > 6 && bytes <= cap, "{kept} files, {bytes} bytes");
-    // Some more logs, and none that a drain has to make room for.
+    // Some more logs, but none that require a drain.
     write(3000, 100);
     let (used, _) = logs(folder.path());
     assert!(used <= kept, "{used} files after {kept}");
@@ -209,7 +209,7 @@ fn the_log_files_of_a_drain_are_used_again() {
     assert!(logs(folder.path()).0 < kept, "a close keeps none for later");
 }
 
-/// Writers that outrun the drains wait for logs, under that name.
+/// Writers that are faster than the drains wait for logs, under that stall reason.
 #[test]
 fn waiting_for_logs_has_a_name() {
     let folder = scratch().unwrap();
@@ -226,8 +226,9 @@ fn waiting_for_logs_has_a_name() {
     assert_eq!(db.iter().unwrap().count(), 3000);
 }
 
-/// Where only the active memtable has logs, and those are over the cap, nothing could free any: a memtable
-/// whose log goes over it is let in at once, and writers neither wait for ever nor are refused.
+/// If only the active memtable has logs, and those are over the cap, no drain could free any: a
+/// memtable whose log exceeds it is admitted at once, and writers neither wait forever nor are
+/// refused.
 #[test]
 fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
     for workers in [Workers::Manual, Workers::Threads(1)] {
@@ -246,7 +247,7 @@ fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
                     batch.put((n * 1000 + k).to_be_bytes(), [n as u8; 1000]);
                 }
                 db.write(batch, Durability::Buffered).unwrap();
-                // What was sealed goes to the buffer and on to files: the active one alone has a log.
+                // Sealed memtables are flushed and drained to files: only the active one has a log.
                 if n % 2 == 0 {
                     db.settle().unwrap();
                 }
@@ -256,8 +257,8 @@ fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
     }
 }
 
-/// What a version in no log hides is kept: a drain may not leave it out, since the log that has it goes
-/// with the drain.
+/// Versions hidden by an unlogged one are kept: a drain must not drop them, since their log is
+/// removed after the drain.
 #[test]
 fn unlogged_versions_hide_nothing() {
     let machine = Machine::new(7, Medium::Mapped);
@@ -293,8 +294,8 @@ fn unlogged_versions_hide_nothing() {
     assert_eq!(db.get(key(3)).unwrap(), Some(new));
 }
 
-/// A disk without room for a log refuses writes and lets everything else go on; nobody goes round in
-/// circles meanwhile, and with room everything goes on by itself.
+/// A disk without space for a log refuses writes, and everything else continues. Nothing busy-loops
+/// meanwhile, and with space everything resumes automatically.
 #[test]
 fn a_disk_without_room_for_a_log_is_asked_now_and_then() {
     for design in Design::ALL {
@@ -329,8 +330,8 @@ fn a_disk_without_room_for_a_log_is_asked_now_and_then() {
     }
 }
 
-/// Logs are replayed by several threads; how much there is to do is known ahead. Pools that cannot hold
-/// what the logs have let it go on to files meanwhile.
+/// Several threads replay logs, and the amount of work is known in advance. If the pool cannot hold
+/// the content of the logs, it is drained to files meanwhile.
 #[test]
 fn many_logs_come_back_at_once() {
     for design in settings::designs_with_files() {
@@ -340,10 +341,10 @@ fn many_logs_come_back_at_once() {
         options.front.sealed_count_max = 64;
         options.pool.size_bytes = 16 << 20;
         options.buffer.levels = 32;
-        // Nobody flushes, so all of it is in logs.
+        // Nothing is flushed, so all of it is in logs.
         let db = Db::open(folder.path(), options.clone()).unwrap();
         let mut expected = 0;
-        // More than the small pool below holds, where there is a buffer.
+        // With a buffer, this is more than the small pool below holds.
         let many = if design == Design::MioDbSsd { 200 } else { 60 };
         while logs(folder.path()).0 < many {
             for _ in 0..50 {
@@ -392,8 +393,8 @@ fn many_logs_come_back_at_once() {
     }
 }
 
-/// Openings that write nothing leave nothing, whether they end in a close, are only reads, or are killed: a log
-/// with nothing in it goes.
+/// Opens without writes leave no files, whether they end in a close, are read-only, or are killed:
+/// an empty log is removed.
 #[test]
 fn openings_without_writes_leave_no_files() {
     for design in Design::ALL {
@@ -425,7 +426,7 @@ fn openings_without_writes_leave_no_files() {
     }
 }
 
-/// Files that the database cannot do without are named when they are missing.
+/// Missing files that the database needs are named.
 #[test]
 fn missing_files_are_named() {
     let folder = scratch().unwrap();
@@ -458,9 +459,9 @@ fn missing_files_are_named() {
     assert_eq!(db.iter().unwrap().count(), 200);
 }
 
-/// A sync makes all logged writes durable that were acknowledged before it: those of memtables that are
-/// tables in memory by then, whose logs nobody has synced, and those that an earlier process left in
-/// the system's cache.
+/// A sync makes all logged writes durable that were acknowledged before it: those of memtables that
+/// have become tables in memory, whose logs are unsynced, and those that an earlier process left in
+/// the page cache.
 #[test]
 fn a_sync_reaches_the_logs_of_tables_in_memory() {
     for killed_between in [false, true] {
@@ -506,12 +507,12 @@ fn a_sync_reaches_the_logs_of_tables_in_memory() {
     }
 }
 
-/// A drain loses nothing that was durable, where what supersedes it is not: at each point a power loss
+/// A drain loses nothing durable if what supersedes it is not durable: at each point a power loss
 /// leaves the old value or the new one, and the old one only if the new one was not synced.
 #[test]
 fn a_drain_loses_nothing_that_was_durable() {
     let mut options = options(Design::MioDbSsd);
-    // A drain takes one table of these.
+    // A drain takes one of these tables.
     options.front.log_bytes_max = 32 << 10;
     let (old, new) = ([1; 5000], [2; 5000]);
     for synced in [false, true] {
@@ -525,7 +526,7 @@ fn a_drain_loses_nothing_that_was_durable() {
         };
         db.put_with(key(1), new, durability).unwrap();
         db.flush().unwrap();
-        // A crash at each point of the drains finds one value or the other.
+        // A crash at each point of the drains finds one of the two values.
         let found = Arc::new(Mutex::new(Vec::new()));
         let (seen, again) = (Arc::clone(&found), options.clone());
         let look = move |machine: &Machine, _: PersistPoint| {
@@ -546,8 +547,8 @@ fn a_drain_loses_nothing_that_was_durable() {
     }
 }
 
-/// Without a pool there is no medium to force: memory would be taken for what outlives the process, and
-/// what a close leaves there would be gone.
+/// Without a pool there is no medium to force: memory would be treated as surviving the process,
+/// and what a close leaves there would be lost.
 #[test]
 fn a_forced_medium_needs_a_pool() {
     let folder = scratch().unwrap();

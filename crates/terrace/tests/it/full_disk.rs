@@ -1,5 +1,5 @@
-//! Work that a full disk refuses: it is not done again in vain, it goes on when there is room, and what puts are refused
-//! changes nothing.
+//! Work refused by a full disk: it is not repeated in vain, it resumes when there is space, and
+//! refused puts change nothing.
 
 use std::io;
 use std::path::Path;
@@ -15,14 +15,14 @@ use terrace_testkit::watchdog::watch;
 
 use crate::room::{fill, on_a_disk_of, value};
 
-/// The time between two tries of a put that a full disk refuses, of which there are 500 at most.
+/// The time between two tries of a put that a full disk refuses. There are at most 500 tries.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// A compaction that the disk has refused writes nothing more until there is more room, and a put is refused
-/// without waiting for it again.
+/// A refused compaction writes nothing more until there is more space, and a put is refused without
+/// waiting for it again.
 #[test]
 fn a_full_disk_is_not_filled_again_and_again() {
-    // Of a compaction's tries one in four is made.
+    // One in four tries of a compaction is made.
     for (workers, operations_max) in [(Workers::Manual, 40), (Workers::Threads(2), 1000)] {
         for design in settings::designs_with_files() {
             watch(move |watched| {
@@ -36,7 +36,7 @@ fn a_full_disk_is_not_filled_again_and_again() {
                     options.bottom.leveled.level1_bytes = 128 << 10;
                     let db = place.open(&options).unwrap();
                     fill(&db);
-                    // What others may have begun by then has been refused as well.
+                    // By then other jobs may have started and been refused as well.
                     let (mut refused, mut before) = (db.metrics().retries.count, fs.operations());
                     while db.metrics().retries.count < refused + 12 {
                         if db.put(b"more", value(1, 1000)).is_ok() {
@@ -50,7 +50,8 @@ fn a_full_disk_is_not_filled_again_and_again() {
                         "{operations} operations on files"
                     );
                     quota.set_room(64 << 20);
-                    // Jobs look for room ten times a second, and puts are refused until one has.
+                    // Jobs check for space ten times a second, and puts are refused until one has
+                    // found it.
                     while db.put(b"more", value(1, 1000)).is_err() {
                         std::thread::yield_now();
                     }
@@ -61,11 +62,11 @@ fn a_full_disk_is_not_filled_again_and_again() {
     }
 }
 
-/// Where two logs fill the disk, a range delete of everything makes room for the next one: the memtable that has it
-/// is flushed, though no put can fill it.
+/// If two logs fill the disk, a range delete of everything frees space for the next one: its
+/// memtable is flushed although no put can fill it.
 #[test]
 fn a_range_delete_makes_room_for_a_log() {
-    // Without threads a buffer keeps what it has until somebody calls `drain`.
+    // Without threads a buffer keeps its content until `drain` is called.
     for (workers, designs) in [
         (Workers::Manual, &[Design::Leveled][..]),
         (Workers::Threads(2), &[Design::Leveled, Design::MioDbSsd]),
@@ -74,7 +75,7 @@ fn a_range_delete_makes_room_for_a_log() {
             watch(move |watched| {
                 watched.op(format!("{design}, {workers:?}"), || {
                     let folder = scratch().unwrap();
-                    // Memtables are fitted to the disk that an opening finds.
+                    // Memtables are fitted to the disk at open.
                     let (place, quota, _) = on_a_disk_of(256 << 20, folder.path());
                     let mut options = settings::small_of(design, Medium::Dram);
                     options.background.workers = workers;
@@ -95,8 +96,8 @@ fn a_range_delete_makes_room_for_a_log() {
     }
 }
 
-/// With default options a small disk is filled by data and not by logs alone, and range deletes of most of that let
-/// puts go on, over and over.
+/// With default options a small disk is filled by data and not by logs alone, and range deletes of
+/// most of it let puts continue, repeatedly.
 #[test]
 fn a_small_disk_is_given_back_by_range_deletes() {
     const DISK: u64 = 64 << 20;
@@ -132,7 +133,7 @@ fn a_small_disk_is_given_back_by_range_deletes() {
                 }
                 assert_eq!(db.prefix("keep").unwrap().count() as u64, kept);
                 db.close().unwrap();
-                // What is kept for the next opening is what was stated.
+                // The options stored for the next open are the given ones.
                 let kept = std::fs::read_to_string(folder.path().join("db/OPTIONS")).unwrap();
                 assert!(kept.contains("\nmemtable_bytes = 67108864"), "{kept}");
                 let table_bytes = "\nbottom.leveled.table_bytes = 67108864";
@@ -142,7 +143,8 @@ fn a_small_disk_is_given_back_by_range_deletes() {
     }
 }
 
-/// Single deletes of most of a full disk let puts go on, though what they come down as is too little to be compacted.
+/// Single deletes of most of a full disk let puts continue, although the drained deletes alone are
+/// too small to trigger a compaction.
 #[test]
 fn a_disk_is_given_back_by_single_deletes() {
     const DISK: u64 = 24 << 20;
@@ -179,7 +181,8 @@ fn a_disk_is_given_back_by_single_deletes() {
     }
 }
 
-/// The same above a pool, which has the puts that the disk has no room for, and the deletes behind them.
+/// The same holds above a pool, which has the puts that do not fit on the disk, and the deletes
+/// behind them.
 #[test]
 fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
     const DISK: u64 = 24 << 20;
@@ -210,7 +213,8 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
     });
 }
 
-/// The same with small pairs, of which the pool takes deletes of one in forty before a drain has to make room for more.
+/// The same holds with small pairs: the pool accepts deletes of one in forty before a drain must
+/// free space for more.
 #[test]
 fn a_disk_of_small_pairs_is_given_back_by_single_deletes() {
     const DISK: u64 = 24 << 20;
@@ -232,7 +236,7 @@ fn a_disk_of_small_pairs_is_given_back_by_single_deletes() {
                 count = first.unwrap_or(count + 5000);
             });
         }
-        // In another order than they were put.
+        // Deletes in another order than the puts.
         let mut deleted: Vec<u32> = (0..count).filter(|n| n % 10 > 2).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut deleted);
         for some in deleted.chunks(2000) {
@@ -248,8 +252,9 @@ fn a_disk_of_small_pairs_is_given_back_by_single_deletes() {
     });
 }
 
-/// A pool and a disk that are full take some single deletes at each of many openings. However many of these there were,
-/// the next opening finds room for its memtable beside what it replays, and takes a range delete.
+/// A full pool and disk accept some single deletes after each of many opens. For any number of
+/// deletes, the next open finds space for its memtable next to what it replays, and accepts a range
+/// delete.
 #[test]
 fn full_pools_open_again_and_again() {
     const DISK: u64 = 1 << 20;
@@ -296,7 +301,8 @@ fn full_pools_open_again_and_again() {
     });
 }
 
-/// A creation that fails for want of room leaves nothing that takes room or that the next one would stumble over.
+/// A creation that fails for lack of space leaves nothing that takes space or prevents the next
+/// one.
 #[test]
 fn a_creation_without_room_is_taken_back() {
     for design in Design::ALL {
@@ -329,8 +335,9 @@ fn a_creation_without_room_is_taken_back() {
     }
 }
 
-/// The same where only logs are in the pool: deletes wait in memory behind memtables of puts that have no room. Sizes of
-/// levels are fixed, and keys ascend, so that deletes pass through levels that have none of their keys.
+/// The same holds with only logs in the pool: deletes wait in memory behind memtables of puts
+/// without space. Level sizes are fixed, and keys ascend, so that deletes pass through levels
+/// without any of their keys.
 #[test]
 fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
     const DISK: u64 = 24 << 20;
@@ -371,7 +378,7 @@ fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
     });
 }
 
-/// The options of a database with a pool of 8 MiB.
+/// Returns the options of a database with a pool of 8 MiB.
 fn in_a_pool(design: Design, folder: &Path) -> Options {
     let mut options = Options {
         design: Some(design),
@@ -389,7 +396,7 @@ fn delete_at_once(db: &Db, key: [u8; 4]) {
     assert!(deleted.is_ok(), "{key:?}: {deleted:?} {}", db.metrics());
 }
 
-/// Puts as a user who is refused tries again: what gives room back goes on meanwhile.
+/// Puts with retries, like a user whose put is refused, while space is released.
 fn put_in_time(db: &Db, n: u32, put: impl Fn() -> terrace::Result<()>) {
     let taken = (0..500).any(|_| {
         let taken = put().is_ok();
@@ -401,13 +408,14 @@ fn put_in_time(db: &Db, n: u32, put: impl Fn() -> terrace::Result<()>) {
     assert!(taken, "put {n} is refused: {}", db.metrics());
 }
 
-/// Keys in no order.
+/// Returns unordered keys.
 fn key(n: u32) -> [u8; 4] {
     n.wrapping_mul(2_654_435_761).to_be_bytes()
 }
 
-/// A disk two fifths of which are live takes overwrites without end, though a compaction of all tables does not fit, and
-/// then more single deletes than the reserve has room for. A range delete is taken after them.
+/// A disk with two fifths live data accepts overwrites without end, though a compaction of all
+/// tables does not fit, and then more single deletes than the reserve has space for, and a range
+/// delete after them.
 #[test]
 fn a_disk_full_of_old_versions_takes_writes() {
     const DISK: u64 = 48 << 20;
@@ -433,7 +441,7 @@ fn a_disk_full_of_old_versions_takes_writes() {
                 let mut most = 0;
                 for n in 0..7 * KEYS {
                     most = most.max(quota.used());
-                    // A put beside a compaction that fills the disk may be refused for a moment.
+                    // A put during a compaction that fills the disk may be refused for a moment.
                     while let Err(e) = db.put(key(n), value(n, 2000)) {
                         assert_eq!(e.kind(), ErrorKind::Full, "{n}: {e}");
                         std::thread::yield_now();
@@ -457,7 +465,8 @@ fn a_disk_full_of_old_versions_takes_writes() {
     }
 }
 
-/// On a disk that others have filled, an opened database takes deletes. Puts that it refuses change no file.
+/// On a disk filled by foreign files, an opened database accepts deletes. Refused puts change no
+/// file.
 #[test]
 fn refused_puts_leave_the_reserve_alone() {
     for (workers, design) in [
@@ -492,8 +501,8 @@ fn refused_puts_leave_the_reserve_alone() {
     }
 }
 
-/// A quota can be raised while the disk reports as many free bytes as before. A compaction that it had refused goes
-/// on then.
+/// A quota can be raised while the disk reports the same free bytes as before. A compaction refused
+/// by the quota then resumes.
 #[test]
 fn a_compaction_goes_on_after_a_quota_was_raised() {
     let folder = scratch().unwrap();

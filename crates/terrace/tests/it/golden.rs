@@ -1,6 +1,6 @@
 //! Golden stores: databases that an earlier version wrote and that every later one must open.
 //!
-//! `TERRACE_BLESS=1 cargo test -p terrace --test it golden` makes them anew; docs/formats.md says
+//! `TERRACE_BLESS=1 cargo test -p terrace --test it golden` recreates them. docs/formats.md states
 //! when that is allowed.
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/stores"))
 }
 
-/// What earlier versions wrote is read, used on and read again.
+/// Stores of earlier versions are read, used and read again.
 #[test]
 fn golden_stores_open() {
     let blesses = std::env::var_os("TERRACE_BLESS").is_some();
@@ -35,7 +35,7 @@ fn golden_stores_open() {
     }
 }
 
-/// Each store of the tree is one that the test knows.
+/// The test knows each store in the source tree.
 #[test]
 fn no_golden_store_is_forgotten() {
     for entry in std::fs::read_dir(folder()).unwrap() {

@@ -1,4 +1,5 @@
-//! Handles: a close lets others in though handles are left, and a forked child keeps its hands off.
+//! Handles: a close unlocks the database although handles are left, and a forked child changes
+//! nothing.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -10,8 +11,8 @@ use terrace_testkit::settings;
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
 
-/// After a close the database can be opened again while handles, snapshots and iterators of it are left, and
-/// each of those is told that it is closed.
+/// After a close the database can be reopened while handles, snapshots and iterators of it are
+/// left, and each of those fails as closed.
 #[test]
 fn a_close_unlocks_whatever_handles_are_left() {
     for medium in MEDIA {
@@ -38,8 +39,8 @@ fn a_close_unlocks_whatever_handles_are_left() {
     }
 }
 
-/// A forked child is refused on every handle that it has a copy of, and leaves the database to its parent. The
-/// copies keep nobody out once the parent has closed.
+/// A forked child is refused on every handle that it has a copy of, and leaves the database to its
+/// parent. The copies hold no lock once the parent has closed.
 #[test]
 fn a_forked_child_is_refused_and_changes_nothing() {
     for medium in MEDIA {
@@ -80,11 +81,11 @@ fn a_forked_child_is_refused_and_changes_nothing() {
         assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
         gone.read_exact(&mut [0]).unwrap();
         let mine = ingest.lock().unwrap().take().unwrap();
-        // Judged once the child has ended, which would wait for ever.
+        // Results are checked once the child has ended, which would otherwise wait forever.
         let finished = mine.finish();
         let verified = db.verify(&mut |_| {});
 
-        // The child, which lives on, has copies of all descriptors.
+        // The child, which is still alive, has copies of all descriptors.
         db.close().unwrap();
         let again = Db::open(folder.path(), options).unwrap();
         writer.write_all(b"!").unwrap();
@@ -96,7 +97,8 @@ fn a_forked_child_is_refused_and_changes_nothing() {
     }
 }
 
-/// Writers that a close surprises have written all of a batch or nothing, and change nothing once it has returned.
+/// Writers interrupted by a close have written all of a batch or nothing, and change nothing after
+/// it has returned.
 #[test]
 fn a_close_beside_writers_leaves_a_whole_database() {
     const ROUNDS: u64 = 60;
@@ -119,7 +121,7 @@ fn a_close_beside_writers_leaves_a_whole_database() {
                     for n in 0u64.. {
                         let key = [writer.to_be_bytes(), n.to_be_bytes()].concat();
                         if let Err(e) = db.put(key, vec![7; 20_000]) {
-                            // A pool that is full for now is none of this.
+                            // A temporarily full pool is unrelated.
                             let ends = [ErrorKind::Closed, ErrorKind::Full];
                             assert!(ends.contains(&e.kind()), "{e:?}");
                             return n;

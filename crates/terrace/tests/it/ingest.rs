@@ -1,4 +1,4 @@
-//! Bulk loads: what appears, when, beside whom, and what a failure leaves.
+//! Ingests: which entries appear and when, concurrency, and the state after a failure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,9 +29,8 @@ fn load(db: &Db, keys: std::ops::Range<u32>, value: &[u8]) -> terrace::Result<()
     ingest.finish().map(|_| ())
 }
 
-/// What an ingest writes takes the place of everything older, in memtables, tables and files, and
-/// gives way to everything newer; snapshots from before do not see it, and all of it is there after
-/// the database was opened again.
+/// An ingest replaces everything older, in memtables, tables and files, and is replaced by
+/// everything newer. Earlier snapshots do not see it, and all of it is there after a reopen.
 #[test]
 fn an_ingest_is_newer_than_what_was_there() {
     for design in Design::ALL {
@@ -72,7 +71,7 @@ fn an_ingest_is_newer_than_what_was_there() {
                 assert_eq!(before.get(key(999)).unwrap(), None);
                 assert_eq!(after.get(key(150)).unwrap(), Some(b"new".to_vec()));
                 assert_eq!(after.iter().unwrap().count(), 1000);
-                // The same after everything has moved down.
+                // The same holds after everything has moved down.
                 if step == 1 {
                     db.drain().unwrap();
                 }
@@ -86,16 +85,16 @@ fn an_ingest_is_newer_than_what_was_there() {
     }
 }
 
-/// A range delete hides what was there when it was made, and never what an ingest brings later,
-/// although it may lie above that, in a memtable, and goes down after it. One made after the ingest
-/// hides it.
+/// A range delete hides what existed when it was made, and never a later ingest, even if the delete
+/// is above it, in a memtable, and moves down after it. A range delete made after the ingest hides
+/// it.
 #[test]
 fn range_deletes_and_ingests_are_in_order() {
     for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Dram] {
             for flush_first in [false, true] {
                 if design == Design::MioDb && medium == Medium::Dram {
-                    // Refused: tables_in_plain_memory_take_no_ingest.
+                    // This is refused, see `tables_in_plain_memory_take_no_ingest`.
                     continue;
                 }
                 check_order(design, medium, flush_first);
@@ -104,8 +103,8 @@ fn range_deletes_and_ingests_are_in_order() {
     }
 }
 
-/// A range delete that is above all entries, and the only thing there, hides nothing of a later ingest,
-/// whichever of its keys it covers: not at once, not after a crash, not after a close.
+/// A range delete above all entries, and the only thing there, hides nothing of a later ingest, for
+/// any subset of its keys that it covers: not immediately, not after a crash, not after a close.
 #[test]
 fn an_ingest_passes_a_range_delete_that_is_alone() {
     let (all, unbounded) = (key(90)..key(2000), key(150)..[255; 4]);
@@ -149,7 +148,7 @@ fn check_order(design: Design, medium: Medium, flush_first: bool) {
     (options.pool.path, options.pool.medium) = (of_medium.pool.path, of_medium.pool.medium);
     let when = |what: &str| format!("{design} on {medium}, {flush_first}: {what}");
     let db = Db::open(folder.path(), options.clone()).unwrap();
-    // Old ones at every depth below the range delete.
+    // Old entries at every depth below the range delete.
     for n in 0..600 {
         db.put(key(n), "old").unwrap();
         match n {
@@ -160,7 +159,7 @@ fn check_order(design: Design, medium: Medium, flush_first: bool) {
     }
     let at_first = db.snapshot().unwrap();
     db.delete_range(key(100)..key(550)).unwrap();
-    // Another that begins and ends outside of the keys of the ingest.
+    // Another range delete, which starts and ends outside the keys of the ingest.
     db.delete_range(key(90)..key(2000)).unwrap();
     if flush_first {
         db.flush().unwrap();
@@ -222,7 +221,8 @@ fn check_order(design: Design, medium: Medium, flush_first: bool) {
     drop((at_first, deleted, ingested));
     db.compact_range::<&[u8]>(..).unwrap();
     check(&db, &with_half, "compacted without snapshots");
-    // And once more, now over what the last one deleted, before it is gone and the database killed.
+    // Ingests again over the range of the last delete, before its effects are gone, and kills the
+    // database.
     db.delete_range(key(0)..key(900)).unwrap();
     load(&db, 100..900, b"new").unwrap();
     let last = expected(0, &|_| true);
@@ -237,25 +237,25 @@ fn check_order(design: Design, medium: Medium, flush_first: bool) {
     check(&Db::open(folder.path(), options).unwrap(), &last, "closed");
 }
 
-/// What an ingest loads into a range that was deleted before shows, whatever other ranges were deleted, and
-/// stays when these become tables above it.
+/// Pairs ingested into a range that was deleted before are visible, whatever other ranges were
+/// deleted, and stay so when these become tables above them.
 #[test]
 fn ranges_deleted_before_an_ingest_do_not_hide_it() {
     for design in Design::ALL {
         let folder = scratch().unwrap();
         let mut options = options(design, Workers::Manual);
-        // Nothing is compacted in between, which would put all in order.
+        // No compaction runs in between, which would order everything.
         options.bottom.leveled.runs_compact = 20;
         options.bottom.leveled.runs_slow = 30;
         options.bottom.leveled.runs_stop = 40;
         let db = Db::open(folder.path(), options).unwrap();
         db.put("m-before", "x").unwrap();
-        // Deep, so that the range delete over it goes into a table.
+        // At the bottom, so that the range delete over it goes into a table.
         db.drain().unwrap();
         // On both sides, so that the table of the range deletes has them between its entries.
         db.put("a", "x").unwrap();
         db.put("zzzz", "x").unwrap();
-        // Of all lengths, on both sides of what is loaded and over it.
+        // Ranges of all lengths, on both sides of the ingested keys and over them.
         for (from, to) in [
             ("z", "zz"),
             ("b", "bb"),
@@ -283,7 +283,7 @@ fn ranges_deleted_before_an_ingest_do_not_hide_it() {
     }
 }
 
-/// Of an ingest that is dropped, out of order or refused nothing is seen and no file stays, and the
+/// An ingest that is dropped, out of order or refused shows nothing and leaves no file, and the
 /// next one works.
 #[test]
 fn an_ingest_that_fails_leaves_nothing() {
@@ -335,7 +335,7 @@ fn tables(folder: &Path) -> usize {
     terrace::inspect::tables(folder).unwrap().len()
 }
 
-/// A database that keeps nothing but logs refuses a bulk load, and says what to do.
+/// A database that keeps only logs refuses an ingest with advice.
 #[test]
 fn tables_in_plain_memory_take_no_ingest() {
     let folder = scratch().unwrap();
@@ -345,7 +345,8 @@ fn tables_in_plain_memory_take_no_ingest() {
     assert!(refused.to_string().contains("write with put"), "{refused}");
 }
 
-/// A run that is alone on level 0 and overlaps nothing is written once: its tables move down by edits.
+/// A run that is alone on level 0 and overlaps nothing is written once: its tables move down by
+/// edits.
 #[test]
 fn sorted_files_are_written_once() {
     let folder = scratch().unwrap();
@@ -359,8 +360,8 @@ fn sorted_files_are_written_once() {
     assert!(db.metrics().files.iter().all(|level| level.level > 0));
 }
 
-/// Only what lies between its keys is in the way of an ingest, and what is older than that: tables that
-/// came later stay in the buffer, and what is in files stays where it is.
+/// An ingest moves only entries between its keys, and what is older than those: tables that came
+/// later stay in the buffer, and data in files stays where it is.
 #[test]
 fn an_ingest_moves_what_is_in_its_way_only() {
     let folder = scratch().unwrap();
@@ -372,7 +373,7 @@ fn an_ingest_moves_what_is_in_its_way_only() {
         db.put(key(n), "old").unwrap();
     }
     db.flush().unwrap();
-    // More tables than drain together, none of which is on the last level.
+    // More tables than one drain takes, none of them on the last level.
     for n in 0..160 {
         db.put(key(5000 + n), vec![7; 1000]).unwrap();
     }
@@ -385,7 +386,7 @@ fn an_ingest_moves_what_is_in_its_way_only() {
     for n in 0..100 {
         assert_eq!(db.get(key(n)).unwrap(), Some(b"new".to_vec()), "key {n}");
     }
-    // Nothing is in the way, so nothing moves.
+    // Nothing overlaps, so nothing moves.
     let written = db.metrics().table_file_bytes;
     load(&db, 200..300, b"new").unwrap();
     assert_eq!(buffered(), left);
@@ -419,8 +420,8 @@ fn an_ingest_moves_what_is_in_its_way_only() {
     assert_eq!(db.get(key(50)).unwrap(), Some(b"new".to_vec()));
 }
 
-/// Beside writers of the same keys: each key goes through its values in order, an ingest shows in all
-/// keys or in none at every moment, and what a reader has seen it never unsees.
+/// With concurrent writers of the same keys, each key takes its values in order, an ingest shows in
+/// all keys or in none at every moment, and no reader goes back to an earlier state.
 #[test]
 fn ingests_beside_writers_are_atomic() {
     const KEYS: u32 = 300;
@@ -430,7 +431,7 @@ fn ingests_beside_writers_are_atomic() {
         options.pool.size_bytes = 32 << 20;
         let db = Db::open(folder.path(), options).unwrap();
         let (done, round) = (AtomicBool::new(false), AtomicU64::new(0));
-        // Values are the number of the ingest, or, of a writer in between, the number before it.
+        // Values are the number of the ingest or, from a writer in between, the number before it.
         load(&db, 0..KEYS, &0u64.to_be_bytes()).unwrap();
         let number = |value: Vec<u8>| u64::from_be_bytes(value.try_into().unwrap());
         std::thread::scope(|scope| {
@@ -439,7 +440,7 @@ fn ingests_beside_writers_are_atomic() {
                 scope.spawn(move || {
                     let mut n = writer;
                     while !done.load(Ordering::Acquire) {
-                        // A key of its own in the middle of the range, and one behind it.
+                        // An own key in the middle of the range, and one after it.
                         n = n.wrapping_add(2);
                         let own = [key(n % KEYS).as_slice(), b"x"].concat();
                         db.put(own, n.to_be_bytes()).unwrap();
@@ -474,8 +475,8 @@ fn ingests_beside_writers_are_atomic() {
     }
 }
 
-/// A range delete that only a memtable has takes nothing away for good, though what was ingested after it is in
-/// files already: a process that is killed then leaves the batch whole, or nothing of it.
+/// A range delete that is only in a memtable removes nothing permanently, though entries ingested
+/// after it are in files already: a process killed then leaves the batch entirely or not at all.
 #[test]
 fn ranges_deleted_before_an_ingest_are_applied_when_they_last() {
     for design in settings::designs_with_files() {
@@ -493,7 +494,7 @@ fn ranges_deleted_before_an_ingest_are_applied_when_they_last() {
             let mut batch = WriteBatch::new();
             batch.delete_range(key(10)..key(90)).put(key(200), "both");
             db.write(batch, Durability::Volatile).unwrap();
-            // Beside the range: what is compacted with them has keys of the range.
+            // Ingests next to the range: compactions with these entries include keys of the range.
             for _ in 0..rng.u32(1..4) {
                 load(&db, 0..2, b"new").unwrap();
             }

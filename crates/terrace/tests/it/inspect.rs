@@ -1,4 +1,4 @@
-//! Looking inside files: beside an open database, and at damaged ones.
+//! Inspection of files: of an open database, and of damaged ones.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use terrace_media::{Clock as _, Medium};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-/// Sequence number, keyspace, key, value; no value deletes.
+/// Keyspace, key and value by sequence number. No value stands for a delete.
 type Seen = BTreeMap<u64, (u32, Vec<u8>, Option<Vec<u8>>)>;
 
 fn options(design: Design) -> Options {
@@ -34,7 +34,7 @@ fn read_table(path: &Path, seen: &mut Seen) -> inspect::TableSummary {
     inspect::table(path, visit).unwrap()
 }
 
-/// The offsets of the records that verify, and the summary.
+/// Returns the offsets of the valid records, and the summary.
 fn read_log(folder: &Path, id: u64, seen: &mut Seen) -> (Vec<u64>, inspect::LogSummary) {
     let mut offsets = Vec::new();
     let visit = &mut |piece: LogPiece<'_>| {
@@ -51,7 +51,8 @@ fn read_log(folder: &Path, id: u64, seen: &mut Seen) -> (Vec<u64>, inspect::LogS
     (offsets, found)
 }
 
-/// Writes keys so that some are in tables and some in the log; what was written, by its number.
+/// Writes keys so that some are in tables and some in the log. Returns the writes by sequence
+/// number.
 fn filled(folder: &Path, design: Design) -> (Db, Seen) {
     filled_with(folder, options(design))
 }
@@ -87,7 +88,8 @@ fn active_log(folder: &Path) -> LogPlace {
     inspect::logs(folder).unwrap().pop().unwrap()
 }
 
-/// What is in the files of an open database is shown beside it, sound, and none of it is made up.
+/// The files of an open database are shown while it is open, sound, and nothing in them is
+/// invented.
 #[test]
 fn an_open_database_is_shown() {
     let folder = scratch().unwrap();
@@ -103,7 +105,7 @@ fn an_open_database_is_shown() {
         assert_eq!((found.problems, found.torn, found.stranded), (0, false, 0));
         assert_eq!(found.records, offsets.len() as u64);
     }
-    // What nobody can read, a deleted value and what deleted it, need not have come into a table.
+    // Entries that cannot be read, a deleted value and its tombstone, need not reach a table.
     let live = |seq: &u64| {
         let next = written.get(&(seq + 1));
         written[seq].2.is_some() && next.is_none_or(|next| next.1 != written[seq].1)
@@ -127,12 +129,13 @@ fn an_open_database_is_shown() {
     let named = found.state.iter().filter(|c| c.name == "file-added");
     let files = inspect::tables(folder.path()).unwrap();
     assert_eq!(named.count(), files.len());
-    // Nothing of this disturbed the owner.
+    // The owner was not disturbed.
     db.put("more", "1").unwrap();
     db.close().unwrap();
 }
 
-/// Whichever byte of a table is changed, a walk says so, and what it still hands out was written.
+/// If any byte of a table changes, a scan of it reports that, and still returns only what was
+/// written.
 #[test]
 fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
     let folder = scratch().unwrap();
@@ -152,7 +155,7 @@ fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
         assert!(found.problems > 0, "byte {at} of {}", bytes.len());
         assert!(seen.iter().all(|(seq, entry)| written[seq] == *entry));
         most = most.max(whole.entries - found.entries.min(whole.entries - 1));
-        // One data block at most is lost, unless the byte leads to others.
+        // At most one data block is lost, unless the byte locates others.
         if at < 100 {
             assert!(found.entries > 0 && found.entries < whole.entries);
         }
@@ -162,7 +165,7 @@ fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
         std::fs::write(&path, &bytes[..len]).unwrap();
         assert!(read_table(&path, &mut Seen::new()).problems > 0, "{len}");
     }
-    // Without the name of a table, a file has to look like one at its end or at its start.
+    // Without the name of a table, a file must look like one at its end or at its start.
     let other = folder.path().join("other");
     for (at, is_table) in [(bytes.len() - 128, true), (100, true), (bytes.len(), false)] {
         let mut changed = bytes.clone();
@@ -182,8 +185,8 @@ fn a_changed_byte_of_a_table_is_found_and_the_rest_is_read() {
     }
 }
 
-/// After a byte of a record was changed, the records before and behind it are shown, those behind as
-/// such, and it is told where the damage is.
+/// After a byte of a record was changed, the records before and after it are shown, the latter
+/// marked as such, and the position of the damage is reported.
 #[test]
 fn records_behind_damage_are_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -221,8 +224,8 @@ fn records_behind_damage_are_shown() {
     }
 }
 
-/// After a byte of an edit was changed, the others are shown, and it is told where the damage is; of a
-/// manifest in the pool, and of one in a file.
+/// After a byte of an edit was changed, the others are shown, and the position of the damage is
+/// reported, for a manifest in the pool and for one in a file.
 #[test]
 fn a_damaged_manifest_is_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -237,7 +240,7 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     let mut options = settings::small_of(design, medium);
     options.background.workers = Workers::Manual;
     let (db, _) = filled_with(folder.path(), options);
-    // What stays in the buffer is in no file.
+    // Data that stays in the buffer is in no file.
     db.drain().unwrap();
     db.close().unwrap();
     let read = |path: &Path| {
@@ -262,7 +265,8 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     assert!(files > 0 && named(&sound) == files, "{design} on {medium}");
     let in_file = sound.path == folder.path().join("MANIFEST");
     assert_eq!(in_file, medium == Medium::Dram);
-    // The file by itself is as good as the folder, and so is a folder whose OPTIONS file is lost.
+    // The file alone works as well as the directory, and so does a directory without its OPTIONS
+    // file.
     assert_eq!(read(&sound.path).0, offsets);
     std::fs::remove_file(folder.path().join("OPTIONS")).unwrap();
     assert_eq!(read(folder.path()).0, offsets);
@@ -279,12 +283,12 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     let (left, problems, found) = read(folder.path());
     assert_eq!(left.len(), offsets.len() - 1);
     assert!(problems.contains(&damaged) && found.problems as usize == problems.len());
-    // The very last record may be one that a crash tore: that is no damage.
+    // The very last record may have been torn by a crash, which is not damage.
     change(offsets[offsets.len() - 1] + 33);
     let (left, problems, found) = read(folder.path());
     assert_eq!((left.len(), problems.len()), (offsets.len() - 1, 0));
     assert!(found.torn);
-    // Of a damaged header all edits are shown if it still says which generation they are of.
+    // If the header is damaged, all edits are shown as long as it still has their generation.
     if in_file {
         change(sound.offset + 60);
         let (left, problems, _) = read(folder.path());
@@ -293,7 +297,7 @@ fn check_damaged_manifest(design: Design, medium: Medium) {
     }
 }
 
-/// Range deletes and expiry are shown as what they mean, of logs and of tables.
+/// Range deletes and expiry are decoded, in logs and in tables.
 #[test]
 fn range_deletes_and_expiry_are_shown() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -303,7 +307,7 @@ fn range_deletes_and_expiry_are_shown() {
         options.background.workers = Workers::Manual;
         let db = place.open(&options).unwrap();
         let now = place.clock.unix_millis();
-        // Range deletes over nothing would not come into a table.
+        // Range deletes over nothing would not reach a table.
         db.put("b", "old").unwrap();
         db.put("y", "old").unwrap();
         db.flush().unwrap();

@@ -1,4 +1,5 @@
-//! Keyspaces: a drop is one point for every reader and writer, and a handle works on its own database only.
+//! Keyspaces: a drop is atomic for every reader and writer, and a handle works only with its own
+//! database.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn opened(design: Design, medium: Medium, workers: Workers) -> (tempfile::TempDi
     (folder, db)
 }
 
-/// Everything that a read of the keyspace gives: as many keys as there are, or an error.
+/// Reads the keyspace. Returns the number of keys, or an error.
 fn look(db: &Db, space: &Keyspace, turn: usize) -> Result<usize> {
     let keys: Vec<[u8; 4]> = (0..KEYS).map(u32::to_be_bytes).collect();
     match turn % 6 {
@@ -58,8 +59,8 @@ fn look(db: &Db, space: &Keyspace, turn: usize) -> Result<usize> {
     }
 }
 
-/// While a keyspace is dropped and purged, each read gives all of it or `Invalid`, and after the first
-/// `Invalid` nothing else.
+/// While a keyspace is dropped and purged, each read returns all of it or `Invalid`, and after the
+/// first `Invalid` only that.
 #[test]
 fn a_read_beside_a_drop_sees_all_of_the_keyspace_or_is_refused() {
     for (design, medium) in DESIGNS {
@@ -97,15 +98,15 @@ fn a_read_beside_a_drop_sees_all_of_the_keyspace_or_is_refused() {
                     std::thread::yield_now();
                 }
                 db.drop_keyspace("space").unwrap();
-                // So that the keyspace is purged at once.
+                // Drains, so that the keyspace is purged at once.
                 let _ = db.drain();
             });
         }
     }
 }
 
-/// A batch that was acknowledged with an entry for a keyspace came before its drop: it is there when the drop
-/// returns, all of it.
+/// An acknowledged batch with an entry for a keyspace comes before its drop: all of it is there
+/// when the drop returns.
 #[test]
 fn an_acknowledged_write_into_a_dropped_keyspace_came_before_the_drop() {
     let (_folder, db) = opened(Design::MioDb, Medium::Dram, Workers::Threads(2));
@@ -141,7 +142,7 @@ fn an_acknowledged_write_into_a_dropped_keyspace_came_before_the_drop() {
     }
 }
 
-/// Every call that is given a keyspace of another database is refused, and changes neither.
+/// Every call with a keyspace of another database is refused, and changes neither database.
 #[test]
 fn a_keyspace_of_another_database_is_refused() {
     for (design, medium) in DESIGNS {
@@ -199,7 +200,7 @@ fn a_keyspace_of_another_database_is_refused() {
                 assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
             }
             assert_eq!(foreign.iter().unwrap().count(), 0);
-            // Cleared, the batch is as new.
+            // A cleared batch is like a new one.
             batch.clear();
             batch.put_in(&own, "key", "mine");
             db.write_ref(&mut batch, Durability::Buffered).unwrap();

@@ -1,4 +1,4 @@
-//! Children of this test's own executable, killed with SIGKILL.
+//! Children that run this test's own executable and are killed with SIGKILL.
 
 use std::process::{Command, ExitCode};
 
@@ -7,7 +7,7 @@ use terrace_media::Medium;
 use terrace_testkit::kill::{Victim, child_if_asked};
 use terrace_testkit::seeds;
 
-/// Not a test of its own: what the children run. Without orders it does nothing.
+/// The entry point of the children, not a test. Without orders it does nothing.
 #[test]
 fn child() {
     if let Some(code) = child_if_asked() {
@@ -15,7 +15,7 @@ fn child() {
     }
 }
 
-/// A child killed at any moment has lost nothing that was acknowledged and shows nothing else.
+/// A child killed at any moment loses nothing that was acknowledged and shows nothing else.
 #[test]
 fn killed_children_lose_nothing() {
     let exe = std::env::current_exe().expect("a test has an executable");

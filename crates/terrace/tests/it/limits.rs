@@ -1,5 +1,5 @@
-//! Sizes near a limit: every call returns, with an answer or an error that names what is full, with worker
-//! threads and without.
+//! Sizes near a limit: every call returns a result or an error that names what is full, with and
+//! without worker threads.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use terrace_testkit::{model, settings};
 const MEDIA: [Medium; 2] = [Medium::Dax, Medium::Dram];
 const WORKERS: [Workers; 2] = [Workers::Threads(1), Workers::Manual];
 
-/// Runs `test` for every design on every medium in both modes of workers; its string says which.
+/// Runs `test` for every design on every medium in both modes of workers. Its string names the
+/// combination.
 fn everywhere(test: impl Fn(&Watched, Options, &str) + Send + 'static) {
     watch(move |watched| {
         for design in Design::ALL {
@@ -33,7 +34,7 @@ fn everywhere(test: impl Fn(&Watched, Options, &str) + Send + 'static) {
     });
 }
 
-/// Puts a value of `bytes`; the database goes on whatever the answer is.
+/// Puts a value of `bytes`. Returns whether it was accepted; an error must be `Full` or `Invalid`.
 fn put(watched: &Watched, db: &Db, key: &str, bytes: usize, place: &str) -> bool {
     let what = format!("{place}: a put of {bytes} bytes");
     let result = watched.op(&what, || db.put(key, vec![7; bytes]));
@@ -49,7 +50,8 @@ fn put(watched: &Watched, db: &Db, key: &str, bytes: usize, place: &str) -> bool
     true
 }
 
-/// A memtable that is hardly filled has no spare, and a large put needs one.
+/// A large put after a small one succeeds: a memtable that is nearly empty has no spare, but the
+/// put needs one.
 #[test]
 fn a_large_put_follows_a_small_one() {
     everywhere(|watched, options, place| {
@@ -64,8 +66,8 @@ fn a_large_put_follows_a_small_one() {
     });
 }
 
-/// Near every limit of sizes each write is taken, or refused by the limit that it goes beyond, and what was taken
-/// is there.
+/// Near every size limit each write is accepted, or rejected by the limit that it exceeds, and the
+/// accepted data is there.
 #[test]
 fn sizes_near_each_limit_are_answered() {
     for design in Design::ALL {
@@ -81,18 +83,19 @@ fn sizes_near_each_limit_are_answered() {
     }
 }
 
-/// Near every limit of sizes each pair of an ingest is taken, or left out by the limit that it goes beyond; an ingest
-/// ends beside small puts and in a pool that is nearly full, and what was taken is there.
+/// Near every size limit each pair of an ingest is accepted, or rejected by the limit that it
+/// exceeds. An ingest returns alongside small puts and in a pool that is nearly full, and the
+/// accepted pairs are there.
 #[test]
 fn ingests_of_sizes_near_each_limit_are_answered() {
     for design in Design::ALL {
         for medium in MEDIA {
-            // MioDb in plain memory takes none.
+            // MioDb in plain memory has no ingest.
             if medium == Medium::Dram && !design.keeps_table_files() {
                 continue;
             }
-            // With the last one a caller needed a memtable of more than the usual size, beside which a job made usual
-            // ones without end.
+            // With seed 2 a caller needed a memtable of more than the usual size, while a job made
+            // usual ones endlessly.
             let spins = (design, medium) == (Design::MioDbSsd, Medium::Dax);
             for seed in seeds(1).into_iter().chain(spins.then_some(2)) {
                 let mut options = settings::small_of(design, medium);
@@ -108,7 +111,7 @@ fn ingests_of_sizes_near_each_limit_are_answered() {
     }
 }
 
-/// With the options that a user has who sets none.
+/// The same holds with default options.
 #[test]
 fn a_large_put_follows_a_small_one_by_default() {
     watch(|watched| {
@@ -121,7 +124,7 @@ fn a_large_put_follows_a_small_one_by_default() {
     });
 }
 
-/// A log that is larger than all logs may take together does not keep writers from going on.
+/// A log that is larger than the cap of all logs does not block writers.
 #[test]
 fn small_puts_follow_one_beyond_the_log_cap() {
     everywhere(|watched, mut options, place| {
@@ -143,14 +146,14 @@ fn small_puts_follow_one_beyond_the_log_cap() {
     });
 }
 
-/// An ingest into a pool that is nearly full ends, and so do those after it.
+/// An ingest into a pool that is nearly full returns, and so do those after it.
 #[test]
 fn an_ingest_ends_in_a_pool_that_is_nearly_full() {
     everywhere(|watched, options, place| {
         let folder = scratch().unwrap();
         let db = Db::open(folder.path(), options).unwrap();
         for n in 0..1800u32 {
-            // Overwritten keys too, so that there is something to be given back.
+            // Some keys are overwritten, so that there is space to release.
             let key = n.wrapping_mul(2_654_435_761) % 3000;
             let put = watched.op(format!("{place}: put {n}"), || {
                 db.put(key.to_be_bytes(), [7; 500])
@@ -162,7 +165,7 @@ fn an_ingest_ends_in_a_pool_that_is_nearly_full() {
         }
         for round in 0..3 {
             let Ok(mut ingest) = db.ingest() else {
-                // MioDb in plain memory takes none.
+                // MioDb in plain memory has no ingest.
                 return;
             };
             let mut done = true;
@@ -185,8 +188,9 @@ fn an_ingest_ends_in_a_pool_that_is_nearly_full() {
     });
 }
 
-/// A put waits for readers to let go of a full pool. While no job runs, each one after it waits half as long: a loop
-/// that writes beside a snapshot of its own would stand for half a second at each put.
+/// A put waits for readers to release space of a full pool. While no job runs, each further put
+/// waits half as long: otherwise a loop that writes while it holds a snapshot would wait for half a
+/// second at each put.
 #[test]
 fn puts_do_not_all_wait_for_the_same_readers() {
     watch(|watched| {
@@ -216,8 +220,8 @@ fn puts_do_not_all_wait_for_the_same_readers() {
     });
 }
 
-/// Calls that wait for background work are refused while a disk has no room for it, however much of that work
-/// is done again and again before it finds that out.
+/// Calls that wait for background work are refused while a disk has no space for it, however much
+/// of that work is repeated before this is detected.
 #[test]
 fn calls_end_where_a_disk_is_full() {
     watch(|watched| {
@@ -249,15 +253,15 @@ fn calls_end_where_a_disk_is_full() {
                     if let Err(e) = &result {
                         assert_eq!(e.kind(), ErrorKind::Full, "{what}: {e}");
                     }
-                    // With threads a compaction may have done all there is to do in what room there was.
+                    // With threads a compaction may have finished in the remaining space.
                     let refused = call == "compact_range" && workers == Workers::Manual;
                     assert!(!refused || result.is_err(), "{what}");
-                    // Something to be flushed by the next call.
+                    // Leaves data to be flushed by the next call.
                     let _ = watched.op(&what, || db.put("key", [7; 3000]));
                 }
                 fs.set_room(u64::MAX >> 1);
                 watched.op(format!("{place}: room"), || {
-                    // A job that was refused before may be heard of once more.
+                    // A job refused earlier may be reported again.
                     while let Err(e) = db.compact_range::<&[u8]>(..) {
                         assert_eq!(e.kind(), ErrorKind::Full, "{place}: {e}");
                     }

@@ -1,5 +1,5 @@
-//! Writers and readers on threads, while merges and drains run: some order of their calls explains
-//! every answer, and each of them shows what holds at any instant.
+//! Writers and readers on threads, during merges and drains: the results are linearizable, and each
+//! of them shows what holds at any instant.
 
 use terrace::Design;
 use terrace_media::Medium;
@@ -7,9 +7,9 @@ use terrace_testkit::linear::Run;
 use terrace_testkit::place::scratch;
 use terrace_testkit::seeds;
 
-/// Four writers and four readers get only answers that some order of the calls explains; batches
-/// are seen whole, scans neither miss nor repeat a key, sums stay the same, what is always there is always
-/// found, and keyspaces go at once.
+/// All results of four writers and four readers are linearizable; batches are seen whole, scans
+/// neither miss nor repeat a key, sums are constant, permanent keys are always found, and drops of
+/// keyspaces are atomic.
 #[test]
 fn concurrent_answers_are_explained_by_an_order() {
     for (medium, design) in [

@@ -1,5 +1,5 @@
-//! Logs that end before the end that the manifest has of them: emptied, cut off, without their last page, or
-//! older copies of themselves. Opening says so, and a repair tells what is lost.
+//! Logs that end before the end recorded in the manifest: emptied, truncated, without their last
+//! page, or replaced with older copies. Opening reports it, and a repair reports the loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use terrace_testkit::settings;
 const HEADER_BYTES: usize = 64;
 const KEYS: u32 = 60;
 
-/// Options with room for many logs.
+/// Returns options with space for many logs.
 fn options(design: Design) -> Options {
     let mut options = settings::small_of(design, Medium::Dram);
     options.pool.size_bytes = 16 << 20;
@@ -24,7 +24,7 @@ fn options(design: Design) -> Options {
     options
 }
 
-/// What was written: of each key the values that it ever had, and the last, if it was not deleted.
+/// The written data: all values that each key ever had, and its last one unless deleted.
 #[derive(Default)]
 struct Written {
     all: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
@@ -74,7 +74,7 @@ fn copied(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Where the records of a log end.
+/// Returns the ends of the records of a log.
 fn ends(path: &Path) -> Vec<usize> {
     let mut ends = Vec::new();
     let visit = &mut |piece: LogPiece<'_>| {
@@ -87,7 +87,7 @@ fn ends(path: &Path) -> Vec<usize> {
     ends
 }
 
-/// The ways in which a log can end too early, by name.
+/// Returns the ways in which a log can end too early, by name.
 fn damages(path: &Path) -> Vec<(&'static str, Vec<u8>)> {
     let bytes = std::fs::read(path).unwrap();
     let ends = ends(path);
@@ -149,8 +149,8 @@ fn check(folder: &Path, path: &Path, options: &Options, written: &Written) {
     }
 }
 
-/// Whichever log of a database without a pool ends too early, of those that a close or a write after a
-/// `Sync` one has noted, it is refused by name, and a repair tells of it.
+/// If any log of a database without a pool ends too early, and its end was recorded by a close or
+/// by a write after a `Sync` one, it is refused by name, and a repair reports it.
 #[test]
 fn logs_that_end_too_early_are_refused() {
     for design in Design::ALL {
@@ -164,7 +164,7 @@ fn logs_that_end_too_early_are_refused() {
                     return;
                 }
                 written.write(&db, Durability::Buffered);
-                // What this design flushes needs no log.
+                // This design needs no log for flushed data.
                 if design != Design::Leveled {
                     db.step(0).unwrap();
                 }
@@ -174,7 +174,7 @@ fn logs_that_end_too_early_are_refused() {
         until(6, &mut written);
         written.write(&db, Durability::Sync);
         let synced = log_files(folder.path());
-        // The next edit of a log notes the ends of those that are synced.
+        // The next edit for a log records the ends of synced ones.
         until(8, &mut written);
         let killed = copied(folder.path());
         drop(db);
@@ -187,7 +187,7 @@ fn logs_that_end_too_early_are_refused() {
         let db = Db::open(killed.path(), options.clone()).unwrap();
         assert!(written.is_in(&db), "{design}");
         assert!(!db.recovery().clean && db.recovery().logs_replayed > 5);
-        // What a crash left and was replayed is noted as well, by the next close.
+        // The next close also records the ends of logs that a crash left and that were replayed.
         for _ in 0..20 {
             written.write(&db, Durability::Buffered);
         }
@@ -207,7 +207,7 @@ fn logs_that_end_too_early_are_refused() {
     }
 }
 
-/// Of a database that was closed, with a pool, the log that it kept is as good.
+/// The same holds for the remaining log of a closed database with a pool.
 #[test]
 fn a_log_in_the_pool_that_was_emptied_is_refused() {
     for design in Design::ALL {
@@ -242,8 +242,8 @@ fn a_log_in_the_pool_that_was_emptied_is_refused() {
     }
 }
 
-/// Power lost at any moment of writes to several logs, of a close, and of the opening and close after it: what
-/// was not synced may be gone, and no log is called damaged for it.
+/// Power is lost at any moment of writes to several logs, of a close, and of the open and close
+/// after it: unsynced data may be lost, and no log is reported as damaged because of it.
 #[test]
 fn a_crash_is_not_taken_for_a_log_that_was_cut_off() {
     for design in Design::ALL {
@@ -277,7 +277,7 @@ fn a_crash_is_not_taken_for_a_log_that_was_cut_off() {
             let mut ended = 0;
             for (at, image) in images.into_iter().enumerate() {
                 let machine = Machine::boot(image, at as u64);
-                // It may not have been created yet.
+                // The database may not have been created yet.
                 let place = Place::machine(&machine);
                 let opened = place.open(&options);
                 let db = opened.unwrap_or_else(|e| panic!("{design}, point {at}: {e}"));
@@ -292,8 +292,8 @@ fn a_crash_is_not_taken_for_a_log_that_was_cut_off() {
     }
 }
 
-/// An older manifest, whose files are all there, does not hide the logs that came after it: the opening is refused and
-/// removes nothing, and with the right manifest everything is there.
+/// An older manifest, whose files all exist, does not hide the logs that came after it: opening
+/// fails and removes nothing, and with the right manifest everything is there.
 #[test]
 fn an_older_manifest_does_not_hide_newer_logs() {
     let folder = scratch().unwrap();

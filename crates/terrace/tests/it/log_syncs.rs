@@ -1,9 +1,10 @@
-//! Syncs of logs that fail once, as Linux tells of them: whoever waits for that log hears of it.
+//! Syncs of logs that fail once, as reported by Linux: every writer that waits for the log gets the
+//! error.
 
 use terrace_testkit::faults::once::{self, Failing};
 use terrace_testkit::settings;
 
-/// A sync of a log that fails is told to every writer that waits for that log, and none is acknowledged
+/// A failed sync of a log fails every writer that waits for that log, and no writer is acknowledged
 /// because a later sync of the same file succeeds.
 #[test]
 fn a_sync_that_failed_once_has_failed_for_all() {

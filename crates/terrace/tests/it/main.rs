@@ -1,4 +1,4 @@
-//! The store's integration tests, in one binary so that it links once.
+//! Integration tests of the store, in one binary so that it links once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test may stop at the first surprise, in its helpers too"

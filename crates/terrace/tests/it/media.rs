@@ -1,5 +1,5 @@
-//! A database whose medium changes from one opening to the next: a pool that is copied to another file system, or
-//! opened with other instructions.
+//! A database whose medium changes from one open to the next: a pool that is copied to another file
+//! system, or opened with another choice of medium.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use terrace_testkit::{seeds, settings};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the database had before the write under way, and what it has after it.
+/// The content before the write in flight, and after it.
 #[derive(Default, Clone)]
 struct Known {
     before: Pairs,
     after: Pairs,
 }
 
-/// Writes a little, all of it durable against power loss.
+/// Writes a few batches, all durable against power loss.
 fn write(db: &Db, rng: &mut fastrand::Rng, known: &Mutex<Known>) {
     for _ in 0..rng.usize(1..120) {
         let mut batch = WriteBatch::new();
@@ -48,7 +48,7 @@ fn write(db: &Db, rng: &mut fastrand::Rng, known: &Mutex<Known>) {
     }
 }
 
-/// How a life ends.
+/// Ends a life in a random way.
 fn stop(machine: &Machine, rng: &mut fastrand::Rng) -> Image {
     match rng.u8(..5) {
         0 | 1 => machine.process_image(),
@@ -57,7 +57,7 @@ fn stop(machine: &Machine, rng: &mut fastrand::Rng) -> Image {
     }
 }
 
-/// Ends the life at one of its persist points, which may be one of the opening, if it has so many.
+/// Ends the life at one of its persist points, possibly one of the open, if it reaches that many.
 fn stop_at(
     machine: &Machine,
     rng: &mut fastrand::Rng,
@@ -80,8 +80,8 @@ fn stop_at(
     ended
 }
 
-/// Whatever medium it is on, and whichever it was on when the process or the machine stopped, nothing is lost, nothing
-/// comes back and every part is sound.
+/// On any medium, after any medium at the time the process or the machine stopped, nothing is lost,
+/// nothing reappears, and every part is sound.
 #[test]
 fn the_medium_may_change() {
     let mut lives = 0;

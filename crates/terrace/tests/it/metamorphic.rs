@@ -1,9 +1,9 @@
-//! The same history through every design: all of them show the same, step by step.
+//! One history on every design: all of them show the same, step by step.
 
 use terrace_testkit::metamorphic::run;
 use terrace_testkit::seeds;
 
-/// Whatever the design and however hostile its options, users see the same at every step.
+/// For every design and however unfavorable its options, users see the same at every step.
 #[test]
 fn every_design_shows_the_same() {
     for seed in seeds::seeds(10) {

@@ -1,4 +1,4 @@
-//! Random calls against an ordered map: after any sequence of them, both say the same.
+//! Random calls compared with an ordered map: after any sequence of them, both agree.
 
 use terrace::{Design, Options, Workers};
 use terrace_media::Medium;
@@ -24,20 +24,20 @@ fn random_calls_agree_with_a_map() {
     check("model on dax", 60, 1500, Medium::Dax, &|_, _| {});
 }
 
-/// The same on a pool whose pages are synced.
+/// The same holds on a pool whose pages are synced.
 #[test]
 fn random_calls_agree_with_a_map_on_mapped() {
     check("model on mapped", 12, 800, Medium::Mapped, &|_, _| {});
 }
 
-/// The same without a pool: tables in memory, logs in files.
+/// The same holds without a pool: tables in memory, logs in files.
 #[test]
 fn random_calls_agree_with_a_map_without_a_pool() {
     check("model on dram", 25, 800, Medium::Dram, &|_, _| {});
 }
 
-/// Iterators that are held open see what was there when they were opened, between any two steps of
-/// large merges and drains.
+/// Open iterators see the state of the time they were opened, between any two steps of large merges
+/// and drains.
 #[test]
 fn iterators_beside_single_steps_agree_with_a_map() {
     for seed in seeds::seeds(24) {
@@ -50,7 +50,7 @@ fn iterators_beside_single_steps_agree_with_a_map() {
     }
 }
 
-/// The same with options that are hostile in one way each.
+/// The same holds with options that are unfavorable in one way each.
 #[test]
 fn random_calls_agree_with_a_map_under_hostile_options() {
     check(
@@ -68,7 +68,7 @@ fn random_calls_agree_with_a_map_under_hostile_options() {
     );
 }
 
-/// The same with levels of files at the bottom, with and without a buffer above them.
+/// The same holds with levels of files at the bottom, with and without a buffer above them.
 #[test]
 fn random_calls_agree_with_a_map_over_files() {
     for (design, medium) in [
@@ -87,7 +87,7 @@ fn random_calls_agree_with_a_map_over_files() {
     }
 }
 
-/// The same while threads of the store's own flush, merge and drain.
+/// The same holds while threads of the store flush, merge and drain.
 #[test]
 fn random_calls_agree_with_a_map_beside_workers() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -102,7 +102,7 @@ fn random_calls_agree_with_a_map_beside_workers() {
     }
 }
 
-/// The same with sizes near each limit, beside threads, with options that are hostile or nobody's.
+/// The same holds with sizes near each limit, with threads, and with unfavorable options.
 #[test]
 fn random_calls_agree_with_a_map_near_each_limit() {
     for kind in [
@@ -111,7 +111,7 @@ fn random_calls_agree_with_a_map_near_each_limit() {
         (Medium::Dram, Design::MioDbSsd),
         (Medium::Dram, Design::Leveled),
     ] {
-        // Memtables of 64 MiB take long; the campaign has them too.
+        // Memtables of 64 MiB take long. The campaign covers them.
         let seeds = seeds::seeds(6).into_iter();
         for seed in seeds.filter(|seed| !settings::is_by_default(*seed)) {
             once(kind, seed, 200).unwrap_or_else(|failure| panic!("{failure}"));

@@ -1,4 +1,5 @@
-//! One read, one point: whatever a call reads was the state of the database at one instant of the call.
+//! Atomic reads: everything that a call reads was the state of the database at one instant of the
+//! call.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,10 +16,10 @@ const DESIGNS: [(Design, Medium); 4] = [
     (Design::MioDbSsd, Medium::Dram),
     (Design::Leveled, Medium::Dram),
 ];
-/// How long threads try to catch a read between two points.
+/// The time that threads try to catch a read between two states.
 const HAMMER: Duration = Duration::from_millis(250);
 
-/// Runs `write` and `read` against one another on two threads, and stops both at the first failure.
+/// Runs `write` and `read` concurrently on two threads, and stops both at the first failure.
 fn hammer(write: impl Fn(u64) + Sync, read: impl Fn() + Sync) {
     let begun = Instant::now();
     let stop = AtomicBool::new(false);
@@ -41,8 +42,8 @@ fn hammer(write: impl Fn(u64) + Sync, read: impl Fn() + Sync) {
     });
 }
 
-/// A batch that deletes a range and puts a key of it again never shows the key as absent, and one that puts
-/// a key and then deletes its range never shows the key.
+/// A batch that deletes a range and puts a key of it again never shows the key as absent, and one
+/// that puts a key and then deletes its range never shows the key.
 #[test]
 fn a_point_read_never_sees_half_of_a_batch_with_a_range_delete() {
     for (design, medium) in DESIGNS {
@@ -65,7 +66,7 @@ fn a_point_read_never_sees_half_of_a_batch_with_a_range_delete() {
     }
 }
 
-/// A clock that stands still, and runs what a test wants to happen when somebody asks it.
+/// A clock that is stopped, and runs a hook of the test when it is read.
 #[derive(Default)]
 struct Hooked {
     millis: AtomicU64,
@@ -136,8 +137,8 @@ const LOOKS: [(&str, Look); 7] = [
     }),
 ];
 
-/// A key that is written anew before it expires is there for every read, however long the read stands still
-/// between its steps.
+/// A key that is rewritten before it expires is present for every read, however long the read
+/// pauses between its steps.
 #[test]
 fn a_key_that_is_replaced_in_time_is_never_absent() {
     for (design, medium) in DESIGNS {
@@ -163,7 +164,7 @@ fn a_key_that_is_replaced_in_time_is_never_absent() {
     }
 }
 
-/// A read of several keys never shows one that has expired beside one that was written after that.
+/// A read of several keys never shows one that has expired together with one written after that.
 #[test]
 fn a_key_that_has_expired_is_not_shown_beside_later_ones() {
     for (design, medium) in DESIGNS {
@@ -200,7 +201,7 @@ fn a_key_that_has_expired_is_not_shown_beside_later_ones() {
     }
 }
 
-/// A moment is found even while every look at the clock finds another time and a newer number.
+/// A read finishes even if every look at the clock finds another time and a newer sequence number.
 #[test]
 fn a_moment_is_found_while_clock_and_writers_never_rest() {
     struct Restless(AtomicU64, Mutex<Option<Db>>);
@@ -212,11 +213,11 @@ fn a_moment_is_found_while_clock_and_writers_never_rest() {
         fn unix_millis(&self) -> u64 {
             let db = self.1.try_lock().ok().and_then(|mut db| db.take());
             if let Some(db) = db {
-                // Another thread: the one that asks may hold what a write needs.
+                // Writes on another thread: the calling one may hold a lock that a write needs.
                 let (sent, written) = std::sync::mpsc::channel();
                 let writer = db.clone();
                 std::thread::spawn(move || sent.send(writer.put("other", "newer").is_ok()));
-                // BOUND: held off for this moment, it is written later.
+                // BOUND: if the write is blocked for now, it happens later.
                 let _ = written.recv_timeout(Duration::from_millis(20));
                 *self.1.lock().unwrap() = Some(db);
             }

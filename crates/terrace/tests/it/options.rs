@@ -1,5 +1,5 @@
-//! Options that a database keeps: they come back, are replaced by those stated later, and nothing on the
-//! way can lose the file that has them.
+//! Options that a database stores: they are restored, and replaced by those given later, and the
+//! file with them cannot be lost.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-/// Options of which many are no defaults.
+/// Returns options of which many are not defaults.
 fn stated(design: Design, medium: Medium) -> Options {
     let mut options = settings::small_of(design, medium);
     options.front.sealed_count_max = 1;
@@ -21,8 +21,8 @@ fn stated(design: Design, medium: Medium) -> Options {
     options
 }
 
-/// Opened without options, a database has those that it was opened with last, whoever stated them; those
-/// of the process are not among them.
+/// Opened without options, a database has those of its last open. Options of the process are not
+/// stored.
 #[test]
 fn options_are_kept_until_others_are_stated() {
     for design in Design::ALL {
@@ -55,7 +55,7 @@ fn options_are_kept_until_others_are_stated() {
     }
 }
 
-/// Who only reads may state what he likes, and changes nothing by it.
+/// A read-only open may use any options, and stores none.
 #[test]
 fn a_reader_keeps_nothing() {
     let folder = scratch().unwrap();
@@ -74,8 +74,8 @@ fn a_reader_keeps_nothing() {
     );
 }
 
-/// An open that fails keeps nothing either, and where the options cannot be kept it says so and leaves
-/// those that were there.
+/// An open that fails stores nothing either. If the options cannot be stored, it reports that and
+/// leaves the old ones.
 #[test]
 fn a_refused_open_keeps_nothing() {
     let folder = scratch().unwrap();
@@ -96,7 +96,7 @@ fn a_refused_open_keeps_nothing() {
         std::fs::read(folder.path().join("OPTIONS")).unwrap(),
         before
     );
-    // With what it has it opens on a full disk as well.
+    // With its stored options it opens on a full disk as well.
     drop(place.open(&options).unwrap());
     fs.fill_up(false);
 
@@ -114,7 +114,7 @@ fn a_refused_open_keeps_nothing() {
     );
 }
 
-/// A pool that was moved has to be named once.
+/// A moved pool must be named once.
 #[test]
 fn a_moved_pool_is_named_once() {
     let folder = scratch().unwrap();
@@ -132,7 +132,7 @@ fn a_moved_pool_is_named_once() {
     assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
 }
 
-/// Power fails at every moment of an open with other options: the old ones are there or the new ones,
+/// Power fails at every moment of an open with other options: the old or the new ones are found,
 /// and once it has returned, the new ones.
 #[test]
 fn a_crash_leaves_old_options_or_new_ones() {
@@ -181,7 +181,7 @@ fn a_crash_leaves_old_options_or_new_ones() {
     }
 }
 
-/// A pool whose path cannot be noted in a line of text is refused before anything is made of it.
+/// A pool whose path cannot be stored as a line of text is refused before anything is created.
 #[test]
 fn a_path_that_cannot_be_noted_is_refused() {
     use std::os::unix::ffi::OsStrExt;
@@ -196,7 +196,8 @@ fn a_path_that_cannot_be_noted_is_refused() {
     }
 }
 
-/// The draft that a crash or a failed call leaves is gone after the next opening, also where that writes no other.
+/// A draft left by a crash or a failed call is removed by the next open, even if that writes no new
+/// one.
 #[test]
 fn drafts_of_options_go() {
     for design in Design::ALL {

@@ -1,7 +1,7 @@
 //! Lines, flushes, fences and bytes of each operation, compared with a golden file.
 //!
-//! Counts need no clock and show a lost persist and a wasted one alike. After a change that means
-//! to alter them: `TERRACE_BLESS=1 cargo test -p terrace --test it persist`, and read the diff.
+//! Counts need no clock and show both a missing and a redundant persist. After an intended change
+//! run `TERRACE_BLESS=1 cargo test -p terrace --test it persist`, and read the diff.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ const GOLDEN: &str = concat!(
     "/tests/golden/persist_count.txt"
 );
 
-/// Measures one operation after another.
+/// Measures consecutive operations.
 struct Meter {
     text: String,
     before: Counts,
@@ -27,7 +27,7 @@ impl Meter {
         self.before = db.metrics().pm;
     }
 
-    /// Writes down what the pool was given since `start`.
+    /// Records the operations on the pool since `start`.
     fn note(&mut self, what: &str, db: &Db) {
         let now = db.metrics().pm;
         let spent = now - self.before;
@@ -82,7 +82,7 @@ fn step_until(db: &Db, kind: &str, count: u64) {
     }
 }
 
-/// Every operation gives the pool exactly the lines, flushes and fences of the golden file.
+/// Every operation issues exactly the lines, flushes and fences of the golden file.
 #[test]
 fn persist_counts_are_the_golden_ones() {
     let machine = Machine::new(1, Medium::Dax);
@@ -122,7 +122,7 @@ fn persist_counts_are_the_golden_ones() {
     meter.start(&db);
     db.drain().unwrap();
     meter.note("drain 100 entries over their old versions", &db);
-    // Overwritten until an extent is worth emptying.
+    // Overwrites until an extent is worth reclaiming.
     let emptied = |db: &Db| db.metrics().pm.get(Purpose::Reclaim).fences > 0;
     for round in 4..20 {
         meter.start(&db);

@@ -1,4 +1,5 @@
-//! Full pools whose free space lies in pieces, or waits for deletes that are in memory: puts go on all the same.
+//! Full pools whose free space is fragmented, or waits for deletes that are in memory: puts
+//! continue nevertheless.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use terrace_testkit::{seeds, settings};
 
 use crate::space::{fill, options};
 
-/// A full pool takes puts again after single deletes, without a call that flushes them.
+/// A full pool accepts puts again after single deletes, without a call that flushes them.
 #[test]
 fn single_deletes_give_a_full_pool_back() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -55,8 +56,8 @@ fn single_deletes_give_a_full_pool_back() {
     }
 }
 
-/// A drain that needs a longer piece than any that is free has the pieces joined, where puts have no space to ask for
-/// that.
+/// A drain that needs a longer free range than any available one has the fragments joined, even if
+/// puts have no space to request that.
 #[test]
 fn drains_have_free_space_joined() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
@@ -68,7 +69,7 @@ fn drains_have_free_space_joined() {
         let db = Db::open(folder.path(), options).unwrap();
         let put = |n: u32, bytes: usize| db.put(n.to_be_bytes(), vec![n as u8; bytes]);
         let full = |n: &u32, bytes| put(*n, bytes).is_err();
-        // Pieces of 24 KiB between values, and no long one.
+        // Leaves fragments of 24 KiB between values, and no long free range.
         let count = (0..).find(|n| full(n, 12_000)).unwrap();
         db.drain().unwrap();
         for n in (0..count).filter(|n| n % 3 > 0) {
@@ -95,7 +96,7 @@ fn drains_have_free_space_joined() {
     }
 }
 
-/// Free space that lies in pieces between live data comes together before puts are refused for good.
+/// Free space fragmented by live data is joined before puts are refused permanently.
 #[test]
 fn free_space_in_pieces_is_joined() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
@@ -107,7 +108,8 @@ fn free_space_in_pieces_is_joined() {
         let db = Db::open(folder.path(), options.clone()).unwrap();
         let count = fill(&db);
         db.drain().unwrap();
-        // Extents have keys in order, so that one of four stays, or what of it has moved meanwhile.
+        // Keys are in order in extents, so that one extent of four stays, or its data that has
+        // moved meanwhile.
         let keys = extent / 1000 + 1;
         for from in (0..count).step_by(4 * keys as usize) {
             let range = from.to_be_bytes()..(from + 3 * keys).to_be_bytes();
@@ -141,8 +143,9 @@ fn free_space_in_pieces_is_joined() {
     }
 }
 
-/// Where values are larger than a memtable and no free piece is as long, a drain waits for space that deletes in newer
-/// tables would free: what these hide goes before they are drained.
+/// If values are larger than a memtable and no free range is long enough, a drain waits for space
+/// that deletes in newer tables would free: the values that these hide are removed before they are
+/// drained.
 #[test]
 fn deletes_behind_a_drain_that_waits_free_space() {
     for seed in seeds::seeds(12) {
@@ -173,7 +176,7 @@ fn deletes_behind_a_drain_that_waits_free_space() {
             }
             for n in 0..600u32 {
                 let key = [b"new".as_slice(), &n.to_be_bytes()].concat();
-                // The first ones may come before what was deleted is gone.
+                // The first puts may come before the deleted data is gone.
                 let put = (0..20).find_map(|_| db.put(&key, [n as u8; 1000]).ok());
                 let usage = db.metrics().pool;
                 assert!(

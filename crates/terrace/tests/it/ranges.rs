@@ -1,4 +1,5 @@
-//! Range deletes: scans pass them in few steps, their space comes back, snapshots keep what they read.
+//! Range deletes: scans pass them in few steps, their space is freed, and snapshots keep what they
+//! read.
 
 use terrace::{Db, Design, Durability, Options, WriteBatch};
 use terrace_media::Medium;
@@ -48,8 +49,8 @@ fn check_scans(db: &Db, expected: &[Vec<u8>], steps_max: u64, when: &str) {
     assert_eq!(problems, Vec::<String>::new(), "{when}");
 }
 
-/// After a million keys were deleted at once, wherever they are, a scan passes them in some hundred steps
-/// and finds what was written among them since.
+/// After a million keys were deleted at once, wherever they are, a scan passes them in some hundred
+/// steps and finds what was written among them since.
 #[test]
 fn a_scan_passes_a_million_deleted_keys_in_few_steps() {
     for (design, memtable_bytes) in [
@@ -93,8 +94,8 @@ fn kept_bytes(db: &Db) -> u64 {
     files + metrics.bottom.used_bytes - metrics.bottom.dead_bytes
 }
 
-/// The space of what a range delete covers comes back without another write, and not before the
-/// snapshot that reads it is gone.
+/// The space of the keys that a range delete covers is freed without another write, but not before
+/// the release of the snapshot that reads them.
 #[test]
 fn the_space_of_a_deleted_range_comes_back() {
     for design in Design::ALL {
@@ -136,8 +137,8 @@ fn the_space_of_a_deleted_range_comes_back() {
     }
 }
 
-/// A queue that deletes all that was taken, again and again, keeps a few deleted ranges and not one for each time,
-/// whoever reads meanwhile, and wherever they lie.
+/// A queue that repeatedly deletes all that was taken keeps a few deleted ranges rather than one
+/// per round, with any concurrent readers, and wherever the ranges are.
 #[test]
 fn a_queue_keeps_few_deleted_ranges() {
     const COUNT: u32 = 4000;
@@ -177,8 +178,8 @@ fn a_queue_keeps_few_deleted_ranges() {
     }
 }
 
-/// Every way to say which keys: included, excluded, unbounded, empty and reversed, up to the longest
-/// key there is.
+/// All bounds mean the same for deletes and scans: included, excluded, unbounded, empty and
+/// reversed, up to the longest possible key.
 #[test]
 fn bounds_mean_the_same_for_deletes_and_scans() {
     use std::ops::Bound::{self, Excluded, Included, Unbounded};
@@ -210,7 +211,7 @@ fn bounds_mean_the_same_for_deletes_and_scans() {
     assert_eq!(refused.kind(), terrace::ErrorKind::Invalid);
 }
 
-/// In a batch a range delete covers what comes before it, and not what comes behind it; all of the
+/// In a batch a range delete covers what comes before it, and not what comes after it. All of the
 /// batch shows, or nothing.
 #[test]
 fn batches_with_range_deletes_are_in_order() {
@@ -233,8 +234,8 @@ fn batches_with_range_deletes_are_in_order() {
     assert_eq!(refused.kind(), terrace::ErrorKind::Invalid);
 }
 
-/// A range whose ends are as long as keys can be deletes what lies in it and nothing else, and verify finds
-/// nothing wrong with it wherever it lies.
+/// A range whose ends are keys of the maximum length deletes the keys in it and nothing else, and
+/// verify reports no problem with it wherever it is stored.
 #[test]
 fn ranges_may_end_at_the_longest_keys() {
     use std::ops::Bound::{Excluded, Included};
@@ -314,7 +315,7 @@ fn delete(from: u8, to: u8) -> Entry {
 }
 
 /// After a crash at any persist point of flushes, merges, drains and sweeps with range deletes,
-/// what was deleted stays deleted and nothing else is.
+/// deleted keys stay deleted and no others are.
 #[test]
 fn range_deletes_survive_a_crash_at_every_point() {
     let write = |entries| Op::Write(entries, Durability::Buffered);

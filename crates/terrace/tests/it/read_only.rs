@@ -1,4 +1,4 @@
-//! Databases that are opened to be read only: what they show, what they refuse, what they leave alone.
+//! Databases opened read-only: what they show, what they refuse, and what they leave unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn pairs(db: &Db) -> Pairs {
     pairs.collect()
 }
 
-/// Name, content and times of every file of a folder, and of the folder.
+/// Returns name, content and times of every file of a directory, and of the directory.
 fn everything(folder: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, u64)> {
     let mut all = BTreeMap::new();
     let times = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
@@ -46,8 +46,8 @@ fn everything(folder: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, u64)> {
     all
 }
 
-/// A database as a killed process leaves it, with something in every place: files, repository, tables
-/// in the middle of a merge, logs. What it holds.
+/// Makes a database as a killed process leaves it, with data in every component: files, repository,
+/// tables in the middle of a merge, logs. Returns its content.
 fn killed(folder: &Path, options: &Options) -> Pairs {
     let running = folder.with_extension("running");
     let db = Db::open(&running, options.clone()).unwrap();
@@ -65,7 +65,7 @@ fn killed(folder: &Path, options: &Options) -> Pairs {
             _ => {}
         }
     }
-    // The next process sees every store of this one: a copy of the files is what it finds.
+    // The next process sees every store of this one, so it finds what a copy of the files contains.
     std::fs::create_dir(folder).unwrap();
     for entry in std::fs::read_dir(&running).unwrap() {
         let path = entry.unwrap().path();
@@ -77,8 +77,8 @@ fn killed(folder: &Path, options: &Options) -> Pairs {
     held
 }
 
-/// After a crash a database that is only read shows everything, sound, any number of times at once,
-/// refuses every change, and when it is closed not a byte and not a time is another.
+/// After a crash a read-only database shows everything, sound, opened any number of times at once,
+/// refuses every change, and when it is closed not a byte and not a time has changed.
 #[test]
 fn reading_changes_nothing() {
     for design in Design::ALL {
@@ -124,10 +124,10 @@ fn reading_changes_nothing() {
                 let e = refused.unwrap_err();
                 assert_eq!(e.kind(), ErrorKind::ReadOnly, "call {call}: {e}");
             }
-            // Who would write is kept out meanwhile.
+            // Writers are locked out meanwhile.
             let owner = Db::open(&path, options.clone()).unwrap_err();
             assert_eq!(owner.kind(), ErrorKind::Locked, "{owner}");
-            // What is only read can be copied.
+            // A read-only database can be copied.
             let copy = folder.path().join("copy");
             db.checkpoint(&copy).unwrap();
             assert!(pairs(&Db::open(&copy, options.clone()).unwrap()) == held);
@@ -153,10 +153,10 @@ fn reading_changes_nothing() {
     }
 }
 
-/// Makes a pool's file one that another boot has written: the machine stopped, and this is the next one.
+/// Makes the file of a pool look like one of an earlier boot, as after a reboot of the machine.
 fn of_another_boot(pool: &Path) {
     let mut bytes = std::fs::read(pool).unwrap();
-    // Both slots of the superblock: terrace-media, pool/layout.rs.
+    // Changes both slots of the superblock; see pool/layout.rs of terrace-media.
     for slot in [0, 4096] {
         let slot = &mut bytes[slot..slot + 256];
         slot[80..96].fill(0x5a);
@@ -166,8 +166,8 @@ fn of_another_boot(pool: &Path) {
     std::fs::write(pool, bytes).unwrap();
 }
 
-/// After a power loss on `Mapped`, links are rebuilt in memory for who only reads; the pool stays as it
-/// was, for an owner who rebuilds them for good.
+/// After a power loss on `Mapped`, a read-only open rebuilds links in memory. The pool stays
+/// unchanged for an owner, who rebuilds them permanently.
 #[test]
 fn reading_after_a_power_loss_rebuilds_in_memory() {
     for design in Design::ALL {
@@ -192,7 +192,8 @@ fn reading_after_a_power_loss_rebuilds_in_memory() {
     }
 }
 
-/// A copy without its lock is read too, and gets none; where there is no database none is made.
+/// A copy without its lock file can be read and gets none. Where there is no database, none is
+/// created.
 #[test]
 fn reading_makes_nothing() {
     let folder = scratch().unwrap();

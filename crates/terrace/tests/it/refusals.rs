@@ -1,5 +1,5 @@
-//! Databases that cannot be opened here and now: refused with the kind and the words that say what
-//! to do, and sound again once what was wrong is put right.
+//! Databases that cannot be opened at present: the refusal has the right kind and advice, and the
+//! database is sound again once the cause is fixed.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use terrace_media::{File, FileLock, FileSystem, Medium, OpenMode, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-/// What a child has to open.
+/// The environment variable with the database that a child must open.
 const VARIABLE: &str = "TERRACE_OPEN_CHILD";
 
-/// Not a test of its own: a child that opens a database, says how that went, and waits.
+/// The entry point of a child that opens a database, prints the result, and waits; not a test.
 #[test]
 fn child() {
     let Ok(folder) = std::env::var(VARIABLE) else {
@@ -40,7 +40,7 @@ fn child_for(folder: &Path) -> Command {
     command
 }
 
-/// What the child says first.
+/// Returns the first message of the child.
 fn answer(child: &mut std::process::Child) -> String {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut said = lines.map_while(Result::ok);
@@ -65,7 +65,7 @@ fn assert_says(e: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// Changes a file, sees the refusal, and opens the file as it was.
+/// Changes a file, expects the refusal, and opens the database with the original file.
 fn refused(name: &str, change: impl Fn(&mut Vec<u8>), kind: ErrorKind, parts: &[&str]) {
     let folder = scratch().unwrap();
     made(folder.path());
@@ -80,14 +80,15 @@ fn refused(name: &str, change: impl Fn(&mut Vec<u8>), kind: ErrorKind, parts: &[
     assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
 }
 
-/// Gives the version at `at` a later number, and the checksum that belongs to it.
+/// Increments the version at `at`, and updates the checksum.
 fn later(bytes: &mut [u8], at: usize, checked: usize) {
     bytes[at] += 1;
     let crc = crc32c::crc32c(&bytes[..checked]);
     bytes[checked..checked + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The format from before files said whose they are is refused as such, and nothing is changed.
+/// The format of files without the identity of their database is refused as such, and nothing is
+/// changed.
 #[test]
 fn the_format_without_identities_is_refused() {
     let former = |bytes: &mut Vec<u8>| {
@@ -103,8 +104,8 @@ fn the_format_without_identities_is_refused() {
     refused("OPTIONS", former, ErrorKind::Unsupported, &advice);
 }
 
-/// A later format of the superblock, of OPTIONS or of the manifest is refused by naming a later
-/// version of the program as the way out.
+/// A later format of the superblock, of OPTIONS or of the manifest is refused with the advice to
+/// use a later version of the program.
 #[test]
 fn later_formats_are_refused() {
     let slots = |bytes: &mut Vec<u8>| {
@@ -133,7 +134,7 @@ fn later_formats_are_refused() {
     refused("pool", manifest, ErrorKind::Unsupported, &advice);
 }
 
-/// A file of somebody else's where the pool or OPTIONS should be is refused and kept.
+/// A foreign file in the place of the pool or of OPTIONS is refused and kept.
 #[test]
 fn foreign_files_are_refused() {
     let other = |bytes: &mut Vec<u8>| bytes.fill(b'x');
@@ -141,7 +142,7 @@ fn foreign_files_are_refused() {
     refused("OPTIONS", other, ErrorKind::Corruption, &["OPTIONS"]);
 }
 
-/// The pool of a database that exists need not be named again, whatever the design.
+/// The pool of an existing database need not be named again, for any design.
 #[test]
 fn a_pool_need_not_be_named_again() {
     for design in Design::ALL {
@@ -155,7 +156,7 @@ fn a_pool_need_not_be_named_again() {
     }
 }
 
-/// While one process has a database open, another one is told so, and may open it afterwards.
+/// While one process has a database open, another one is refused, and may open it afterwards.
 #[test]
 fn two_processes_never_share_a_database() {
     let folder = scratch().unwrap();
@@ -175,7 +176,7 @@ fn two_processes_never_share_a_database() {
     assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
 }
 
-/// A file system that can only be read.
+/// A read-only file system.
 struct ReadOnly(OsFs);
 
 fn read_only<T>() -> io::Result<T> {
@@ -223,7 +224,7 @@ impl FileSystem for ReadOnly {
     }
 }
 
-/// In a folder that cannot be written to, opening names the file and the system's reason.
+/// In a directory without write permission, opening names the file and the system's reason.
 #[test]
 fn read_only_folders_are_refused() {
     for medium in [Medium::Dax, Medium::Dram] {
@@ -244,8 +245,8 @@ fn read_only_folders_are_refused() {
     }
 }
 
-/// A pool that may only be read is refused with what it needs. Whoever may write everywhere asks as
-/// somebody who may not.
+/// A read-only pool is refused with the permission that it needs. A user with permission to write
+/// everywhere runs the test as one without.
 #[test]
 fn read_only_pools_are_refused() {
     let folder = scratch().unwrap();
@@ -272,7 +273,7 @@ fn read_only_pools_are_refused() {
             drop(child.stdin.take());
             child.wait().unwrap();
         }
-        // That somebody may not run this program, so there is nobody to ask.
+        // That user may not run this program, so the test cannot be made.
         Err(e) => assert_eq!(e.kind(), io::ErrorKind::PermissionDenied, "{e}"),
     }
 }

@@ -1,5 +1,5 @@
-//! Databases that were killed when their pool was nearly full: whatever was acknowledged under a cap is
-//! there when the database is opened under the same cap.
+//! Databases killed with a nearly full pool: everything acknowledged under a cap is there when the
+//! database is reopened under the same cap.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,19 +9,19 @@ use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::{seeds, settings};
 
-/// What is written: drawn from a seed.
+/// The parameters of the writes, drawn from a seed.
 #[derive(Debug)]
 struct Shape {
-    /// How many keys there are.
+    /// The number of keys.
     keys: u32,
-    /// The longest value.
+    /// The maximum length of a value.
     len: usize,
-    /// Most entries of a batch.
+    /// The maximum number of entries in a batch.
     batch: usize,
-    /// Of a hundred entries, so many deletes, and range deletes.
+    /// The percentages of entries that are deletes, and range deletes.
     deletes: u8,
     ranges: u8,
-    /// One in so many writes is followed by a flush, and by background steps.
+    /// One in this many writes is followed by a flush, and by background steps.
     flush: u32,
     steps: u32,
 }
@@ -29,8 +29,9 @@ struct Shape {
 impl Shape {
     fn draw(rng: &mut fastrand::Rng, medium: Medium, pool: u64) -> Shape {
         let len = [300, 1000, 5000, 12_000][rng.usize(..4)];
-        // Up to twice what the pool holds. Where logs are all there is, what they have is put together anew; of
-        // values as large as extents the bottom holds less than memtables do, so less than half is promised.
+        // Up to twice the capacity of the pool. If all data is in logs, their content is rebuilt at
+        // open. Of values as large as extents the bottom holds less than memtables do, so less than
+        // half is guaranteed.
         let percent = match medium {
             Medium::Dram if len > 1000 => 45,
             Medium::Dax | Medium::Mapped | Medium::Dram => 200,
@@ -50,7 +51,8 @@ impl Shape {
 
 type Model = BTreeMap<u32, (u8, usize)>;
 
-/// Writes until the pool has refused enough, or enough was written. How many writes were refused.
+/// Writes until the pool has refused enough writes, or enough was written. Returns the number of
+/// refused writes.
 fn write(db: &Db, rng: &mut fastrand::Rng, shape: &Shape, model: &mut Model, total: u64) -> u32 {
     let (mut written, mut refused, mut turns) = (0, 0, 0);
     while written < total && refused < 20 && turns < 6000 {
@@ -122,7 +124,7 @@ fn check(db: &Db, model: &Model, what: &dyn Fn() -> String) {
     assert_eq!(expected.next(), None, "{}", what());
 }
 
-/// A copy of the folder of a database that is open and that nobody uses, as a killed process leaves it.
+/// Copies the directory of an open idle database, as a killed process leaves it.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -131,8 +133,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Lives of one database: each fills it further, is killed, and is opened with the same or with other options of
-/// the same pool. How many writes were refused.
+/// Runs the lives of one database: each fills it further, is killed, and is reopened with the same
+/// or other options of the same pool. Returns the number of refused writes.
 fn live(design: Design, medium: Medium, seed: u64, other: bool) -> u32 {
     const POOL: u64 = 2 << 20;
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -161,7 +163,7 @@ fn live(design: Design, medium: Medium, seed: u64, other: bool) -> u32 {
                  refused, then memtables of {memtable}, {shape:?}"
             )
         };
-        // Nobody writes and no thread runs, so a copy is what a killed process leaves.
+        // There are no writes and no threads, so a copy is what a killed process leaves.
         let (one, next) = (scratch().unwrap(), scratch().unwrap());
         copy(folder.path(), one.path());
         copy(folder.path(), next.path());
@@ -173,7 +175,7 @@ fn live(design: Design, medium: Medium, seed: u64, other: bool) -> u32 {
             check(&db, &model, &what);
             db
         };
-        // With threads, several logs are replayed at a time.
+        // With threads, several logs are replayed concurrently.
         drop(reopen(one.path(), Workers::Threads(1)));
         db = reopen(next.path(), Workers::Manual);
         folder = next;
@@ -195,19 +197,21 @@ fn live_some(seeds: &[u64], other: bool) {
     }
 }
 
-/// What was acknowledged under a cap is replayed under the same cap, with the same options.
+/// Everything acknowledged under a cap is replayed under the same cap, with the same options.
 #[test]
 fn a_killed_database_opens_again_in_its_pool() {
     live_some(&seeds::seeds(8), false);
 }
 
-/// The same with other options of the same pool: smaller and larger memtables, fewer levels, no filters.
+/// The same holds with other options of the same pool: smaller and larger memtables, fewer levels,
+/// no filters.
 #[test]
 fn a_killed_database_opens_again_with_other_options() {
     live_some(&seeds::seeds(8), true);
 }
 
-/// Whatever moment of a full pool a kill leaves, beside flushes that use the reserve too, it opens in the same pool.
+/// A database killed at any moment of a full pool, including flushes that use the reserve too,
+/// opens in the same pool.
 #[test]
 fn a_pool_filled_by_flushes_opens_again() {
     let mut options = settings::small(Medium::Dax);
@@ -228,7 +232,7 @@ fn a_pool_filled_by_flushes_opens_again() {
                 let _ = db.flush();
             }
             if turn % 8 == 0 {
-                // What a process that is killed leaves.
+                // Copies what a killed process leaves.
                 for name in ["pool", "OPTIONS", "LOCK"] {
                     std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
                 }

@@ -1,4 +1,4 @@
-//! Repair: what verifies comes back, the newest of it, whatever is damaged; what does not is told of.
+//! Repair: the newest valid data is restored, whatever is damaged, and losses are reported.
 
 mod power;
 mod specimen;
@@ -14,8 +14,9 @@ use terrace_testkit::{seeds, settings};
 
 use specimen::{MEDIA, Pairs, Specimen, names, specimen};
 
-/// What must hold of any repair: nothing is made up, and what is not as it was last is in a loss. Losses
-/// that nobody is sure of count for `damaged` only, and those of logs for keys that were in a log.
+/// Checks what must hold for any repair: nothing is invented, and every key that does not show its
+/// last value is in a loss. Uncertain losses count only for `damaged`, and those of logs only for
+/// keys that were in a log.
 fn check(specimen: &Specimen, report: &RepairReport, damaged: &Path) {
     check_word(report);
     let shown = match report.outcome {
@@ -55,7 +56,7 @@ fn check(specimen: &Specimen, report: &RepairReport, damaged: &Path) {
     }
 }
 
-/// The first word of a report promises nothing that its list takes back.
+/// Checks that the outcome of a report does not contradict its list.
 fn check_word(report: &RepairReport) {
     let certain = report.losses.iter().any(|loss| loss.certain);
     match report.outcome {
@@ -83,8 +84,9 @@ fn each_closed(mut case: impl FnMut(&Specimen, Design, Medium, bool)) {
     }
 }
 
-/// A database that is whole comes back as it is, and is called so where a close says where its logs end: every keyspace, by its name, and nothing that was
-/// deleted, covered, dropped or has expired. Its files are not touched.
+/// An intact database is restored as it is, and reported as intact if a close has recorded the ends
+/// of its logs: every keyspace, by its name, and nothing that was deleted, covered, dropped or has
+/// expired. Its files are not touched.
 #[test]
 fn a_whole_database_comes_back() {
     each_closed(|specimen, _, _, closed| {
@@ -107,7 +109,7 @@ fn a_whole_database_comes_back() {
             .collect();
         assert!(before == after, "the damaged database was written");
 
-        // It goes on as a database of its own: its numbers and those of its keyspaces.
+        // The new database continues independently, with its sequence numbers and keyspace ids.
         let db = Db::open(specimen.target(), specimen.options.clone()).unwrap();
         db.put("later", "value").unwrap();
         let fresh = db.create_keyspace("fresh").unwrap();
@@ -133,7 +135,7 @@ fn options_may_be_lost() {
     });
 }
 
-/// The design and the pool of the new database are those that the options say.
+/// The design and the pool of the new database are those of the given options.
 #[test]
 fn another_design_takes_what_is_found() {
     for (from, to) in [
@@ -161,8 +163,8 @@ fn flip(path: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// Without the manifest every table that verifies counts, and every log; keyspaces have their names from
-/// the catalog.
+/// Without the manifest every valid table counts, and every log. Keyspaces get their names from the
+/// catalog.
 #[test]
 fn the_manifest_of_files_may_be_lost() {
     for design in Design::ALL {
@@ -180,7 +182,7 @@ fn the_manifest_of_files_may_be_lost() {
     }
 }
 
-/// Without the superblock, or the manifest behind it, logs and lists in the pool are told by their
+/// Without the superblock, or the manifest after it, logs and lists in the pool are found by their
 /// own headers.
 #[test]
 fn the_superblock_may_be_lost() {
@@ -199,7 +201,7 @@ fn the_superblock_may_be_lost() {
     }
 }
 
-/// Tables that are gone, or of which a part is damaged, cost what they had, and that is told.
+/// Missing or partly damaged tables lose only their content, and that is reported.
 #[test]
 fn tables_may_be_lost() {
     for design in settings::designs_with_files() {
@@ -245,8 +247,8 @@ fn tables_may_be_lost() {
     }
 }
 
-/// Whatever byte is changed in whatever file, whatever is cut off or removed: nothing is made up, and
-/// whatever is not as it was is told of.
+/// With any byte changed in any file, and any file truncated or removed, nothing is invented, and
+/// every changed value is reported.
 #[test]
 fn random_damage_is_told_of() {
     let mut outcomes = BTreeMap::new();
@@ -270,7 +272,7 @@ fn random_damage_is_told_of() {
     assert!(outcomes.contains_key("partly"));
 }
 
-/// Does something to a file, and returns which.
+/// Damages a file, and returns its path.
 fn damage(specimen: &Specimen, rng: &mut fastrand::Rng) -> PathBuf {
     let all: Vec<_> = names(&specimen.source())
         .into_iter()
@@ -315,11 +317,11 @@ fn damage(specimen: &Specimen, rng: &mut fastrand::Rng) -> PathBuf {
     path
 }
 
-/// A catalog that is lost costs the names of keyspaces, and nothing else.
+/// A lost catalog costs the names of keyspaces, and nothing else.
 #[test]
 fn keyspaces_without_a_name_get_one() {
     let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
-    // The catalog is in the tables that begin with it.
+    // The catalog is in the tables that start with it.
     let source = specimen.source();
     for name in names(&source).into_iter().filter(|n| n.ends_with(".sst")) {
         let path = source.join(&name);
@@ -344,7 +346,7 @@ fn keyspaces_without_a_name_get_one() {
     );
 }
 
-/// What is asked for wrongly is refused, and nothing is left of it.
+/// Invalid requests are refused and leave nothing.
 #[test]
 fn wrong_calls_are_refused() {
     let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
@@ -386,7 +388,7 @@ fn wrong_calls_are_refused() {
     db.close().unwrap();
 }
 
-/// Every failure of the new database's files is an error, and what is left is no database.
+/// Every failure of the new database's files is an error, and no database is left.
 #[test]
 fn every_failure_is_an_error_and_leaves_no_database() {
     for design in Design::ALL {
@@ -405,7 +407,7 @@ fn every_failure_is_an_error_and_leaves_no_database() {
                     .repair_of(&RepairSource::new(specimen.source()));
                 let calls = fs.operations();
                 match made {
-                    // Failing reads are damage like any other.
+                    // A failing read is damage like any other.
                     Ok(report) if report.outcome == RepairOutcome::Nothing => {}
                     Ok(_) => {
                         assert!(calls < n, "call {n} failed and nobody noticed");
@@ -418,7 +420,7 @@ fn every_failure_is_an_error_and_leaves_no_database() {
                         if target.join("OPTIONS").exists()
                             && !target.join("UNFINISHED-REPAIR").exists()
                         {
-                            // The last step of all failed.
+                            // The very last step failed.
                             assert!(e.to_string().contains("UNFINISHED-REPAIR"), "call {n}: {e}");
                             let db = Db::open(&target, specimen.options.clone()).unwrap();
                             assert!(db.iter().unwrap().count() > 0);
@@ -432,7 +434,7 @@ fn every_failure_is_an_error_and_leaves_no_database() {
     }
 }
 
-/// What an interrupted repair leaves is not opened.
+/// The remains of an interrupted repair are not opened.
 #[test]
 fn an_unfinished_repair_is_no_database() {
     let specimen = specimen(Design::Leveled, Medium::Dram, true, 5);
@@ -447,8 +449,8 @@ fn an_unfinished_repair_is_no_database() {
     }
 }
 
-/// A power loss at any sync of a repair leaves no database, or the whole one; and one after it has
-/// ended leaves the whole one.
+/// A power loss at any sync of a repair leaves no database or the whole one, and one after its end
+/// leaves the whole one.
 #[test]
 fn a_crash_during_a_repair_leaves_all_or_nothing() {
     for design in Design::ALL {
@@ -503,7 +505,8 @@ fn a_crash_during_a_repair_leaves_all_or_nothing() {
     }
 }
 
-/// What only a snapshot reads counts as dead and is in the list. After a crash beside one that is no damage.
+/// Versions that only a snapshot reads count as dead and are in the list. After a crash with an
+/// open snapshot that is not damage.
 #[test]
 fn what_a_snapshot_read_is_no_damage() {
     let original = tempfile::tempdir().unwrap();

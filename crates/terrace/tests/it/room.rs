@@ -1,5 +1,5 @@
-//! Room that runs out: a database whose manifest, disk or pool has no room left refuses writes as `Full`,
-//! opens again, and has all of its room back when its data is deleted.
+//! Exhausted space: a database whose manifest, disk or pool is out of space refuses writes as
+//! `Full`, reopens, and gets all of its space back when its data is deleted.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 use terrace_testkit::watchdog::watch;
 
-/// A value that does not get smaller when it is compressed.
+/// Returns an incompressible value.
 pub(crate) fn value(n: u32, len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(u64::from(n));
     std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
-/// A key of up to the longest that there may be.
+/// Returns a key of up to the maximum length.
 fn long_key(n: u32) -> Vec<u8> {
     let mut key = n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec();
     key.resize([70, 9000, 30_000, 64 << 10][n as usize % 4], b'k');
     key
 }
 
-/// Puts pairs with long keys until there is no room for one; how many there were.
+/// Puts pairs with long keys until one does not fit. Returns the number of pairs.
 fn fill_with_long_keys(db: &Db, from: u32) -> u32 {
     for n in from..from + 3000 {
         if let Err(e) = db.put(long_key(n), b"value") {
@@ -67,8 +67,8 @@ fn manifest_fills(workers: Workers) {
     }
 }
 
-/// Tables that a range delete covers go while it is in a log only, before anything is written for it; and it
-/// stays a range delete when the process ends there.
+/// Tables that a range delete covers are removed while it is only in a log, before anything is
+/// written for it. It remains a range delete if the process ends there.
 #[test]
 fn what_a_range_delete_covers_goes_at_once() {
     for (design, medium) in [
@@ -106,7 +106,7 @@ fn what_a_range_delete_covers_goes_at_once() {
             "{design} on {medium}: {after} of {before}"
         );
         assert_eq!(db.iter().unwrap().count(), 20);
-        // As a killed process leaves it.
+        // Copies the files as a killed process leaves them.
         let copy = scratch().unwrap();
         for entry in std::fs::read_dir(folder.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -121,7 +121,8 @@ fn what_a_range_delete_covers_goes_at_once() {
     }
 }
 
-/// A pool without room for a larger manifest refuses puts, opens again, and takes puts after deletes.
+/// A pool without space for a larger manifest refuses puts, reopens, and accepts puts after
+/// deletes.
 #[test]
 fn a_manifest_that_cannot_grow_stops_nothing() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
@@ -129,7 +130,7 @@ fn a_manifest_that_cannot_grow_stops_nothing() {
     }
 }
 
-/// Puts pairs of 1 kB until the disk has no room for one; how many there were.
+/// Puts pairs of 1 kB until the disk has no space for one. Returns their number.
 pub(crate) fn fill(db: &Db) -> u32 {
     for n in 0..20_000u32 {
         if let Err(e) = db.put(n.to_be_bytes(), value(n, 1000)) {
@@ -140,7 +141,8 @@ pub(crate) fn fill(db: &Db) -> u32 {
     panic!("a disk of 2 MiB never fills");
 }
 
-/// A database in the folder `db` on a disk of `bytes`, whose operations are counted.
+/// Returns a place for a database in the directory `db` on a disk of `bytes`, with counted
+/// operations.
 pub(crate) fn on_a_disk_of(bytes: u64, folder: &std::path::Path) -> (Place, QuotaFs, FaultFs) {
     let quota = QuotaFs::new(Arc::new(OsFs), bytes);
     let fs = FaultFs::new(Arc::new(quota.clone()));
@@ -151,7 +153,8 @@ pub(crate) fn on_a_disk_of(bytes: u64, folder: &std::path::Path) -> (Place, Quot
     (place, quota, fs)
 }
 
-/// Gives `then` a database with manual workers on a disk of 2 MiB, and a way to open it again.
+/// Passes a database with manual workers on a disk of 2 MiB to `then`, with a function that reopens
+/// it.
 fn on_a_small_disk(then: fn(Db, &QuotaFs, &dyn Fn() -> Db)) {
     for design in settings::designs_with_files() {
         watch(move |watched| {
@@ -170,7 +173,7 @@ fn on_a_small_disk(then: fn(Db, &QuotaFs, &dyn Fn() -> Db)) {
     }
 }
 
-/// Without threads a put that finds no room for the next log is refused once nothing can give room back.
+/// Without threads a put without space for the next log is refused once nothing can release space.
 #[test]
 fn manual_workers_refuse_a_put_without_room_for_a_log() {
     on_a_small_disk(|db, fs, _| {
@@ -185,7 +188,7 @@ fn manual_workers_refuse_a_put_without_room_for_a_log() {
     });
 }
 
-/// A compaction that waits for room holds no files of tables that others have replaced.
+/// A compaction that waits for space does not keep files of replaced tables.
 #[test]
 fn a_compaction_that_waits_for_room_holds_none() {
     on_a_small_disk(|db, _, open| {
@@ -195,7 +198,7 @@ fn a_compaction_that_waits_for_room_holds_none() {
         for cycle in 0..4 {
             let deleted = db.delete_range::<&[u8]>(..);
             deleted.unwrap_or_else(|e| panic!("cycle {cycle}: {e:?}"));
-            // Without threads jobs that were refused room try again at the next call.
+            // Without threads, jobs that were refused space retry at the next call.
             returns(db.drain(), "drain");
             db.drain().unwrap();
             assert_eq!(db.iter().unwrap().count(), 0);
@@ -209,8 +212,9 @@ fn a_compaction_that_waits_for_room_holds_none() {
     });
 }
 
-/// A close for which the disk has no room keeps the database open where entries are in memory alone; one
-/// after room is made has them, and where logs have all of it a full disk hinders no close.
+/// A close without space on the disk keeps the database open if entries are only in memory. A close
+/// after space is released keeps them. If logs contain all entries, a full disk does not prevent a
+/// close.
 #[test]
 fn a_close_without_room_loses_no_volatile_entry() {
     on_a_small_disk(|db, fs, open| {
@@ -246,7 +250,7 @@ fn a_close_without_room_loses_no_volatile_entry() {
     });
 }
 
-/// Jobs that a full disk has refused are told of, with the reason, for as long as they wait and afterwards.
+/// Jobs refused by a full disk are reported with the reason, while they wait and afterwards.
 #[test]
 fn refused_jobs_are_told_of() {
     on_a_small_disk(|db, fs, _| {
@@ -268,7 +272,7 @@ fn refused_jobs_are_told_of() {
     });
 }
 
-/// Bytes of the files of a database, by the system's account of names and lengths.
+/// Returns the bytes of the files of a database, from the system's names and lengths.
 fn folder_bytes(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap();
     entries
@@ -276,14 +280,14 @@ fn folder_bytes(folder: &std::path::Path) -> u64 {
         .sum()
 }
 
-/// `Ok`, or the refusal of a full disk.
+/// Expects `Ok`, or a refusal because of a full disk.
 fn returns(done: terrace::Result<()>, what: &str) {
     if let Err(e) = done {
         assert_eq!(e.kind(), ErrorKind::Full, "{what}: {e:?}");
     }
 }
 
-/// Fills a disk of 3 MiB and deletes all, again and again, opened in between too.
+/// Repeatedly fills a disk of 3 MiB and deletes everything, sometimes reopening in between.
 fn fill_and_delete(design: Design, workers: Workers, cycles: u32) {
     let folder = scratch().unwrap();
     let fs = QuotaFs::new(Arc::new(OsFs), 3 << 20);
@@ -339,8 +343,8 @@ fn fill_and_delete(design: Design, workers: Workers, cycles: u32) {
     }
 }
 
-/// A disk that the database has filled takes a range delete, also of a database that was opened on it, refuses puts,
-/// and has its room back then.
+/// A disk filled by the database accepts a range delete, even right after a reopen, refuses puts,
+/// and gets its space back then.
 #[test]
 fn a_disk_that_is_full_gets_its_room_back() {
     for design in settings::designs_with_files() {
@@ -354,8 +358,8 @@ fn a_disk_that_is_full_gets_its_room_back() {
     }
 }
 
-/// In a pool that is full, a range delete of everything lets puts go on, although it lies in the memtable that those
-/// puts cannot replace.
+/// In a full pool, a range delete of everything lets puts continue, although it is in the memtable
+/// that those puts cannot replace.
 #[test]
 fn a_range_delete_empties_a_full_pool() {
     for design in settings::designs_in_pool() {
@@ -387,7 +391,8 @@ fn a_range_delete_empties_a_full_pool() {
     }
 }
 
-/// Tables with keys of several keyspaces go when each of these is deleted as a whole, with nothing written for it.
+/// Tables with keys of several keyspaces are removed when each of these is deleted as a whole,
+/// without any write.
 #[test]
 fn a_full_disk_with_keyspaces_gets_its_room_back() {
     on_a_small_disk(|db, fs, _| {
@@ -420,7 +425,7 @@ fn a_full_disk_with_keyspaces_gets_its_room_back() {
     });
 }
 
-/// In a pool that puts and flushes have filled to the last piece, deletes are still taken.
+/// A pool that puts and flushes have filled completely still accepts deletes.
 #[test]
 fn a_full_pool_takes_deletes() {
     for (design, size) in [(Design::MioDb, 2432 << 10), (Design::MioDb, 4 << 20)] {
@@ -450,7 +455,8 @@ fn a_full_pool_takes_deletes() {
     }
 }
 
-/// A disk that is full of one keyspace gets its room back when that is dropped, and the drop is taken.
+/// A disk filled by one keyspace gets its space back when that is dropped, and the drop is
+/// accepted.
 #[test]
 fn a_keyspace_can_be_dropped_on_a_full_disk() {
     on_a_small_disk(|db, _, _| {
@@ -460,7 +466,7 @@ fn a_keyspace_can_be_dropped_on_a_full_disk() {
         assert!(count > 300, "{count} fit");
         assert!(db.drop_keyspace("large").unwrap());
         for n in 0..count / 2 {
-            // BOUND: room comes back by a few jobs.
+            // BOUND: a few jobs release space.
             let put = (0..400).find_map(|_| match db.put(n.to_be_bytes(), value(n, 1000)) {
                 Ok(()) => Some(()),
                 Err(_) => {

@@ -1,4 +1,4 @@
-//! Pools that fill: what does not fit is refused, the rest goes on, and space comes back.
+//! Pools that fill up: what does not fit is refused, everything else continues, and space is freed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +30,8 @@ pub(crate) fn fill(db: &Db) -> u32 {
     panic!("100 MB fit a pool of 4 MiB");
 }
 
-/// A full pool refuses writes, goes on reading and deleting, and takes writes again after deletes.
+/// A full pool refuses writes, still serves reads and deletes, and accepts writes again after
+/// deletes.
 #[test]
 fn a_full_pool_reads_deletes_and_comes_back() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
@@ -66,7 +67,7 @@ fn a_full_pool_reads_deletes_and_comes_back() {
     }
 }
 
-/// Compacting a range gives back what was deleted there, whoever runs the jobs.
+/// Compacting a range frees the space of its deletes, whoever runs the jobs.
 #[test]
 fn a_compaction_gives_the_space_of_deletes_back() {
     for design in settings::designs_in_pool() {
@@ -92,8 +93,8 @@ fn a_compaction_gives_the_space_of_deletes_back() {
     }
 }
 
-/// Overwrites keys, far more than the pool holds, until a write fails; the error, and how long that
-/// write took.
+/// Overwrites keys, far more than the pool holds, until a write fails. Returns the error, and how
+/// long that write took.
 fn overwrite_some(db: &Db) -> Option<(ErrorKind, Duration)> {
     overwrite_until_full(db, 20_000)
 }
@@ -106,10 +107,10 @@ fn overwrite_until_full(db: &Db, times: u32) -> Option<(ErrorKind, Duration)> {
     })
 }
 
-/// Fills the pool with what is freed and a reader that was there before holds back: most of what is
-/// overwritten is drained, then reclaimed. How much depends on how far merges keep up: what they drop above
-/// the bottom is freed at once, since the reader has never seen it. Checks that it ends as `Full`, after a
-/// bounded wait.
+/// Fills the pool with freed space that an earlier reader holds back: most of the overwritten data
+/// is drained, then reclaimed. The amount depends on how far merges keep up: what they drop above
+/// the bottom is freed at once, since the reader has never seen it. Checks that it ends as `Full`,
+/// after a bounded wait.
 fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
     db.put([0], vec![1; 1000]).unwrap();
     let mut reader = db.iter().unwrap();
@@ -129,7 +130,7 @@ fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
     reader
 }
 
-/// A reader that does not let go makes puts fail as `Full` after a bounded wait, and deletes go on.
+/// With an idle reader, puts fail as `Full` after a bounded wait, and deletes succeed.
 #[test]
 fn an_idle_reader_hangs_nobody() {
     let folder = scratch().unwrap();
@@ -142,7 +143,7 @@ fn an_idle_reader_hangs_nobody() {
     assert_eq!(overwrite_some(&db), None);
 }
 
-/// A put waits for space that only a reader still holds, and goes on when the reader lets go.
+/// A put waits for space that only a reader still holds, and continues when the reader releases it.
 #[test]
 fn a_put_waits_for_a_reader_to_let_go() {
     let folder = scratch().unwrap();
@@ -157,7 +158,7 @@ fn a_put_waits_for_a_reader_to_let_go() {
     });
 }
 
-/// Overwriting the same keys for ever with values of changing size keeps the pool bounded.
+/// Continuous overwriting of the same keys with values of changing size keeps the pool bounded.
 #[test]
 fn overwriting_for_ever_stays_within_the_pool() {
     for workers in [Workers::Manual, Workers::Threads(2)] {
@@ -169,8 +170,8 @@ fn overwriting_for_ever_stays_within_the_pool() {
     }
 }
 
-/// Who takes background steps beside a writer: nobody until it has to wait, a step drawn at random now and
-/// then, or all that there is work for.
+/// Who runs background steps alongside a writer: the writer only when it must wait, occasional
+/// random steps, or all pending steps.
 #[derive(Debug, Clone, Copy)]
 enum Steps {
     None,
@@ -178,21 +179,23 @@ enum Steps {
     All,
 }
 
-/// Which keys a writer overwrites.
+/// The keys that a writer overwrites.
 #[derive(Debug, Clone, Copy)]
 enum Keys {
     Any,
-    /// Nine in ten times one of few.
+    /// One of a few keys nine times out of ten.
     Few,
     InTurn,
 }
 
-/// Bytes that a pair takes in a list, about: header, a tower of a link and a third, key and value.
+/// Returns the approximate bytes of a pair in a list: header, a tower of a link and a third, key
+/// and value.
 fn node_bytes(value: usize) -> u64 {
     64 + value as u64
 }
 
-/// Overwrites `count` keys with values of `len` bytes until `total` bytes were written; then checks each.
+/// Overwrites `count` keys with values of `len` bytes until `total` bytes were written, then checks
+/// each.
 fn overwrite_keys(db: &Db, count: u32, len: usize, total: u64, keys: Keys, steps: Steps) {
     let mut rng = fastrand::Rng::with_seed(total ^ len as u64);
     let turns = (total / node_bytes(len)) as u32;
@@ -221,8 +224,8 @@ fn overwrite_keys(db: &Db, count: u32, len: usize, total: u64, keys: Keys, steps
     }
 }
 
-/// Overwriting for ever what fills a little less than half of the pool is never refused, whatever the keys
-/// and the sizes, on every medium, and whoever moves data on when.
+/// Continuous overwriting of slightly less than half of the pool is never refused, for any keys and
+/// sizes, on every medium, and for any schedule of background steps.
 #[test]
 fn data_under_half_of_the_pool_can_be_overwritten_for_ever() {
     const POOL: u64 = 2 << 20;
@@ -245,7 +248,8 @@ fn data_under_half_of_the_pool_can_be_overwritten_for_ever() {
     }
 }
 
-/// The same with threads, beside readers that come and go: writers wait, and are not refused.
+/// The same holds with threads, alongside readers that come and go: writers wait, and are not
+/// refused.
 #[test]
 fn writers_that_wait_are_not_refused() {
     const POOL: u64 = 4 << 20;
@@ -272,8 +276,8 @@ fn writers_that_wait_are_not_refused() {
     }
 }
 
-/// An ingest waits for space as a put does: where overwriting is never refused, neither are bulk loads of a few
-/// pairs in between, whether steps are run by hand or writers go on beside it.
+/// An ingest waits for space as a put does: if overwriting is never refused, neither are ingests of
+/// a few pairs in between, with manual steps and with concurrent writers.
 #[test]
 fn an_ingest_waits_for_space_as_a_put_does() {
     const POOL: u64 = 2 << 20;
@@ -322,15 +326,15 @@ fn an_ingest_waits_for_space_as_a_put_does() {
     }
 }
 
-/// What a newer table hides is not copied to the bottom, unless a snapshot reads it; and what it would
-/// have superseded there goes all the same.
+/// Entries that a newer table hides are not copied to the bottom, unless a snapshot reads them.
+/// Entries that they would have superseded there are removed nevertheless.
 #[test]
 fn drains_leave_out_what_a_newer_table_hides() {
     let keys = || (0..30u8).map(|n| [b'k', n]);
     for held in [false, true] {
         let folder = scratch().unwrap();
         let mut options = options(Workers::Manual);
-        // Every table stays by itself.
+        // Tables are not merged.
         options.buffer.table_bytes_max = Some(options.front.memtable_bytes);
         let db = Db::open(folder.path(), options).unwrap();
         let fill = |byte: u8| {
@@ -374,7 +378,7 @@ fn drains_leave_out_what_a_newer_table_hides() {
     }
 }
 
-/// Keys and values that cannot fit are refused by a clear error, and nothing of them shows.
+/// Keys and values that cannot fit are refused with a clear error, and nothing of them shows.
 #[test]
 fn what_is_too_large_is_refused() {
     let folder = scratch().unwrap();
@@ -395,7 +399,7 @@ fn what_is_too_large_is_refused() {
     assert_eq!(db.get(&long[1..]).unwrap(), Some(b"v".to_vec()));
 }
 
-/// Keyspaces that come and go leave nothing: neither data nor, but on `Mapped`, a record of each that was there.
+/// Transient keyspaces leave nothing: neither data nor, except on `Mapped`, a record of each.
 #[test]
 fn keyspaces_that_come_and_go_leave_nothing() {
     for (design, medium) in [
@@ -425,7 +429,7 @@ fn keyspaces_that_come_and_go_leave_nothing() {
                 assert!(found.is_none(), "{design} on {medium}: {found:?}");
             }
         }
-        // The first opening forgets those of which nothing is left, and the tables forget that.
+        // The first open forgets keyspaces without data, and the tables drop these records.
         for _ in 0..2 {
             db.drain().unwrap();
             db.compact_range::<&[u8]>(..).unwrap();
@@ -442,8 +446,8 @@ fn keyspaces_that_come_and_go_leave_nothing() {
     }
 }
 
-/// The space of a dropped keyspace comes back by itself, however deep its data lies, alone in files or beside
-/// what others have there, and whether the database is opened anew in between or not.
+/// The space of a dropped keyspace is freed automatically, however deep its data is, alone in files
+/// or together with data of others, and with or without a reopen in between.
 #[test]
 fn the_space_of_dropped_keyspaces_comes_back() {
     for (design, medium) in [
@@ -494,9 +498,10 @@ fn the_space_of_dropped_keyspaces_comes_back() {
     }
 }
 
-/// A database in table files that is overwritten for long takes no more than docs/operations.md says: in tables
-/// three tenths more than what is live and two drains, and once settled hardly more than that. Level 0 may have
-/// so many runs here that their number alone would let it grow to several times the data.
+/// A database in table files takes no more than docs/operations.md states during long overwriting:
+/// in tables three tenths more than the live data and two drains, and hardly more than that once
+/// settled. Level 0 may have so many runs here that their number alone would let it grow to several
+/// times the data.
 #[test]
 fn overwriting_in_table_files_stays_within_the_bound() {
     for design in settings::designs_with_files() {
@@ -518,7 +523,7 @@ fn overwriting_in_table_files_stays_within_the_bound() {
             leveled.runs_slow = 80;
             leveled.runs_stop = 160;
             leveled.filter_bits_per_key = 10;
-            // What is garbage is counted where all tables may be open, and sampled where not.
+            // Garbage is counted if all tables may be open, and sampled otherwise.
             leveled.open_files_max = 1000;
             let case = Overwriting {
                 options,

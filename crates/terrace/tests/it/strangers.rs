@@ -1,5 +1,5 @@
-//! Folders with files of others, and databases of which a part is missing: what is not the database's own
-//! stays byte for byte, and what was there is never hidden.
+//! Directories with foreign files, and databases with missing parts: foreign files stay unchanged,
+//! and an existing database is never hidden.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// All files of a folder, and what is in them.
+/// Returns all files of a directory with their contents.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     let files = entries.filter(|entry| entry.path().is_file());
@@ -55,7 +55,7 @@ fn check_all(folder: &Path, files: &[(&str, &[u8])], when: &str) {
     }
 }
 
-/// Fills a database, so that tables and logs come and go.
+/// Fills a database, so that tables and logs are created and removed.
 fn work(db: &Db, round: u32) {
     for n in 0..1500 {
         db.put(key(n), [(n + round) as u8; 100]).unwrap();
@@ -70,7 +70,7 @@ fn check(db: &Db, round: u32) {
     }
 }
 
-/// Files of others, in names like the database's own and in others.
+/// Foreign files, with names like the database's own and with other names.
 const FOREIGN: [(&str, &[u8]); 16] = [
     ("000009.sst", b"a table of another store"),
     ("0000000000000003.sst", b"exactly our name, and not ours"),
@@ -90,8 +90,8 @@ const FOREIGN: [(&str, &[u8]); 16] = [
     ("notes.txt", b"mine"),
 ];
 
-/// A database in a folder with files of others leaves them as they are, and works: when it is created, while
-/// it is open, and when it is opened again.
+/// A database in a directory with foreign files leaves them unchanged, and works: when it is
+/// created, while it is open, and when it is reopened.
 #[test]
 fn files_of_others_stay_as_they_are() {
     for shape in SHAPES {
@@ -119,8 +119,8 @@ fn files_of_others_stay_as_they_are() {
     }
 }
 
-/// What comes into the folder of a database that exists, while it is closed, stays too: in names that are
-/// exactly those of logs and tables to come, and as the files of another database.
+/// Foreign files added to the directory of a closed database stay too: with names that are exactly
+/// those of future logs and tables, and as the files of another database.
 #[test]
 fn files_that_came_later_stay() {
     for shape in SHAPES {
@@ -168,7 +168,7 @@ fn files_that_came_later_stay() {
     }
 }
 
-/// Where a name is taken that the database would use, nothing is created and nothing is changed.
+/// If a name that the database would use is taken, nothing is created and nothing is changed.
 #[test]
 fn a_taken_name_is_refused() {
     for shape in SHAPES {
@@ -187,8 +187,8 @@ fn a_taken_name_is_refused() {
     }
 }
 
-/// Without OPTIONS, any trace of a database says that it is there: whatever is named when it is opened,
-/// nothing is removed, and nothing new hides it.
+/// Without OPTIONS, any trace of a database shows that it exists: for any options of the open,
+/// nothing is removed, and no new database hides it.
 #[test]
 fn a_database_without_options_is_not_new() {
     for shape in SHAPES {
@@ -227,7 +227,7 @@ fn a_database_without_options_is_not_new() {
     }
 }
 
-/// One part of a database alone is a trace already.
+/// A single part of a database is a trace.
 #[test]
 fn each_part_of_a_database_is_a_trace() {
     for shape in SHAPES {
@@ -254,7 +254,7 @@ fn each_part_of_a_database_is_a_trace() {
     }
 }
 
-/// Only the database's own files go when it is destroyed; one that is open is not.
+/// Destroying a database removes only its own files. An open one is not destroyed.
 #[test]
 fn a_database_is_destroyed_alone() {
     for shape in SHAPES {
@@ -286,7 +286,7 @@ fn a_database_is_destroyed_alone() {
     }
 }
 
-/// The database stays open, and locked, until the last of its handles of any kind is gone.
+/// The database stays open and locked until the last of its handles of any kind is dropped.
 #[test]
 fn every_handle_keeps_the_database_open() {
     for shape in SHAPES {
@@ -323,7 +323,7 @@ fn every_handle_keeps_the_database_open() {
     }
 }
 
-/// A close ends it for all handles at once.
+/// A close ends the database for all handles at once.
 #[test]
 fn a_close_ends_every_handle() {
     for shape in SHAPES {
@@ -344,10 +344,10 @@ fn a_close_ends_every_handle() {
     }
 }
 
-/// The name of the variable that tells a child where it works.
+/// The environment variable with the directory in which a child works.
 const VARIABLE: &str = "TERRACE_STRANGERS";
 
-/// Works on a database by a relative path while it changes its folder, if it was asked to.
+/// Uses a database by a relative path while it changes its current directory, if requested.
 #[test]
 fn child_that_moves() {
     let Some(place) = std::env::var_os(VARIABLE) else {
@@ -371,7 +371,8 @@ fn child_that_moves() {
     println!("moved well");
 }
 
-/// A database that was opened by a relative path stays where it was when the process changes its folder.
+/// A database that was opened by a relative path stays in place when the process changes its
+/// current directory.
 #[test]
 fn a_relative_path_is_held() {
     let place = scratch().unwrap();
@@ -390,8 +391,8 @@ fn a_relative_path_is_held() {
     assert_eq!(left.count(), 0, "something was made in the wrong place");
 }
 
-/// A writer whose files were removed or replaced under it finds out at its next flush, says so, and
-/// writes nothing into what is there instead.
+/// A writer whose files were removed or replaced detects it at its next flush, reports it, and
+/// writes nothing into the replacements.
 #[test]
 fn a_writer_whose_files_are_gone_stops() {
     for shape in SHAPES {
@@ -421,7 +422,7 @@ fn a_writer_whose_files_are_gone_stops() {
     }
 }
 
-/// The files of a database that did work in these rounds and was not closed.
+/// Returns the files of a database that ran these rounds of work and was not closed.
 fn unclosed(shape: (Design, Medium), rounds: std::ops::Range<u32>) -> BTreeMap<String, Vec<u8>> {
     let folder = scratch().unwrap();
     let db = Db::open(folder.path(), options(shape)).unwrap();
@@ -434,13 +435,14 @@ fn unclosed(shape: (Design, Medium), rounds: std::ops::Range<u32>) -> BTreeMap<S
     contents(folder.path())
 }
 
-/// A repair uses no log and no table of another database, whatever their names, and says which it has
-/// left out; also when OPTIONS, the manifest or both are gone, or the manifest is the other's.
+/// A repair uses no log and no table of another database, whatever their names, and reports those
+/// that it skipped, even if OPTIONS, the manifest or both are missing, or the manifest is the
+/// other's.
 #[test]
 fn a_repair_leaves_out_what_is_of_another_database() {
     for shape in SHAPES.into_iter().filter(|shape| shape.1 == Medium::Dram) {
         let own = unclosed(shape, 1..2);
-        // Its numbers are larger, so its entries would be taken for newer ones.
+        // Its sequence numbers are larger, so its entries would be treated as newer.
         let other = unclosed(shape, 2..5);
         let numbered = |name: &str| name.ends_with(".sst") || name.ends_with(".log");
         let own_files = own.keys().filter(|name| numbered(name)).count();
@@ -500,8 +502,8 @@ fn a_repair_leaves_out_what_is_of_another_database() {
     }
 }
 
-/// An opening that is refused since the manifest, or the pool that has it, is an older one removes nothing: with the
-/// right one in its place again, everything is there.
+/// An open that fails because the manifest, or the pool with it, is an older one removes nothing:
+/// with the right one restored, everything is there.
 #[test]
 fn a_refused_opening_removes_nothing() {
     let mut refused = 0;
@@ -533,7 +535,7 @@ fn a_refused_opening_removes_nothing() {
                 assert_eq!(gone, None, "{shape:?}: {e}");
                 refused += 1;
             }
-            // After an opening that was taken, all of them again.
+            // After an open that succeeded, restores all files.
             let again = right
                 .iter()
                 .filter(|(name, _)| *name == path_name || refusal.is_none());
@@ -550,8 +552,8 @@ fn a_refused_opening_removes_nothing() {
     assert!(refused > 0, "no older manifest was refused");
 }
 
-/// Whatever strangers there are, and whichever the design, they stay; what is wrong with files is told, and no
-/// database is opened twice. Tiny devices are left to the campaign.
+/// For any foreign files and any design, these stay unchanged, problems with files are reported,
+/// and no database is opened twice. Tiny devices are left to the campaign.
 #[test]
 fn random_strangers_stay() {
     for seed in (0..24).filter(|seed| seed % 4 != 2) {
@@ -562,7 +564,7 @@ fn random_strangers_stay() {
     }
 }
 
-/// Not a test of its own: what the children of the next one run. Without orders it does nothing.
+/// The entry point of the children of the next test, not a test. Without orders it does nothing.
 #[test]
 fn child() {
     if let Some(code) = processes::child_if_asked() {
@@ -570,8 +572,8 @@ fn child() {
     }
 }
 
-/// A process that has a database open keeps every other one out, by every path, and a killed one leaves all that was
-/// acknowledged to the next.
+/// A process that has a database open locks out every other one, by every path, and a killed one
+/// leaves everything acknowledged to the next.
 #[test]
 fn a_second_process_is_kept_out() {
     let exe = std::env::current_exe().unwrap();

@@ -1,5 +1,5 @@
-//! Calls that wait for background work wait for what there was when they began: they end beside writers
-//! that never stop.
+//! Calls that wait for background work wait only for the work present when they started: they
+//! return even if writers never stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use terrace_media::{FaultFs, Medium, OsFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-/// How long writers go on when a call does not end. Calls take two seconds, and thirty times that where other
-/// programs leave these threads a third of a processor.
+/// The time for which writers continue if a call does not return. Calls take two seconds, and
+/// thirty times that if other programs leave these threads a third of a processor.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs `call` a few times beside two writers of all keys that it may touch; fails where it ends only when
-/// they do.
+/// Runs `call` a few times alongside two writers of all keys that it may touch. Fails if it returns
+/// only when they stop.
 fn ends_beside_writers(design: Design, medium: Medium, what: &str, call: &dyn Fn(&Db)) {
     let folder = scratch().unwrap();
     let mut options = settings::small_of(design, medium);
@@ -71,8 +71,8 @@ fn everywhere(what: &str, call: &dyn Fn(&Db)) {
     }
 }
 
-/// While a slow disk takes one memtable, writers fill all that there may be: the thread that flushes makes them
-/// in between. All of it is there afterwards.
+/// While a slow disk takes one memtable, writers fill the maximum number of them: the thread that
+/// flushes makes new ones in between. All data is there afterwards.
 #[test]
 fn memtables_are_made_beside_a_flush() {
     let folder = scratch().unwrap();
@@ -84,7 +84,7 @@ fn memtables_are_made_beside_a_flush() {
     // Logs and memtables are in the pool: the disk has table files only.
     let mut options = settings::small_of(Design::Leveled, Medium::Dax);
     options.pool.size_bytes = 64 << 20;
-    // A flush of several steps.
+    // A flush takes several steps.
     options.front.memtable_bytes = 4 << 20;
     options.front.sealed_count_max = 2;
     options.background.workers = Workers::Threads(1);
@@ -92,7 +92,7 @@ fn memtables_are_made_beside_a_flush() {
     fs.slow_writes(Duration::from_millis(5));
     let mut written = 0u32;
     let mut sealed_most = 0;
-    // Into the third memtable, and not beyond it.
+    // Writes into the third memtable, and not beyond it.
     while sealed_most < 2 && written < 9000 {
         db.put(written.to_be_bytes(), [7; 1000]).unwrap();
         written += 1;
@@ -107,8 +107,8 @@ fn memtables_are_made_beside_a_flush() {
     assert_eq!(found, written as usize);
 }
 
-/// While a caller makes a memtable of its own size, the thread that flushes waits for that, and does not begin the same
-/// job again and again.
+/// While a caller makes a memtable of its own size, the thread that flushes waits for it, and does
+/// not start the same job repeatedly.
 #[test]
 fn a_memtable_is_made_by_one() {
     let folder = scratch().unwrap();
@@ -122,7 +122,7 @@ fn a_memtable_is_made_by_one() {
     options.front.memtable_bytes = 1 << 20;
     options.background.workers = Workers::Threads(1);
     let db = place.open(&options).unwrap();
-    // Past the point from which on there should be another memtable.
+    // Past the point from which on there must be another memtable.
     for n in 0..400u32 {
         db.put(n.to_be_bytes(), [7; 1000]).unwrap();
     }
@@ -159,7 +159,7 @@ fn compactions_of_ranges_end_beside_writers() {
 fn ingests_end_beside_writers() {
     everywhere("an ingest", &|db| {
         let Ok(mut ingest) = db.ingest() else {
-            // MioDb in plain memory takes none.
+            // MioDb in plain memory has no ingest.
             return;
         };
         for n in 1000..2000u32 {

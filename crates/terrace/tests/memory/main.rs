@@ -1,10 +1,10 @@
-//! `Options::memory_bytes` is a limit: whatever a database does, the bytes that this process has
-//! allocated or mapped never exceed it.
+//! `Options::memory_bytes` is a limit: in any operation of a database, the bytes that this process
+//! has allocated or mapped never exceed it.
 //!
-//! What is counted: every byte that was asked of the heap, by the store and by the test, from before the
+//! This counts every byte allocated on the heap, by the store and by the test, from before the
 //! database is opened until it is closed, and all memory that arenas and pools without a file have
-//! mapped, touched or not. What is not: the program, thread stacks, what the system's allocator needs
-//! for itself, and pages of files.
+//! mapped, touched or not. It does not count the program, thread stacks, the overhead of the
+//! system's allocator, or pages of files.
 #![allow(
     clippy::unwrap_used,
     reason = "a test may stop at the first surprise, in its helpers too"
@@ -21,7 +21,7 @@ use terrace_testkit::heap;
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
 
-/// The heap is one for all tests of the program.
+/// All tests of the program share the heap, so they run one at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 const BUDGET: u64 = 16 << 20;
@@ -40,7 +40,7 @@ fn options(design: Design, pool: bool) -> Options {
     options.within(BUDGET, Sizes::default())
 }
 
-/// A key that has as many bytes as it wants: some are long.
+/// Returns a key. Some keys are long.
 fn key(number: u32) -> Vec<u8> {
     let mut key = format!("key-{number:06}").into_bytes();
     if number.is_multiple_of(997) {
@@ -56,12 +56,12 @@ fn value(rng: &mut fastrand::Rng, largest: usize) -> Vec<u8> {
         _ => rng.usize(..400),
     };
     let mut value = vec![0; len];
-    // Half of it compresses.
+    // Half of the value compresses.
     rng.fill(&mut value[..len / 2]);
     value
 }
 
-/// What the store may say when it is near a limit; anything else is a failure.
+/// Accepts the refusals allowed near a limit. Any other error is a failure.
 fn unless_full<T>(result: terrace::Result<T>, refused: &AtomicU64) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -91,7 +91,7 @@ fn write(db: &Db, seed: u64, largest: usize, refused: &AtomicU64) {
             _ => db.put(key(at), value(&mut rng, largest)),
         };
         if unless_full(result, refused).is_none() {
-            // Readers hold what there is: until they come to run again every write would be refused, at once.
+            // Readers hold the memory: until they run again every write would be refused at once.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
@@ -123,7 +123,7 @@ fn scan(db: &Db, done: &AtomicBool, refused: &AtomicU64) -> u64 {
         for pair in snapshot.iter().unwrap().rev().take(rng.usize(..1000)) {
             seen += u64::from(unless_full(pair, refused).is_some());
         }
-        // Iterators that nobody goes on with, for a while.
+        // Holds idle iterators for a while.
         let mut idle = db.range(key(rng.u32(..KEYS))..).unwrap();
         if let Some(pair) = idle.next() {
             unless_full(pair, refused);
@@ -136,7 +136,7 @@ fn scan(db: &Db, done: &AtomicBool, refused: &AtomicU64) -> u64 {
     seen
 }
 
-/// Two writers, a reader and a scanner, beside everything that runs by itself or is asked for.
+/// Runs two writers, a reader and a scanner, alongside automatic and requested background work.
 fn load(db: &Db, largest: usize) {
     let done = AtomicBool::new(false);
     let (writes_refused, scans_refused) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -171,7 +171,7 @@ fn load(db: &Db, largest: usize) {
     unless_full(db.compact_range::<&[u8]>(..), &writes_refused);
 }
 
-/// Runs `work`, and checks the peak of the memory in use meanwhile.
+/// Runs `work`, and checks the peak of memory use meanwhile.
 fn within_budget(what: &str, work: impl FnOnce()) {
     heap::begin();
     let before = heap::in_use();
@@ -188,7 +188,7 @@ fn run(design: Design, pool: bool) {
     let folder = tempfile::tempdir().unwrap();
     let options = options(design, pool);
     options.validate().unwrap();
-    // Half of the largest that is allowed, and nothing near it: a pool in memory has all data.
+    // Half of the maximum, but far less for MioDb, whose pool in memory holds all data.
     let largest = if design == Design::MioDb {
         8_000
     } else {
@@ -252,7 +252,7 @@ fn leveled_with_a_pool_keeps_within_its_budget() {
     run(Design::Leveled, true);
 }
 
-/// What is read within a budget is what was written: in order, backwards, one by one and together.
+/// Reads within a budget return what was written: in order, backward, singly and together.
 fn answers_are_right(design: Design, pool: bool) {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let folder = tempfile::tempdir().unwrap();
@@ -321,8 +321,8 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// A crash that leaves three times as much log as there is memory: opening moves the data on to files as
-/// it replays, loses nothing and keeps within the budget.
+/// After a crash that leaves three times as much log as there is memory, opening drains the data to
+/// files during the replay, loses nothing and stays within the budget.
 #[test]
 fn replaying_more_log_than_memory_keeps_within_the_budget() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -333,16 +333,16 @@ fn replaying_more_log_than_memory_keeps_within_the_budget() {
     large.pool.size_bytes = 512 << 20;
     large.front.log_bytes_max = 1 << 30;
     large.buffer.table_bytes_max = None;
-    // Nothing reaches the last of them, so all of it stays in logs.
+    // No data reaches the last of these levels, so all of it stays in logs.
     large.buffer.levels = 20;
     let db = Db::open(first.path(), large).unwrap();
     let entries = 48_000u32;
     for number in 0..entries {
         db.put(key(number), [number as u8; 1000]).unwrap();
     }
-    // Not settled: at rest what is in the buffer goes to files.
+    // Does not settle, which would drain the buffer to files.
     db.flush().unwrap();
-    // As a crash would leave it.
+    // Copies the files as a crash would leave them.
     copy_folder(first.path(), second.path());
     drop(db);
     let mut read_only = within.clone();
@@ -369,8 +369,8 @@ fn replaying_more_log_than_memory_keeps_within_the_budget() {
     });
 }
 
-/// A table ends early when what its writer knows of the keys would take more than planned, however small
-/// its file: of keys that compress to almost nothing there would be millions in a file of 2 MiB.
+/// A table ends early when its writer's memory for keys would exceed the plan, however small its
+/// file: a file of 2 MiB could hold millions of keys that compress to almost nothing.
 #[test]
 fn tables_of_tiny_keys_end_early() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -392,7 +392,7 @@ fn tables_of_tiny_keys_end_early() {
     });
 }
 
-/// What cannot have a place in the budget is refused, with what to do, and the database goes on.
+/// Requests that cannot fit in the budget are refused with advice, and the database continues.
 #[test]
 fn what_has_no_place_is_refused() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -447,7 +447,7 @@ fn refusals() {
     assert_eq!(e.kind(), ErrorKind::Full);
     assert!(e.to_string().contains("drop some of them"), "{e}");
     assert!(db.get(key(5)).unwrap().is_some());
-    // Nothing is wrong with what cannot be scanned just now.
+    // Data that cannot be scanned at present is not reported as a problem.
     let unverified = db.verify(&mut |_| {}).map(|report| report.problems);
     assert_eq!(unverified.map_err(|e| e.kind()), Err(ErrorKind::Full));
     iterators.clear();

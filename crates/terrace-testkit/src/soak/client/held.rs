@@ -1,4 +1,4 @@
-//! This file is what a client does with snapshots that it holds.
+//! The snapshots that a client holds.
 
 use std::time::Instant;
 
@@ -11,18 +11,18 @@ use crate::soak::book::{Book, Moment, SPACES, compare};
 use crate::soak::keys::{key, owner};
 use crate::soak::watch::{Kind, Watch};
 
-/// Snapshots that a client holds at most.
+/// The maximum number of snapshots that a client holds.
 const SNAPSHOTS: usize = 4;
 
-/// A snapshot, and what its client knew when it was taken.
+/// A snapshot, and the books at the time it was taken.
 pub(super) struct Held {
     snapshot: Snapshot,
     book: Book,
     moment: Moment,
     pub(super) until: Instant,
-    /// Bytes that all clients had written when it was taken.
+    /// The bytes that all clients had written when it was taken.
     pub(super) written: u64,
-    /// Which of its own keyspaces the client had.
+    /// Identifies the client's own keyspace at that time.
     births: u64,
 }
 
@@ -32,7 +32,7 @@ impl Client {
             return Ok(());
         }
         let (snapshot, moment) = Moment::of(|| db.snapshot());
-        // Few are held for long.
+        // Few snapshots are held for long.
         let most = weather.held_for();
         let span = [most / 1000, most / 30, most][self.rng.usize(..3)];
         self.held.push(Held {
@@ -47,7 +47,7 @@ impl Client {
         Ok(())
     }
 
-    /// One of the snapshots, and a keyspace that was there when it was taken.
+    /// Draws one of the snapshots, and a keyspace that existed when it was taken.
     fn some_held(&mut self) -> Option<(usize, usize, Keyspace)> {
         if self.held.is_empty() {
             return None;

@@ -1,4 +1,5 @@
-//! What a power loss has left is repaired as it is opened: without what it took, and without what lay there before.
+//! After a power loss a repair yields the same as an open: without what was lost, and without
+//! earlier content of the space.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,11 @@ use terrace_testkit::{seeds, settings};
 
 use super::specimen::{Pairs, Specimen};
 
-/// What the database had before the write under way, and what it has after it.
+/// The content before the write in flight, and after it.
 type Known = (Pairs, Pairs);
 type Lost = Vec<(PersistPoint, Image, Known)>;
 
-/// A database of a machine, and a place for what it leaves.
+/// Opens a database on a machine. Also returns a place for its files after a crash.
 fn begin(machine: &Machine, design: Design) -> (Db, Specimen) {
     let mut options = settings::small_of(design, machine.medium());
     options.pool.size_bytes = 4 << 20;
@@ -32,7 +33,7 @@ fn begin(machine: &Machine, design: Design) -> (Db, Specimen) {
     (db, specimen)
 }
 
-/// Makes files of what a machine has, which another one starts with.
+/// Writes the files of an image, with which another machine starts.
 fn put_down(image: Image, folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir(folder).unwrap();
@@ -66,7 +67,7 @@ fn losses(db: &Db, machine: &Machine, seed: u64) -> Lost {
     };
     machine.on_persist(Some(Box::new(look)));
     for _ in 0..600 {
-        // So few keys that most of what is written replaces something, and space is used again.
+        // There are so few keys that most writes replace something, and space is reused.
         let key = vec![rng.u8(..24)];
         let mut batch = WriteBatch::new();
         let mut now = known.lock().unwrap();
@@ -105,7 +106,7 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
             for (point, image, (before, after)) in losses(&db, &machine, seed) {
                 put_down(image, &specimen.source());
                 let report = specimen.repair().unwrap();
-                // The end of a log or of the manifest may look damaged, no more.
+                // Only the end of a log or of the manifest may look damaged.
                 assert!(
                     report.losses.iter().all(|loss| !loss.certain),
                     "{report:#?}"
@@ -122,7 +123,8 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
     println!("{repaired} repaired");
 }
 
-/// On `Dax` a power loss takes nothing of the repository, so what is damaged there is lost and told of.
+/// On `Dax` a power loss loses nothing of the repository, so damage there is a loss and is
+/// reported.
 #[test]
 fn damage_on_dax_is_told_of_after_a_power_loss() {
     let machine = Machine::new(3, Medium::Dax);
@@ -150,7 +152,7 @@ fn damage_on_dax_is_told_of_after_a_power_loss() {
             .filter(|(_, bytes)| bytes == value)
             .map(|(at, _)| at)
             .collect();
-        // In the value, and in what stands before it: the node's head and key.
+        // Damages the value, and the head and key of the node before it.
         for shift in [0, 20, 49, -1, -2, -20] {
             let mut bytes = whole.clone();
             // The log and the buffer may have copies.

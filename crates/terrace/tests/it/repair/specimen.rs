@@ -1,4 +1,4 @@
-//! Databases with something in every place, and what was written to them.
+//! Databases with data in every component, and the history of their writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use terrace_testkit::place::scratch;
 use terrace_testkit::settings;
 
 pub(super) const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
-/// The default keyspace, one that has a name, one that was dropped.
+/// The default keyspace, one with a name, and a dropped one.
 const DEFAULT: u32 = 1;
 const NAMED: u32 = 2;
 const DROPPED: u32 = 3;
@@ -19,11 +19,11 @@ const DROPPED: u32 = 3;
 pub(super) type Place = (u32, Vec<u8>);
 pub(super) type Pairs = BTreeMap<Place, Vec<u8>>;
 
-/// What was written: of each key everything, the last at the end, `None` for absent.
+/// The writes of each key, the last one at the end. `None` stands for absent.
 #[derive(Default)]
 pub(super) struct Written {
     pub(super) history: BTreeMap<Place, Vec<Option<Vec<u8>>>>,
-    /// Keys that were written since the last flush, so in a log.
+    /// Keys written since the last flush, which are therefore in a log.
     pub(super) in_log: BTreeSet<Place>,
 }
 
@@ -44,7 +44,7 @@ impl Written {
     }
 }
 
-/// A database on files, and what was written to it.
+/// A database on files, and the history of its writes.
 pub(super) struct Specimen {
     pub(super) folder: tempfile::TempDir,
     pub(super) options: Options,
@@ -69,7 +69,7 @@ impl Specimen {
             .repair_of(&RepairSource::new(self.source()))
     }
 
-    /// A copy of the files, to be damaged.
+    /// Copies the files, to be damaged.
     pub(super) fn copy(&self) -> Specimen {
         let folder = scratch().unwrap();
         std::fs::create_dir(folder.path().join("db")).unwrap();
@@ -88,7 +88,7 @@ impl Specimen {
         }
     }
 
-    /// What the repaired database shows, by the numbers that the report has for keyspaces.
+    /// Returns the content of the repaired database, by the keyspace numbers of the report.
     pub(super) fn shown(&self, report: &RepairReport) -> Pairs {
         let db = Db::builder(self.target())
             .options(self.options.clone())
@@ -123,8 +123,8 @@ pub(super) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writes a little of everything, in rounds with flushes between them; `closed` closes the database,
-/// else its files are taken as a process that ends leaves them.
+/// Writes all kinds of entries, in rounds with flushes in between. `closed` closes the database;
+/// otherwise its files are taken as a process that exits leaves them.
 pub(super) fn specimen(design: Design, medium: Medium, closed: bool, seed: u64) -> Specimen {
     let folder = scratch().unwrap();
     let mut options = settings::small_of(design, medium);
@@ -157,7 +157,7 @@ pub(super) fn specimen(design: Design, medium: Medium, closed: bool, seed: u64) 
             0 | 1 | 3 => db.flush().unwrap(),
             _ => continue,
         }
-        // Without a pool logs are kept until what they have is in a table file, or for ever.
+        // Without a pool logs are kept until their content is in a table file, or permanently.
         let left_the_log = match (design, medium) {
             (Design::Leveled, _) | (_, Medium::Dax | Medium::Mapped) => true,
             (Design::MioDbSsd, _) => round == 2,
@@ -167,7 +167,7 @@ pub(super) fn specimen(design: Design, medium: Medium, closed: bool, seed: u64) 
             written.in_log.clear();
         }
     }
-    // What expires has expired by the time of the repair.
+    // Expiring entries have expired by the time of the repair.
     clock.advance(Duration::from_secs(1000));
     for place in written.history.keys().cloned().collect::<Vec<_>>() {
         if written
