@@ -1,13 +1,13 @@
 //! Repair: a new database of what can still be read of a damaged one.
 //!
 //! ```text
-//!   OPTIONS, manifest --what is of use--> tables, logs, lists in the pool
-//!                                              | whatever verifies
+//!   OPTIONS, manifest ----used parts----> tables, logs, lists in the pool
+//!                                              | everything that verifies
 //!                                              v
-//!                                      runs in the new folder, sorted
-//!                                              | of each key the newest version
+//!                                      runs in the new directory, sorted
+//!                                              | the newest version of each key
 //!                                              v
-//!                            a new database, in the order in which any is made
+//!                            a new database, made in the usual order
 //! ```
 //!
 //! The damaged database is only read. The newest version is decided by numbers, wherever it was
