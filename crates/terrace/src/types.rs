@@ -149,7 +149,8 @@ impl FromStr for Compression {
     }
 }
 
-/// When a write returns. `docs/durability.md` has the table by medium.
+/// The guarantee that a write waits for before it returns. `docs/durability.md` has the table by
+/// medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
     /// Not logged: durable only after the next [`flush`](crate::Db::flush) or a close. Lost by any

@@ -1,4 +1,4 @@
-//! Checkpoints: copy a database as it is at one moment into a new one, while writers run.
+//! Checkpoints: copies of a database as it is at one moment, made while writers run.
 //!
 //! Table files never change, so they are linked, or copied if the file system cannot link; data in
 //! memory or in the pool goes through the new database's own bottom. The new database is made in
@@ -78,7 +78,7 @@ impl DbBuilder {
         let pool_file = self.options.pool.path.as_ref();
         let pool_file = pool_file.map(|pool| self.path.join(pool));
         let had_folder = self.check_target()?;
-        // LOCK: the first of all. A keyspace dropped during the copy would be there in part.
+        // LOCK: taken before all others. A keyspace dropped during the copy would be there in part.
         let _catalog = db.catalog().lock();
         let frozen = db.engine().freeze()?;
         let mut made_pool = false;

@@ -94,7 +94,7 @@ fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
     draft_owner(name).or(reserve_owner(name)) == Some(db)
 }
 
-/// Returns how the file `name` is a trace of a database, unless it belongs to the database of
+/// Returns which trace of a database the file `name` is, unless it belongs to the database of
 /// `mark`.
 fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Option<&'static str> {
     if mark.is_some_and(|mark| is_own(fs, dir, name, mark.db)) {
@@ -181,7 +181,7 @@ impl DbBuilder {
         let own_pool = self.options.pool.path.as_ref().map(|p| self.path.join(p));
         for name in &names {
             let path = self.path.join(name);
-            // A pool that is to be used is judged by its own words.
+            // A pool that is to be used is judged by its superblock words.
             let judged = Some(&path) != own_pool.as_ref() || mark.is_none();
             let nascent = mark.is_some() && name.ends_with(".creating");
             if let Some(what) = trace(&*self.fs, &self.path, name, mark)

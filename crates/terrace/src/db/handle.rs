@@ -40,7 +40,7 @@ impl Handle {
         *self.lock.lock() = None;
     }
 
-    /// Closes, even if that loses `Volatile` entries with `gives_up`.
+    /// Closes the database; with `gives_up` even if that loses `Volatile` entries.
     pub(super) fn close(&self, gives_up: bool) -> Result<()> {
         let begun = Since::now();
         let db = self.engine.ground.db;

@@ -77,7 +77,7 @@ pub struct Iter {
     front_bytes: usize,
     breadth: usize,
     failed: bool,
-    /// Records the extent of the scan, if calls are traced.
+    /// Records how far the scan went, if calls are traced.
     trace: Option<Box<ScanTrace>>,
     /// The memory of the pairs, if there is a memory budget.
     lease: Option<Lease>,

@@ -434,7 +434,7 @@ impl Db {
     ///
     /// # Errors
     /// `Invalid` for "default"; errors of a write. After `Full` the keyspace exists as before;
-    /// after other errors it is known only once the database is opened again.
+    /// after other errors, whether it exists is known only once the database is opened again.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         if name == DEFAULT_NAME {
             return Err(Error::invalid("the keyspace \"default\" cannot be dropped"));

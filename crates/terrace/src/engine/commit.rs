@@ -151,7 +151,7 @@ impl Engine {
         }
         let ranges = batch.range_deletes(0);
         let mut coming = memory.ranges.lease();
-        // The lease has no limit of its own: those of other writers count, in any order.
+        // The lease is unlimited by itself: the leases of other writers count too, in any order.
         let _ = coming.set(ranges.iter().map(pieces_bytes).sum());
         let snapshots = self.ground.snapshots.stripes().len();
         let view = self.views.pin();

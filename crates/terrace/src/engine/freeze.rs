@@ -305,7 +305,8 @@ impl FrozenCursor {
             }
             if entry.seq <= self.moment.seq && !seen {
                 self.last = Some((entry.keyspace, entry.key.to_vec()));
-                // What it may hide in the files, the range delete hides too, and that is copied.
+                // The range delete, which is copied, also hides the entries in files that it may
+                // hide.
                 let deleted = ranges.is_some_and(|ranges| {
                     entry.keyspace < SHADOW
                         && ranges.newest(entry.keyspace, entry.key, self.moment.seq)
@@ -350,7 +351,7 @@ impl Cursor for FrozenCursor {
         self.last = None;
         self.ended = false;
         self.merged = None;
-        // A drain looks for range deletes first, which come last.
+        // A drain first looks for range deletes, which come last, so the counts restart.
         self.handed_out.entries.store(0, Ordering::Relaxed);
         self.handed_out.bytes.store(0, Ordering::Relaxed);
         self.fetch()

@@ -9,7 +9,7 @@
 //! part finds the rate over a second or so.
 //!
 //! Every write of every thread is charged for its bytes, and waits for as long as the rate asks: a
-//! few microseconds at each write instead of a long stop at some. If one waited too long, as
+//! few microseconds at each write instead of a long stop now and then. If one waited too long, as
 //! sleepers do, the excess is credited to the next ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};

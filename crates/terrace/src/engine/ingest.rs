@@ -335,8 +335,9 @@ impl Ingest {
 
     /// Returns the last number, up to `seq`, of the newest source above that contains an entry up
     /// to `seq`, or a range delete, between the first and the last key: once nothing up to that
-    /// number is above, neither is that entry. A merge may be moving it to an older table: that
-    /// table is found then, and stays until the merge has ended and its result was drained.
+    /// number is above the bottom, neither is that entry. A merge may be moving it to an older
+    /// table: that table is found then, and stays until the merge has ended and its result was
+    /// drained.
     fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
         for source in self.engine.pipeline.sources_above() {
             let (first, last) = source.seqs();

@@ -101,8 +101,8 @@ impl Jobs {
 
     /// Counts one caller more, or one less, that waits for the current contents of the buffer.
     /// Drains and merges take turns then. While writers run there is always another merge, so
-    /// drains must not wait for all merges; and without any, there are so many tables that drains
-    /// are slow to find what hides an entry.
+    /// drains must not wait for all merges; and without any merge, there are so many tables that
+    /// drains are slow to find what hides an entry.
     pub(super) fn want_drained(&self, more: bool) {
         let mut state = self.state.lock();
         state.drained = match more {

@@ -210,8 +210,8 @@ impl Engine {
         }
     }
 
-    /// Reports the first damage that reads find. Errors of reads may contain keys, and each goes to
-    /// its caller.
+    /// Reports the first damage that reads find. Errors of reads may contain keys, so they are not
+    /// logged; each goes to its caller.
     #[cold]
     pub(crate) fn note_damage(&self, error: &Error) {
         if error.kind() == ErrorKind::Corruption && self.damage.is_first() {

@@ -104,9 +104,9 @@ impl Engine {
     ) -> Result<Option<(Vec<u8>, Millis)>> {
         probe.latest = true;
         for _ in 0..SEARCHES_MAX {
-            // In this order. The time: it was told before the number was read. The view last: it
-            // contains every memtable and every range delete of numbers that were visible before it
-            // was pinned.
+            // The order matters. Time first, so that it was told before the number was read. View
+            // last: it contains every memtable and every range delete of numbers that were visible
+            // before it was pinned.
             let time = self.ground.time.told();
             probe.at = self.ground.sequencer.visible();
             let view = self.views.pin();
@@ -236,7 +236,7 @@ impl Engine {
         keys: &[K],
         Moment { seq, time }: Moment,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        // Sorted, so that sources divided into blocks answer neighbors together.
+        // Sorted, so that sources divided into blocks answer neighbours together.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
         let read = |&index: &usize| {

@@ -152,13 +152,13 @@ impl Engine {
     ///
     /// A pool must have room for the logs of its contents, whatever the options. The contents of
     /// all logs up to any one of them were in the pool at one time, with the reserve on top. So
-    /// there is room for that log once all of this is in the bottom, whose extents take about as
-    /// much as memtables, and for the next log, in memtables as large as its entries. Therefore
-    /// replay gives up only after everything that can move has moved; a log that is alone takes no
-    /// more than it needs if there is no more, piece by piece if free space is in pieces; and
-    /// neither concurrent replays nor the filters of flushes take the reserve, so that data can
-    /// still move. Not promised: that a pool full of live values so large that few fit an extent is
-    /// packed as densely in the bottom as it was in memtables.
+    /// once all of it is in the bottom, whose extents take about as much as memtables, there is
+    /// room for it and for the next log, in memtables as large as its entries. Therefore replay
+    /// gives up only after everything that can move has moved; a log that is alone takes no more
+    /// than it needs if there is no more, piece by piece if free space is in pieces; and neither
+    /// concurrent replays nor the filters of flushes take the reserve, so that data can still move.
+    /// Not promised: that a pool full of live values so large that few fit an extent is packed as
+    /// densely in the bottom as it was in memtables.
     fn begin_replay(
         self: &Arc<Self>,
         replay: &dyn Replay,

@@ -55,7 +55,7 @@ impl Drop for Tail {
         body.garbage.clear();
         body.tokens.clear();
         // One after the other instead of each inside the drop of the previous: a long-pinned view
-        // may have thousands of tails behind it.
+        // may hold a chain of thousands of tails.
         let mut next = body.next.take();
         // BOUND: the chain is finite and each turn removes one.
         while let Some(mut tail) = next.and_then(Arc::into_inner) {
@@ -111,7 +111,7 @@ impl Views {
     /// Returns whether a reader pins a view older than the current one, whose extents and garbage
     /// are therefore still in use. If not, all garbage up to the current view has been freed.
     pub(crate) fn is_older_pinned(&self) -> bool {
-        // The previous tail holds the current one, and all earlier ones are behind it (V2).
+        // The previous tail holds the current one, and all earlier ones hold the previous one (V2).
         Arc::strong_count(&self.current.load().tail) > 1
     }
 

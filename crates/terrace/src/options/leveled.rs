@@ -25,8 +25,8 @@ pub struct LeveledOptions {
     /// else level 1 has `level1_bytes` and each level below `growth` times more.
     /// Default: true. Changes: on reopen.
     pub dynamic_sizes: bool,
-    /// The maximum number of key ranges that a compaction is split into; they are compacted in
-    /// parallel by free threads, each of about `table_bytes` at least.
+    /// The maximum number of key ranges that a compaction is split into; each has about
+    /// `table_bytes` at least, and free threads compact them in parallel.
     /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
     /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
     pub compaction_parts_max: usize,

@@ -6,8 +6,8 @@
 //! does an extent of the repository; a table contains no numbers outside its range; in the
 //! repository every node is the next of exactly one other.
 
-/// BOUND: the number of versions compared at once. If there are more, a share is chosen by their
-/// hashes; usually a page has more than one node.
+/// BOUND: the number of versions compared at once. If there are more, a sample is chosen by hash,
+/// which suffices because a page usually has more than one node.
 const VERSIONS_MAX: usize = 1 << 22;
 const BUCKETS: usize = 4096;
 

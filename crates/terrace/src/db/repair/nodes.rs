@@ -1,7 +1,7 @@
 //! Recovering the nodes of extents that may be damaged.
 //!
-//! From the first node on each ends where the next begins, up to one that is not sound. After it
-//! only those count that a sound node leads to, directly or indirectly: an image of a node in a
+//! From the first node on each ends where the next begins, up to one that is not sound. After that,
+//! only nodes count that a sound node leads to, directly or indirectly: an image of a node in a
 //! user's value does not count.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
-//! Finding the used data in a pool: logs, the extents of the buffer's tables, those of the
+//! Finding the data to recover in a pool: logs, the extents of the buffer's tables, those of the
 //! repository.
 //!
-//! Everything that the manifest names is used. If edits of it are lost, so is everything unnamed
-//! that its own header identifies; the nodes of free extents are old ones, and lose by their
-//! numbers unless the entries that deleted them are gone.
+//! Everything that the manifest names is recovered. If edits of it are lost, unnamed data that its
+//! own header identifies is recovered too; the nodes of free extents are old ones, and lose by
+//! their numbers unless the entries that deleted them are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,8 +141,7 @@ pub(super) fn take_nodes(
             let head = (i == 0).then_some(table.head);
             let bytes = rescue.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
             let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
-            // A table merged into another keeps the header of its own memtable, and none has the
-            // header of another.
+            // Merged extents keep the headers of their own memtables, so no id occurs twice.
             let replaced = id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id));
             let area = Area::new("buffer", table.id, extent.span)
                 .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
