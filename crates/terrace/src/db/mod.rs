@@ -323,7 +323,7 @@ impl Db {
         Ok(found)
     }
 
-    /// Creates a snapshot of the current moment. It lives until it is dropped.
+    /// Creates a snapshot of the current moment, for reads until it is dropped.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.engine().check_open()?;
         Ok(Snapshot::new(&self.0))

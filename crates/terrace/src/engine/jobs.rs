@@ -1,5 +1,5 @@
 //! Background jobs: one scheduler, steps of bounded length, priorities flush > merge > drain >
-//! reclaim.
+//! reclaim while space is not short (choose.rs).
 //!
 //! The threads are in workers.rs, the choice of the next job in turns.rs. With `Workers::Manual`
 //! there are no threads: a caller picks the job and runs one step of it, so a test can try any
@@ -40,7 +40,7 @@ pub(crate) struct Jobs {
     /// Callers wait on it. Notified when a job has ended, when there is another memtable, and when
     /// the database stops.
     changed: Condvar,
-    /// The number of running jobs that merge, drain or reclaim.
+    /// The number of running jobs other than flushes.
     busy: AtomicUsize,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -85,7 +85,7 @@ impl Jobs {
         self.workers
     }
 
-    /// Returns whether any job merges, drains or reclaims.
+    /// Returns whether any job other than a flush runs.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }

@@ -1,4 +1,4 @@
-//! Rest: whether writers rest, so that work that is worth it only then is done.
+//! Rest: whether writers rest, since some work is worth doing only then.
 //!
 //! Writers rest when none has taken a number for a while, as seen by idle workers, and while a
 //! caller waits until nothing is left to do. Jobs ask under the lock of their state.

@@ -55,7 +55,7 @@ pub(crate) struct Limits {
     cap: u64,
     /// Kept free for background work.
     reserve: u64,
-    /// The part of the reserve in one piece: an entry that moves needs a piece of its size.
+    /// The part of the reserve kept in one piece: an entry that moves needs a piece of its size.
     piece: u64,
     /// Kept in one piece in addition to what a put takes. Drains of large values need pieces, and
     /// free space only when they end.

@@ -9,8 +9,9 @@
 //!   V1  Sources are listed newest first, and a view is built by asking front, buffer, bottom in
 //!       that order. Data only moves down, and a stage shows what it took before the giver forgets
 //!       it, so no entry is missed.
-//!       The range deletes of a view are asked before its sources, since they go only after what
-//!       they cover has gone; and those above the bottom first, as they move down as well.
+//!       The range deletes of a view are asked before its sources, since they are removed only
+//!       after the entries that they cover; and those above the bottom first, as they move down as
+//!       well.
 //!   V2  A tail outlives all tails before it. Garbage is freed before its tail releases the next.
 
 use std::sync::Arc;
